@@ -1,0 +1,118 @@
+"""The child process: runs user code through a handler, one task after another, and says what became of it.
+
+It has no token and no connection to the store. What fails in user code ends as a typed `Failure`; what kills the process
+is told by its absence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from cerebro import errors
+from cerebro.agent.channel import Channel
+from cerebro.agent.context import Context, Handler
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.volumes import Volumes
+
+_BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
+_MAX_TRACEBACK = 20_000
+
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
+    (errors.CheckpointCorrupt, FailureKind.CHECKPOINT),
+    (errors.StorageFull, FailureKind.STORAGE_FULL),
+    (errors.NonFiniteMetricError, FailureKind.NON_FINITE),
+    (errors.ObjectStoreError, FailureKind.UNAVAILABLE),
+    (errors.ShardCorrupt, FailureKind.DATA),
+    (errors.RowError, FailureKind.DATA),
+    (errors.DataError, FailureKind.DATA),
+    (errors.LocatorError, FailureKind.DATA),
+    (errors.MetadataError, FailureKind.DATA),
+    (errors.RetryableError, FailureKind.CRASH),
+    (MemoryError, FailureKind.OUT_OF_MEMORY),
+)
+"""First match counts; everything else is the user's error."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as a `Failure` for people: user code's frames only, where there are any."""
+    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
+    if type(error).__name__ == "OutOfMemoryError":
+        kind = FailureKind.OUT_OF_MEMORY
+    text = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+    message = str(error) if isinstance(error, errors.CerebroError) else f"{type(error).__name__}: {error}"
+    needs = getattr(error, "needs_bytes", 0)
+    return Failure(kind=kind, message=message, traceback=text, needs_bytes=needs)
+
+
+class Child:
+    """Serves one agent until it says so or goes away."""
+
+    def __init__(self, channel: Channel, context: Context, handler: Handler) -> None:
+        self._channel, self._context, self._handler = channel, context, handler
+        context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
+
+    def serve(self) -> None:
+        """Run tasks as they come."""
+        self._channel.send({"is": "ready"})
+        while (message := self._channel.receive()) is not None:
+            if message["do"] == "preload":
+                self._context.on_preload(message["body"])
+            elif message["do"] == "run":
+                self._channel.send(self._run(message))
+
+    def _run(self, message: dict[str, Any]) -> dict[str, Any]:
+        _redirect(Path(message["log"]))
+        self._context.learn(message["codes"])
+        self._context.begin()
+        try:
+            body = _BODY.validate_python(message["body"])
+            result = self._handler.handle(body, message["attempt"])
+            return {"is": "done", "result": result.model_dump(mode="json")}
+        except Exception as error:  # the outermost frame: whatever user code raises is recorded, not lost
+            traceback.print_exc()
+            return {"is": "failed", "failure": failure_of(error).model_dump(mode="json")}
+        except SystemExit as error:
+            return {"is": "failed", "failure": failure_of(RuntimeError(f"user code called exit({error.code})")).model_dump()}
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def _redirect(path: Path) -> None:
+    """Send what user code prints, from whatever library, to the log of this attempt."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+
+
+def main() -> None:
+    """Wire up and serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--handler", required=True)
+    parser.add_argument("--cores", type=int, required=True)
+    arguments = parser.parse_args()
+    channel = Channel(socket.socket(fileno=arguments.channel))
+    context = Context(channel, Volumes.from_environment(os.environ), arguments.cores)
+    # Uploaded files are importable; a notebook's own modules come after the standard library's.
+    archive = os.environ.get("CEREBRO_ARCHIVE")
+    if archive:
+        sys.path.append(archive)
+    Child(channel, context, importlib.import_module(arguments.handler).Handler(context)).serve()
+
+
+if __name__ == "__main__":
+    main()

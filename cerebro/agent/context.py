@@ -1,0 +1,124 @@
+"""What a handler has at hand inside the child process: volumes, decoded user code, a way to say how far it is."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from cerebro.agent.channel import Channel
+from cerebro.contract.tasks import TaskBody, TaskResult
+from cerebro.encoding import decode
+from cerebro.errors import SpecError
+from cerebro.objects import fetch_uri
+from cerebro.volumes import Volumes
+
+PROGRESS_S = 1.0
+"""Shortest pause between two progress messages: per-batch reports would cost more than small batches."""
+
+
+class Context:
+    """Given to a handler; lives as long as the child. Used by the child's main thread only.
+
+    Attributes:
+        volumes: mounted volumes.
+        cores: processor cores the worker may use.
+    """
+
+    def __init__(self, channel: Channel, volumes: Volumes, cores: int) -> None:
+        self.volumes, self.cores = volumes, cores
+        self._channel = channel
+        self._codes: dict[str, str] = {}
+        self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._told = 0.0
+        self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
+
+    def learn(self, codes: Mapping[str, str]) -> None:
+        """Take in encoded user code by hash."""
+        self._codes.update(codes)
+
+    def spec_factory(self, sha256: str, misc: tuple[str, ...]) -> Callable[[], Any]:
+        """A function that decodes the spec; ETL calls it in each of its processes."""
+        if sha256 not in self._codes:
+            raise SpecError(f"user code {sha256[:12]} did not reach the worker")
+        encoded, misc_dir = self._codes[sha256], self._misc(misc)
+
+        def make() -> Any:
+            spec = decode(encoded)
+            spec.misc_dir = misc_dir
+            return spec
+
+        return make
+
+    def spec(self, sha256: str, misc: tuple[str, ...]) -> Any:
+        """The user's spec, decoded and initialised once per child."""
+        if (sha256, misc) not in self._specs:
+            spec = self.spec_factory(sha256, misc)()
+            spec.initialize_worker()
+            self._specs[sha256, misc] = spec
+        return self._specs[sha256, misc]
+
+    def progress(
+        self,
+        *,
+        rows: int,
+        total_rows: int,
+        rows_failed: int = 0,
+        batch: int = 0,
+        values: Mapping[str, float] | None = None,
+        final: bool = False,
+    ) -> None:
+        """Say how far the task is; dropped when said less than `PROGRESS_S` ago, unless `final`."""
+        now = time.monotonic()
+        if not final and now - self._told < PROGRESS_S:
+            return
+        self._told = now
+        self._channel.send(
+            {
+                "is": "progress",
+                "rows": rows,
+                "rows_failed": rows_failed,
+                "total_rows": total_rows,
+                "batch": batch,
+                "values": dict(values or {}),
+            }
+        )
+
+    def is_progress_due(self) -> bool:
+        """Whether a progress message would be sent now."""
+        return time.monotonic() - self._told >= PROGRESS_S
+
+    def begin(self) -> None:
+        """A new task starts: its first progress is due a full pause from now."""
+        self._told = time.monotonic()
+
+    def listen(self) -> None:
+        """Take in what the agent said meanwhile; called at batch boundaries."""
+        while (message := self._channel.pending()) is not None:
+            if message["do"] == "preload":
+                self.on_preload(message["body"])
+
+    def _misc(self, uris: tuple[str, ...]) -> str:
+        if not uris:
+            return ""
+        folder = self.volumes.misc(hashlib.sha256("\n".join(uris).encode()).hexdigest()[:16])
+        for uri in uris:
+            target = folder / Path(uri).name
+            if not target.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                fetch_uri(uri, target)
+        return str(folder)
+
+
+class Handler(Protocol):
+    """What a handler module offers as its class `Handler`, made once per child with a `Context`."""
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Do one task; what it raises becomes a `Failure`."""
+        ...
+
+    def preload(self, body: TaskBody) -> None:
+        """A hint that this task comes next; may do nothing."""
+        ...

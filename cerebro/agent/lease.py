@@ -1,0 +1,70 @@
+"""The attempt that runs now: whether it is still ours, and what it said of its progress."""
+
+from __future__ import annotations
+
+import threading
+
+from cerebro.contract.events import LivePoint
+from cerebro.contract.tasks import InboxItem
+
+
+class Lease:
+    """Shared by the thread that runs the task and the one that reports."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._item: InboxItem | None = None
+        self._points: list[LivePoint] = []
+        self._newest: InboxItem | None = None
+        self._lost = False
+        self.hinted: tuple[str, int] | None = None
+        """The next task that the child was told of; used by the main thread only."""
+
+    @property
+    def item(self) -> InboxItem | None:
+        """The running attempt."""
+        with self._lock:
+            return self._item
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the store or the controller took it away."""
+        with self._lock:
+            return self._lost
+
+    def begin(self, item: InboxItem) -> None:
+        """The lease of `item` was taken."""
+        with self._lock:
+            self._item = self._newest = item
+            self._points, self._lost = [], False
+
+    def end(self) -> None:
+        """The attempt has ended: no more renewals; its last points are still to be sent."""
+        with self._lock:
+            self._item = None
+
+    def lose(self, item: InboxItem) -> None:
+        """`item` was taken back; without effect if another attempt runs by now."""
+        with self._lock:
+            running = self._item
+            if running and (running.experiment, running.task, running.attempt) == (
+                item.experiment,
+                item.task,
+                item.attempt,
+            ):
+                self._lost = True
+
+    def progress(self, point: LivePoint | None) -> None:
+        """Keep a point until the next report. Without values only the newest counts."""
+        if point is None:
+            return
+        with self._lock:
+            if self._points and not self._points[-1].values:
+                self._points.pop()
+            self._points.append(point)
+
+    def take_points(self) -> tuple[InboxItem | None, tuple[LivePoint, ...]]:
+        """The attempt and its unsent points; they are sent by the caller."""
+        with self._lock:
+            points, self._points = tuple(self._points), []
+            return self._newest, points

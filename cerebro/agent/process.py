@@ -1,0 +1,91 @@
+"""A child process seen from the agent: started, spoken to, ended.
+
+Must be started from the agent's main thread: the kernel ties the child's life to the thread that forked it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cerebro.agent.channel import Channel
+from cerebro.agent.settings import SECRETS, Settings
+from cerebro.tether import tethered
+
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a child is made for; a task that needs another setting needs another child."""
+
+    handler: str
+    python: str
+    archive: str
+    """Folder with the user's files, or empty."""
+
+
+class ChildProcess:
+    """A running child."""
+
+    def __init__(self, setting: Setting, settings: Settings) -> None:
+        self.setting = setting
+        self.known_codes: set[str] = set()
+        ours, theirs = socket.socketpair()
+        environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        environment["CEREBRO_ARCHIVE"] = setting.archive
+        log = settings.volumes.logs / f"{settings.worker}.child.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [setting.python, "-m", "cerebro.agent.child", "--channel", str(theirs.fileno())]
+        command += ["--handler", setting.handler, "--cores", str(settings.cores)]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                tethered(command),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                # Its own group, so that processes which user code starts end with it.
+                start_new_session=True,
+                cwd=setting.archive or None,
+            )
+        theirs.close()
+        self.channel = Channel(ours)
+        self.pid = self._process.pid
+
+    def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path) -> None:
+        """Ask for a task; the answer comes over the channel."""
+        self.known_codes.update(codes)
+        self.channel.send({"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)})
+
+    def preload(self, body: Any) -> None:
+        """Hint at the next task."""
+        self.channel.send({"do": "preload", "body": body})
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def obituary(self) -> str:
+        """How it ended; waits for it."""
+        code = self._process.wait()
+        if code < 0:
+            name = signal.Signals(-code).name
+            hint = ": killed, perhaps for lack of memory" if name == "SIGKILL" else ""
+            return f"the process ended by signal {name}{hint}"
+        return f"the process ended by itself with exit status {code}"
+
+    def kill(self) -> None:
+        """End it and what it started, at once. Calling twice is safe."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        self.channel.close()

@@ -1,0 +1,61 @@
+"""Settings of a worker: the only reader of its environment variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cerebro.errors import ClusterError
+from cerebro.volumes import Volumes
+
+SECRETS = ("CEREBRO_TOKEN",)
+"""Variables that children, which run user code, never see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a worker is told.
+
+    Attributes:
+        server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
+        token: bearer token (``CEREBRO_TOKEN``, required).
+        worker: name, stable over restarts (``CEREBRO_WORKER``, required).
+        volumes: mounted volumes.
+        cores: processor cores to use (``CEREBRO_CORES``, default all).
+        weight: share of the data (``CEREBRO_WEIGHT``, default its number of GPUs, or 1).
+        lease_s: a task is taken back when its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
+        report_s: longest pause between two reports; a fifth of the lease, so that four may be lost.
+        etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
+    """
+
+    server: str
+    token: str = field(repr=False)
+    worker: str
+    volumes: Volumes
+    cores: int
+    weight: float | None = None
+    lease_s: float = 10.0
+    etl_hang_timeout_s: float = 600.0
+
+    @property
+    def report_s(self) -> float:
+        """See the class."""
+        return self.lease_s / 5
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Read and check the environment."""
+        missing = [name for name in ("CEREBRO_TOKEN", "CEREBRO_WORKER") if not environment.get(name)]
+        if missing:
+            raise ClusterError(f"{' and '.join(missing)} not set: a worker needs a token and a name")
+        weight = environment.get("CEREBRO_WEIGHT")
+        return cls(
+            server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
+            token=environment["CEREBRO_TOKEN"],
+            worker=environment["CEREBRO_WORKER"],
+            volumes=Volumes.from_environment(environment),
+            cores=int(environment.get("CEREBRO_CORES") or os.cpu_count() or 1),
+            weight=float(weight) if weight else None,
+            lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
+        )

@@ -1,0 +1,169 @@
+"""What an archive may hold: bounds on sizes and counts, and which names are safe.
+
+Knows no archive format. `Meter` and `Names` are fed while an archive is read and raise `ArchiveError` at
+the first breach, so that a bomb costs what the bounds allow and not what it would unpack to.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from cerebro.errors import ArchiveError
+
+MIB = 1024 * 1024
+
+_MAX_NAME_BYTES = 1024
+_MAX_PART_BYTES = 255  # what Linux file systems take
+_MAX_DEPTH = 32
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_DRIVE = re.compile(r"^[A-Za-z]:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of one archive.
+
+    Attributes:
+        archive_bytes: size as it travels.
+        unpacked_bytes: all it unpacks to, measured.
+        members: files and folders.
+        ratio: unpacked over packed bytes; only counts past `ratio_free_bytes`.
+        ratio_free_bytes: what any archive may unpack to: a small table of zeros is no bomb.
+    """
+
+    archive_bytes: int = 32 * MIB
+    unpacked_bytes: int = 256 * MIB
+    members: int = 5_000
+    ratio: int = 100
+    ratio_free_bytes: int = 8 * MIB
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def human_bytes(size: int) -> str:
+    """`size` with a binary unit: ``512 B``, ``1.5 KiB``, ``32 MiB``."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f}".removesuffix(".0") + f" {unit}"
+
+
+@dataclass(kw_only=True)
+class Meter:
+    """Counts unpacked bytes of the archive called `archive`; `member` is being read, for messages."""
+
+    archive: str
+    packed_bytes: int
+    limits: Limits
+    member: str = ""
+    unpacked_bytes: int = 0
+
+    def check_packed(self) -> None:
+        """Refuse an archive that is too large as it came.
+
+        Raises:
+            ArchiveError: with the size, the limit and what to do.
+        """
+        if self.packed_bytes > self.limits.archive_bytes:
+            raise ArchiveError(
+                f"{self.archive} is {human_bytes(self.packed_bytes)}, the limit is "
+                f"{human_bytes(self.limits.archive_bytes)}: pack code only and name data by locators"
+            )
+
+    def add(self, num_bytes: int) -> None:
+        """Account for `num_bytes` more.
+
+        Raises:
+            ArchiveError: the archive unpacks to too much, or to too much for its size.
+        """
+        self.unpacked_bytes += num_bytes
+        if self.unpacked_bytes > self.limits.unpacked_bytes:
+            raise ArchiveError(
+                f"{self.archive} unpacks to more than {human_bytes(self.limits.unpacked_bytes)} "
+                f"(reached in {self.member!r}): pack code only and name data by locators"
+            )
+        free, ratio = self.limits.ratio_free_bytes, self.limits.ratio
+        if self.unpacked_bytes > free and self.unpacked_bytes > ratio * self.packed_bytes:
+            raise ArchiveError(
+                f"{self.archive} unpacks to more than {ratio} times its {human_bytes(self.packed_bytes)} "
+                f"(reached in {self.member!r}), as a bomb does: leave out files that are mostly zeros"
+            )
+
+
+@dataclass(kw_only=True)
+class Names:
+    """The tree of names seen so far; refuses what leaves the archive's folder or meets itself there."""
+
+    archive: str
+    limits: Limits
+    members: int = 0
+    _seen: dict[str, tuple[str, bool]] = field(default_factory=dict)
+
+    def take(self, name: str, *, is_folder: bool) -> PurePosixPath | None:
+        """The relative path of a member, or None for the archive's own root (``./``).
+
+        Raises:
+            ArchiveError: the name is absolute, climbs, is not portable, or collides with an earlier member.
+        """
+        self.members += 1
+        if self.members > self.limits.members:
+            raise too_many_members(self.archive, self.limits)
+        parts = self._parts(name)
+        for depth in range(1, len(parts) + 1):
+            self._place("/".join(parts[:depth]), is_folder or depth < len(parts), is_last=depth == len(parts))
+        if not parts and not is_folder:
+            raise self._refused(name, "has no name")
+        return PurePosixPath(*parts) if parts else None
+
+    def _parts(self, name: str) -> list[str]:
+        try:
+            encoded = name.encode("utf-8")
+        except UnicodeEncodeError as cause:
+            raise self._refused(name, "has a name that is not UTF-8: rename it and pack again") from cause
+        if _CONTROL.search(name) or "\\" in name:
+            raise self._refused(name, "has a backslash or control character in its name: rename it")
+        if name.startswith("/") or _DRIVE.match(name):
+            raise self._refused(name, "is an absolute path: pack the folder from inside, with relative names")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise self._refused(name, "climbs out of its folder with '..': pack the folder from inside")
+        if len(encoded) > _MAX_NAME_BYTES or any(len(part.encode()) > _MAX_PART_BYTES for part in parts):
+            limit = f"{_MAX_PART_BYTES} bytes a part, {_MAX_NAME_BYTES} in all"
+            raise self._refused(name[:80] + "...", f"has a name longer than {limit}: shorten it")
+        if len(parts) > _MAX_DEPTH:
+            raise self._refused(
+                name[:80] + "...", f"lies more than {_MAX_DEPTH} folders deep: flatten the tree"
+            )
+        return parts
+
+    def _place(self, path: str, is_folder: bool, *, is_last: bool) -> None:
+        # Compared as a file system that ignores case and Unicode form would: the same archive must unpack
+        # to the same files everywhere, and one member must never overwrite another.
+        key = unicodedata.normalize("NFC", path).casefold()
+        earlier = self._seen.setdefault(key, (path, is_folder))
+        if earlier[0] != path:
+            raise self._refused(path, f"differs from {earlier[0]!r} only in case or accents: rename one")
+        if earlier[1] != is_folder:
+            raise self._refused(path, "is a file and a folder at once: pack again")
+        if is_last and not is_folder and path in self._files:
+            raise self._refused(path, "is there twice: pack again")
+        if not is_folder:
+            self._files.add(path)
+
+    _files: set[str] = field(default_factory=set)
+
+    def _refused(self, name: str, reason: str) -> ArchiveError:
+        return ArchiveError(f"{self.archive}: member {name!r} {reason}")
+
+
+def too_many_members(archive: str, limits: Limits) -> ArchiveError:
+    """The error of an archive with more members than `limits` allow."""
+    return ArchiveError(
+        f"{archive} has more than {limits.members:,} files and folders: leave out environments and data"
+    )

@@ -1,0 +1,225 @@
+"""The command ``cerebro``: a local cluster from the terminal.
+
+Wiring and words only; what it does lives elsewhere and is imported when a command needs it, so that ``cerebro
+--help`` answers at once. An error that Cerebro raises on purpose is a line on the terminal and exit status 1;
+a traceback is a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cerebro.errors import CerebroError, ClusterError
+
+_INTERRUPTED = 130
+_FOLLOW = ("tail", "-F", "-n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except CerebroError as problem:
+        print(f"cerebro: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # `cerebro logs | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _up(options: argparse.Namespace) -> int:
+    from cerebro.local import cluster
+
+    if options.foreground:
+        return _up_in_foreground(options)
+    info = cluster.start(
+        options.home, workers=options.workers, tensorboard=options.tensorboard, timeout_s=options.timeout
+    )
+    print(f"Cerebro runs at {info.home} with {info.workers} workers.")
+    print(f"  web page     {info.dispatcher}")
+    print(f"  TensorBoard  {info.tensorboard or 'not started'}")
+    print(f"  token        the page asks for it: cat {info.home}/run/token")
+    print("`cerebro status` shows what it does, `cerebro down` ends it.")
+    return 0
+
+
+def _up_in_foreground(options: argparse.Namespace) -> int:
+    from cerebro.local.cluster import DEFAULT_WORKERS, version
+    from cerebro.local.home import ClusterHome, find_running
+
+    home = ClusterHome(options.home)
+    if find_running(home) is not None:
+        raise ClusterError(
+            f"a cluster runs at {home.path} already: see `cerebro status`, end it with `cerebro down`"
+        )
+    command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]
+    command += ["--workers", str(options.workers or DEFAULT_WORKERS)]
+    command += () if options.tensorboard else ("--no-tensorboard",)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # Ctrl-C then reaches the supervisor itself
+
+
+def _down(options: argparse.Namespace) -> int:
+    from cerebro.local import cluster
+    from cerebro.local.home import ClusterHome
+
+    home = ClusterHome(options.home).path
+    print(f"The cluster at {home} has ended." if cluster.stop(home) else f"No cluster runs at {home}.")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from cerebro import cli_status
+    from cerebro.local.home import ClusterHome, find_running
+
+    home = ClusterHome(options.home)
+    info = find_running(home)
+    if info is None:
+        raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
+    kvs = cli_status.client(info)
+    if options.experiment:
+        print(*cli_status.state_lines(cli_status.load(kvs, options.experiment)), sep="\n")
+        return 0
+    print(*cli_status.cluster_lines(info), sep="\n", flush=True)
+    print(*cli_status.store_lines(kvs), sep="\n")
+    return 0 if cli_status.is_well(info) else 1
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from cerebro import doctor
+    from cerebro.local.home import ClusterHome
+
+    found = []
+    for check in doctor.examine(ClusterHome(options.home), os.environ, workers=options.workers):
+        found.append(check)
+        print(f"{check.verdict:<5} {check.name:<12} {check.message}", flush=True)
+        if check.mend:
+            print(f"{'':<18} -> {check.mend}", flush=True)
+    fails = sum(check.verdict is doctor.Verdict.FAIL for check in found)
+    warnings = sum(check.verdict is doctor.Verdict.WARN for check in found)
+    print(f"{len(found)} checks: {fails} failed, {warnings} to look at.")
+    return 1 if fails else 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from cerebro.local import logs
+    from cerebro.local.home import ClusterHome
+
+    files = _log_files(ClusterHome(options.home).logs, options.service)
+    if options.follow:
+        sys.stdout.flush()
+        os.execvp(_FOLLOW[0], [*_FOLLOW, str(options.lines), *map(str, files)])
+    for path in files:
+        if len(files) > 1:
+            print(f"==> {path} <==")
+        print(*logs.tail(path, options.lines), sep="\n")
+    return 0
+
+
+def _log_files(folder: Path, name: str | None) -> list[Path]:
+    known = sorted(folder.rglob("*.log"))
+    if name is None:
+        chosen = [path for path in known if path.parent == folder]  # services; tasks have folders
+    else:
+        chosen = [path for path in known if str(path.relative_to(folder)).removesuffix(".log") == name]
+    if chosen:
+        return chosen
+    names = ", ".join(
+        str(path.relative_to(folder)).removesuffix(".log") for path in known if path.parent == folder
+    )
+    what = f"no log {name!r} in {folder}" if name else f"no logs in {folder}"
+    raise ClusterError(f"{what}: " + (f"there are {names}" if names else "no cluster has run there"))
+
+
+def _replay(options: argparse.Namespace) -> int:
+    import importlib
+
+    # By name: replaying trains models, and nothing that trains is to be loaded with the command line.
+    replay = importlib.import_module("cerebro.training.replay")
+    return int(replay.main(options.experiment, options.model) or 0)
+
+
+# --- arguments ----------------------------------------------------------------------------------------------
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when asked: that reads the metadata of installed packages."""
+
+    def __call__(self, *_: object, **__: object) -> None:
+        from cerebro.local.cluster import version
+
+        print(f"cerebro {version()}")
+        sys.exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cerebro", description="A local Cerebro cluster, from the terminal."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", parents=[common], help="start a local cluster, or join the one that runs")
+    up.add_argument("--workers", type=_count, metavar="N", help="number of workers (default: 2)")
+    up.add_argument("--foreground", action="store_true", help="stay; Ctrl-C ends the cluster")
+    up.add_argument(
+        "--no-tensorboard", dest="tensorboard", action="store_false", help="do not start TensorBoard"
+    )
+    up.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
+    up.set_defaults(run=_up)
+
+    down = commands.add_parser("down", parents=[common], help="end the local cluster; experiments stay")
+    down.set_defaults(run=_down)
+
+    status = commands.add_parser("status", parents=[common], help="show services, workers and experiments")
+    status.add_argument(
+        "experiment", nargs="?", metavar="EXPERIMENT", help="show its runs and models instead"
+    )
+    status.set_defaults(run=_status)
+
+    doctor = commands.add_parser(
+        "doctor", parents=[common], help="check what can be wrong, say how to mend it"
+    )
+    doctor.add_argument("--workers", type=_count, metavar="N", help="check for that many workers")
+    doctor.set_defaults(run=_doctor)
+
+    logs = commands.add_parser("logs", parents=[common], help="show what services wrote")
+    logs.add_argument(
+        "service", nargs="?", metavar="SERVICE", help="such as kvs_api or worker-0 (default: all)"
+    )
+    logs.add_argument(
+        "-n", dest="lines", type=_count, default=50, metavar="N", help="lines per log (default: 50)"
+    )
+    logs.add_argument("-f", dest="follow", action="store_true", help="go on as more is written")
+    logs.set_defaults(run=_logs)
+
+    replay = commands.add_parser(
+        "replay", parents=[common], help="train again in one process, in the logged order"
+    )
+    replay.add_argument("experiment", metavar="EXPERIMENT")
+    replay.add_argument("--model", metavar="M", help="one model (default: all)")
+    replay.set_defaults(run=_replay)
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""What ``cerebro status`` says: services as the supervisor sees them, workers and experiments as the store
+does.
+
+Two sources on purpose. When the store is away, the first part still tells why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from cerebro.cli_text import duration, size, table
+from cerebro.contract.records import ExperimentSummary, WorkerStatus
+from cerebro.errors import CerebroError
+from cerebro.kvs import KvsClient
+from cerebro.local import processes
+from cerebro.local.home import ClusterInfo, ServiceInfo
+from cerebro.local.supervisor import ClusterState
+from cerebro.state import ExperimentState, Model, Run, RunState
+from cerebro.state.experiment import fold
+
+_PATIENCE_S = 3.0
+_PAGE = 1000
+
+
+def client(info: ClusterInfo) -> KvsClient:
+    """A client that soon says so when the store is away."""
+    return KvsClient(info.kvs, info.token(), patience_s=_PATIENCE_S)
+
+
+def cluster_lines(info: ClusterInfo, *, now: float | None = None) -> list[str]:
+    """The cluster as a whole and its services."""
+    now = time.time() if now is None else now
+    head = f"Cerebro {info.version} at {info.home}: {info.state}, for {duration(now - info.since)}"
+    return [
+        head,
+        f"  web page     {info.dispatcher}",
+        f"  TensorBoard  {info.tensorboard or 'not started'}",
+        "",
+        *_service_lines(info, now),
+    ]
+
+
+def is_well(info: ClusterInfo) -> bool:
+    """Whether all that is required works."""
+    return info.state == ClusterState.READY
+
+
+def _service_lines(info: ClusterInfo, now: float) -> list[str]:
+    own = ServiceInfo(
+        name="supervisor",
+        state=str(ClusterState.READY),
+        process=info.supervisor,
+        since=info.since,
+        restarts=0,
+        required=True,
+    )
+    shown = [*info.services, own]
+    memory = processes.resident_bytes(service.process.pid for service in shown if service.process)
+    rows = [_service_row(service, memory, now) for service in shown]
+    total = size(sum(memory.values()))
+    return [
+        *table(("SERVICE", "STATE", "PID", "MEMORY", "UPTIME", "RESTARTS", ""), rows),
+        f"  {total} resident in all",
+    ]
+
+
+def _service_row(service: ServiceInfo, memory: dict[int, int], now: float) -> tuple[str, ...]:
+    process = service.process
+    return (
+        service.name,
+        service.state,
+        str(process.pid) if process else "-",
+        size(memory[process.pid]) if process else "-",
+        duration(now - service.since) if process else "-",
+        str(service.restarts),
+        service.problem,
+    )
+
+
+def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
+    """Workers and experiments."""
+    now = time.time() if now is None else now
+    try:
+        workers, experiments = kvs.workers(), kvs.experiments()
+    except CerebroError as problem:
+        return ["", f"Workers and experiments are not known: {problem}"]
+    return ["", *worker_lines(workers), "", *experiment_lines(experiments, now)]
+
+
+def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
+    """One line per worker that ever registered."""
+    rows = [
+        (
+            status.record.worker,
+            f"{duration(status.silent_s)} ago",
+            f"{status.record.weight:g}",
+            str(status.record.cores),
+            str(len(status.record.gpus)),
+            str(len(status.record.holdings)),
+            status.running or "idle",
+        )
+        for status in sorted(workers, key=lambda status: status.record.worker)
+    ]
+    heads = ("WORKER", "HEARD OF", "WEIGHT", "CORES", "GPUS", "PARTITIONS", "RUNS")
+    return table(heads, rows) or ["  no worker has registered yet"]
+
+
+def experiment_lines(experiments: Sequence[ExperimentSummary], now: float) -> list[str]:
+    """One line per experiment, newest event first."""
+    rows = [
+        (
+            summary.experiment.name,
+            f"running {', '.join(summary.open_runs)}" if summary.open_runs else "idle",
+            f"{duration(now - summary.last_event)} ago" if summary.last_seq else "-",
+            summary.experiment.author or "-",
+        )
+        for summary in experiments
+    ]
+    return table(("EXPERIMENT", "STATE", "LAST EVENT", "AUTHOR"), rows) or ["  no experiments yet"]
+
+
+# --- one experiment -----------------------------------------------------------------------------------------
+
+
+def load(kvs: KvsClient, name: str) -> ExperimentState:
+    """The state of an experiment: its whole log, folded.
+
+    Raises:
+        NotFoundError: there is no such experiment.
+    """
+    record = kvs.experiment(name)
+    log = list(page := kvs.events(record.name))
+    while len(page) >= _PAGE:
+        page = kvs.events(record.name, after=log[-1].seq)
+        log.extend(page)
+    return fold(record.name, log)
+
+
+def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str]:
+    """Runs of an experiment, and the models of its newest fit."""
+    now = time.time() if now is None else now
+    rows = [_run_row(run, now) for run in state.runs.values()]
+    lines = [f"Experiment {state.name}", ""]
+    lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
+    fits = [run for run in state.runs.values() if run.models]
+    return [*lines, "", *_model_lines(fits[-1])] if fits else lines
+
+
+def _run_row(run: Run, now: float) -> tuple[str, ...]:
+    done, total = run.progress()
+    note = run.reason if run.state is RunState.PAUSED else run.error
+    spent = duration((run.ended or now) - run.started) if run.started else "-"
+    return (run.id, str(run.state), f"{done}/{total}", spent, _first_line(note))
+
+
+def _model_lines(fit: Run) -> list[str]:
+    best = fit.best_model()
+    rows = [_model_row(fit, model, model is best) for model in fit.models.values()]
+    metric = getattr(fit.request, "metric", "metric")
+    return table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", str(metric).upper(), "HYPERPARAMETERS", ""), rows)
+
+
+def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
+    name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
+    epoch = model.best_epoch(name, mode, validated=fit.is_validated)
+    score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
+    note = _first_line(model.failure.message) if model.failure else "best" if is_best else ""
+    return (
+        model.id,
+        str(model.state),
+        f"{model.completed_epochs}/{model.epochs}",
+        "-" if score is None else f"{score:.4g}",
+        ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),
+        note,
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

@@ -1,0 +1,40 @@
+"""Numbers and tables as a terminal shows them. Pure: values in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_KILO = 1000
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def size(number: float) -> str:
+    """Bytes, to three digits: ``512 B``, ``38 MB``, ``1.2 GB``."""
+    for unit in ("B", "kB", "MB"):
+        if number < _KILO:
+            return f"{number:.0f} {unit}"
+        number /= _KILO
+    return f"{number:.1f} GB"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its largest unit: ``8 s``, ``3 min``, ``5 h``, ``2 days``."""
+    if seconds < _MINUTE_S:
+        return f"{max(0, seconds):.0f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    if seconds < 2 * _DAY_S:
+        return f"{seconds / _HOUR_S:.0f} h"
+    return f"{seconds / _DAY_S:.0f} days"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:
+    """Left-aligned columns, each as wide as its widest cell; no lines at all without rows."""
+    if not rows:
+        return []
+    lines = [heads, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return [
+        (indent + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))).rstrip()
+        for line in lines
+    ]

@@ -1,0 +1,264 @@
+"""Requests and answers of kvs_api: shared by its server, its client and its OpenAPI document.
+
+Every change is a list of *steps*. Each step is one compare-and-set on ``(task, attempt)`` together with the event that
+tells of it; the store applies a list atomically and answers for each step `done`, `already` (the same step was applied
+before: a retry is harmless) or `refused` with the reason (another attempt owns the task).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cerebro.contract.base import Contract, Name
+from cerebro.contract.events import ControllerEvent, Event, LivePoint
+from cerebro.contract.records import CodeRecord, ExperimentRecord, ExperimentSummary, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import Failure, InboxItem, TaskBody, TaskResult
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+class Assign(Contract):
+    """Controller: put `attempt` of a task into the inbox of a worker's present incarnation."""
+
+    op: Literal["assign"] = "assign"
+    task: str
+    attempt: int = Field(ge=1)
+    worker: Name
+    incarnation: str
+    body: TaskBody
+
+
+class Revoke(Contract):
+    """Controller: take an attempt back. A lease that still runs is respected unless `force`."""
+
+    op: Literal["revoke"] = "revoke"
+    task: str
+    attempt: int
+    worker: Name
+    reason: str
+    force: bool = False
+
+
+class Note(Contract):
+    """Controller: append an event that changes no task."""
+
+    op: Literal["note"] = "note"
+    event: ControllerEvent
+
+
+class Start(Contract):
+    """Worker: take the lease of an assigned attempt."""
+
+    op: Literal["start"] = "start"
+    experiment: Name
+    task: str
+    attempt: int
+
+
+class Renew(Contract):
+    """Worker: keep the lease of a running attempt."""
+
+    op: Literal["renew"] = "renew"
+    experiment: Name
+    task: str
+    attempt: int
+
+
+class Commit(Contract):
+    """Worker: the attempt's result is durable."""
+
+    op: Literal["commit"] = "commit"
+    experiment: Name
+    task: str
+    attempt: int
+    result: TaskResult
+
+
+class Fail(Contract):
+    """Worker: the attempt ended without a result, or was given back before it started."""
+
+    op: Literal["fail"] = "fail"
+    experiment: Name
+    task: str
+    attempt: int
+    failure: Failure
+
+
+Decision = Annotated[Assign | Revoke | Note, Field(discriminator="op")]
+Report = Annotated[Start | Renew | Commit | Fail, Field(discriminator="op")]
+
+
+class StepOutcome(Contract):
+    """What became of one step."""
+
+    outcome: Literal["done", "already", "refused"]
+    reason: str = ""
+
+
+# --- requests and answers ---------------------------------------------------------------------------------------------
+
+
+class Health(Contract):
+    """Answer of the one route that needs no token."""
+
+    status: Literal["ok", "store-unavailable"]
+    schema_version: int
+    version: str
+
+
+class Problem(Contract):
+    """Body of every answer that is not a success."""
+
+    error: str
+    """Name of the class in `cerebro.errors`."""
+    message: str
+
+
+class DecideRequest(Contract):
+    """The controller's steps for one experiment; `term` is its leadership (a fencing token), `after` its log cursor."""
+
+    term: int
+    after: int
+    steps: tuple[Decision, ...]
+
+
+class DecideAnswer(Contract):
+    """Outcomes in order, and the log after the cursor, so that the controller sees what it just wrote."""
+
+    outcomes: tuple[StepOutcome, ...]
+    events: tuple[Event, ...]
+
+
+class ReportRequest(Contract):
+    """A worker's steps, over any experiments, with live points; each report also counts as a heartbeat."""
+
+    incarnation: str
+    lease_s: float = Field(gt=0)
+    steps: tuple[Report, ...] = ()
+    live: dict[str, tuple[LivePoint, ...]] = Field(default_factory=dict)
+    """Experiment -> points."""
+    checkpoint_free_bytes: int | None = None
+    running: str | None = None
+
+
+class ReportAnswer(Contract):
+    """`current` is false once a newer incarnation of this worker registered: the process must end."""
+
+    current: bool
+    outcomes: tuple[StepOutcome, ...] = ()
+
+
+class EventsAnswer(Contract):
+    """Events after a cursor, oldest first; empty when the wait ran out."""
+
+    events: tuple[Event, ...]
+
+
+class LiveAnswer(Contract):
+    """Live points after a cursor, oldest first."""
+
+    points: tuple[LivePoint, ...]
+
+
+class InboxAnswer(Contract):
+    """Inbox entries after a cursor, oldest first."""
+
+    items: tuple[InboxItem, ...]
+
+
+class WatchRequest(Contract):
+    """Block until any of the logs has something after its cursor: experiment name -> seq; `queue` -> its version."""
+
+    cursors: dict[str, int]
+    cluster: int
+    """Version of the cluster (grows when a worker registers or a run is requested)."""
+    wait_s: float = Field(ge=0, le=30)
+
+
+class WatchAnswer(Contract):
+    """Events per experiment (only those with news) and the cluster's version."""
+
+    events: dict[str, tuple[Event, ...]]
+    cluster: int
+
+
+class QueueEntry(Contract):
+    """A run that was requested and has not ended."""
+
+    experiment: str
+    run: str
+
+
+class QueueAnswer(Contract):
+    """Open runs of all experiments, oldest first."""
+
+    runs: tuple[QueueEntry, ...]
+
+
+class LeaderRequest(Contract):
+    """Ask for, or keep, the controller's leadership."""
+
+    holder: str = Field(min_length=1)
+    ttl_s: float = Field(gt=0)
+
+
+class LeaderAnswer(Contract):
+    """`term` is 0 when somebody else (`holder`) leads."""
+
+    term: int
+    holder: str
+
+
+class WorkersAnswer(Contract):
+    """All workers that ever registered and were not removed."""
+
+    workers: tuple[WorkerStatus, ...]
+
+
+class ExperimentsAnswer(Contract):
+    """All experiments, newest event first."""
+
+    experiments: tuple[ExperimentSummary, ...]
+
+
+class AppendAnswer(Contract):
+    """Seq of the appended event (of the first one, when the same event was appended before)."""
+
+    seq: int
+
+
+__all__ = [
+    "AppendAnswer",
+    "Assign",
+    "CodeRecord",
+    "Commit",
+    "DecideAnswer",
+    "DecideRequest",
+    "Decision",
+    "EventsAnswer",
+    "ExperimentRecord",
+    "ExperimentsAnswer",
+    "Fail",
+    "Health",
+    "InboxAnswer",
+    "LeaderAnswer",
+    "LeaderRequest",
+    "LiveAnswer",
+    "Note",
+    "Problem",
+    "QueueAnswer",
+    "QueueEntry",
+    "Renew",
+    "Report",
+    "ReportAnswer",
+    "ReportRequest",
+    "Revoke",
+    "Start",
+    "StepOutcome",
+    "WatchAnswer",
+    "WatchRequest",
+    "WorkerRecord",
+    "WorkersAnswer",
+]

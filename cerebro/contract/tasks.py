@@ -1,0 +1,168 @@
+"""Tasks: what the controller asks of one worker, and what the worker answers.
+
+A task is identified by its `key` within an experiment. A body is self-contained: a worker needs nothing else from the
+store but the user code that it names.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cerebro.contract.base import Contract, Sha256, Split
+from cerebro.contract.records import Hyperparameters, Locators
+
+
+class CheckpointRef(Contract):
+    """An immutable file on the checkpoint volume.
+
+    Attributes:
+        name: path relative to the checkpoint volume; carries the attempt that wrote it.
+        checksum: xxh3-64 of the file, 16 hexadecimal digits.
+        size: bytes.
+    """
+
+    name: str
+    checksum: str
+    size: int
+
+
+class FailureKind(StrEnum):
+    """Why an attempt ended without a result. `RETRYABLE` says which of them are worth another attempt."""
+
+    USER_ERROR = "user_error"  # user code raised: with the same seed it raises again
+    NON_FINITE = "non_finite"  # a metric is NaN or infinite
+    HANG = "hang"  # no batch for longer than the run allows
+    CRASH = "crash"  # the child process died: signal, exit, segmentation fault
+    OUT_OF_MEMORY = "out_of_memory"  # the child was killed for memory or the GPU ran out
+    CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the unit before is redone
+    STORAGE_FULL = "storage_full"  # no room on the checkpoint volume: the run pauses
+    REQUIREMENTS = "requirements"  # pip failed: fails the run
+    DATA = "data"  # rows or shards are unusable: fails the run
+    PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
+    UNAVAILABLE = "unavailable"  # an object store did not answer: worth another attempt
+
+
+RETRYABLE = frozenset({FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY})
+"""Kinds that get another attempt until the run's `max_attempts` are used up."""
+
+FAILS_RUN = frozenset({FailureKind.REQUIREMENTS, FailureKind.DATA})
+"""Kinds that no other model could escape."""
+
+
+class Failure(Contract):
+    """Why a task or a run ended without a result, for people."""
+
+    kind: FailureKind
+    message: str
+    traceback: str = ""
+    needs_bytes: int = 0
+    """Room the checkpoint volume lacked."""
+
+
+class Timings(Contract):
+    """Where a task's time went, in seconds, by the child's monotonic clock."""
+
+    load_s: float = 0.0
+    compute_s: float = 0.0
+    save_s: float = 0.0
+
+
+class TaskResult(Contract):
+    """What a committed task produced; fields that do not apply to its kind stay empty."""
+
+    rows: int = 0
+    rows_failed: int = 0
+    metrics: dict[str, float] = Field(default_factory=dict)
+    checkpoint: CheckpointRef | None = None
+    output: str = ""
+    """Predictions: file on the shared volume. ETL: folder."""
+    timings: Timings = Timings()
+
+
+class EtlTask(Contract):
+    """Turn one partition of one split into shards on the worker's own or on the shared volume."""
+
+    kind: Literal["etl"] = "etl"
+    key: str
+    experiment: str
+    dataset: str
+    split: Split
+    partition: int
+    metadata: str
+    """Arrow IPC file of this partition's rows, relative to the shared volume."""
+    code: Sha256
+    archive: Sha256 | None = None
+    locators: Locators
+    max_failed: float
+    """Share of the partition's rows that may fail."""
+
+
+class ModelTask(Contract):
+    """What every task on a model carries."""
+
+    key: str
+    experiment: str
+    run: str
+    model: str
+    hyperparams: Hyperparameters
+    code: Sha256
+    archive: Sha256 | None = None
+    misc: tuple[str, ...] = ()
+    dataset: str
+    seed: int
+    hang_timeout_s: float
+
+
+class TrainTask(ModelTask):
+    """A unit: one model on one partition in one epoch (the papers' sub-epoch)."""
+
+    kind: Literal["train"] = "train"
+    epoch: int
+    """From 1."""
+    partition: int
+    unit: int
+    """How many units this model has finished before: 0 creates the model."""
+    checkpoint: CheckpointRef | None
+    keep: tuple[str, ...] = ()
+    """Checkpoint names of this model that must outlive the commit; the worker removes all others."""
+
+
+class EvaluateTask(ModelTask):
+    """Validation (all partitions of the split) or test (one partition) of a checkpoint."""
+
+    kind: Literal["valid", "test"]
+    epoch: int
+    split: Split
+    partitions: tuple[int, ...]
+    checkpoint: CheckpointRef
+
+
+class PredictTask(ModelTask):
+    """Predictions of a checkpoint for the rows of some partitions, written as one Arrow file."""
+
+    kind: Literal["predict"] = "predict"
+    epoch: int
+    split: Split
+    partitions: tuple[int, ...]
+    checkpoint: CheckpointRef
+    output: str
+    """File to write, relative to the shared volume."""
+
+
+TaskBody = Annotated[EtlTask | TrainTask | EvaluateTask | PredictTask, Field(discriminator="kind")]
+
+KINDS = ("etl", "train", "valid", "test", "predict")
+
+
+class InboxItem(Contract):
+    """One entry of a worker's inbox: a task to run, or (`cancel`) an attempt to drop."""
+
+    seq: int
+    experiment: str
+    task: str
+    attempt: int
+    cancel: bool = False
+    body: TaskBody | None = None

@@ -1,0 +1,164 @@
+"""Files that are there in full or not at all.
+
+A file is written under a name of its own beside its place, hashed on the way, flushed to the disk and
+renamed. A process killed at any moment leaves the previous file, or the new one, and at worst a leftover that
+`discard_leftovers` removes. What the files mean is not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import xxhash
+
+from cerebro.errors import ShardCorrupt, StorageFull
+
+_LEFTOVER = ".aside"
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What became of a file: its size, and the checksum of its bytes as ``xxh3_64:<hex>``."""
+
+    num_bytes: int
+    checksum: str
+
+
+class DurableFile:
+    """A file being written aside; Arrow can write into it (it has the methods of a binary file).
+
+    Owned by one thread. `commit` makes it appear under ``path``; without it nothing does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Process and random part: two attempts at the same file, on whatever machines, never share a name.
+        self._aside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{_LEFTOVER}")
+        self._hash = xxhash.xxh3_64()
+        self._num_bytes = 0
+        with storage_full_named(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = self._aside.open("xb")
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more can be written."""
+        return self._file.closed
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append ``data``; StorageFull when the volume has no room."""
+        with storage_full_named(self._path.parent):
+            self._file.write(data)
+        self._hash.update(data)
+        size = memoryview(data).nbytes
+        self._num_bytes += size
+        return size
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._num_bytes
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        with storage_full_named(self._path.parent):
+            self._file.flush()
+
+    def close(self) -> None:
+        """Do nothing: Arrow closes its sink before it is known whether the content is good (`commit`)."""
+
+    def commit(self) -> Written:
+        """Flush to the disk and rename into place, replacing what was there."""
+        with storage_full_named(self._path.parent):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._aside.replace(self._path)
+            sync_folder(self._path.parent)
+        return Written(num_bytes=self._num_bytes, checksum=f"xxh3_64:{self._hash.hexdigest()}")
+
+    def discard(self) -> None:
+        """Leave no trace. Safe to call twice, and after `commit`."""
+        try:
+            self._file.close()
+        except OSError:  # what the buffer still held does not fit the disk; it is not wanted any more
+            pass
+        self._aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> Written:
+    """Replace ``path`` by ``value`` as JSON, durably and in one step."""
+    file = DurableFile(path)
+    try:
+        file.write(json.dumps(value, indent=1).encode())
+        return file.commit()
+    finally:
+        file.discard()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: Path) -> Written:
+    """Size and checksum of a file as it is on disk."""
+    digest, size = xxhash.xxh3_64(), 0
+    buffer = bytearray(_READ_BYTES)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(memoryview(buffer)[:count])
+            size += count
+    return Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
+
+
+def verify(path: Path, written: Written) -> None:
+    """Raise ShardCorrupt unless the file holds what was once written."""
+    try:
+        found = checksum(path)
+    except OSError as error:
+        raise ShardCorrupt(f"{path} cannot be read ({error}); it must be made again") from error
+    if found != written:
+        raise ShardCorrupt(
+            f"{path} has {found.num_bytes} bytes with checksum {found.checksum}, "
+            f"written were {written.num_bytes} with {written.checksum}; it must be made again"
+        )
+
+
+def discard_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in ``folder``. Only for the folder's one owner."""
+    for path in folder.glob(f".*{_LEFTOVER}"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def storage_full_named(folder: Path) -> Iterator[None]:
+    """Turn "no space left" and "quota exceeded" into StorageFull, naming ``folder`` and its free bytes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        raise StorageFull(
+            f"no room to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
+            "Make room on this volume; complete shards are kept and the rest is resumed"
+        ) from error
+
+
+def _free_bytes(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,155 @@
+"""Partitions as folders: which shards and partitions on a volume are complete, and what they hold.
+
+`manifests` describes the layout of a folder. Reading checks what it finds; what does not fit is not complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cerebro.data.durable import verify, write_json
+from cerebro.data.manifests import (
+    SCHEMA_VERSION,
+    FailedRow,
+    PartitionManifest,
+    ShardEntry,
+    ShardManifest,
+    Source,
+)
+from cerebro.errors import DataError, ShardCorrupt
+
+PARTITION_FILE = "partition.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundPartition:
+    """A complete partition on a volume."""
+
+    dataset: str
+    split: str
+    partition: int
+    folder: Path
+    manifest: PartitionManifest
+
+
+def shard_manifest_path(folder: Path, index: int) -> Path:
+    """Where the manifest of one shard lies."""
+    return folder / f"shard-{index:05d}.json"
+
+
+def write_shard_manifest(folder: Path, shard: ShardManifest) -> None:
+    """Declare a shard complete; its Arrow file must be in place."""
+    write_json(shard_manifest_path(folder, shard.index), shard.to_json())
+
+
+def write_manifest(folder: Path, manifest: PartitionManifest) -> None:
+    """Declare the partition in ``folder`` complete; the last step of making it."""
+    write_json(folder / PARTITION_FILE, manifest.to_json())
+
+
+def read_manifest(folder: Path) -> PartitionManifest:
+    """The manifest of a complete partition.
+
+    Raises:
+        DataError: there is none: the partition was never completed.
+        ShardCorrupt: it cannot be read.
+    """
+    try:
+        return PartitionManifest.from_json(read_json(folder / PARTITION_FILE))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder} holds no complete partition ({PARTITION_FILE} is absent): run_etl first"
+        ) from error
+
+
+def complete_shards(
+    folder: Path, *, source: Source | None = None, verify_bytes: bool = True
+) -> list[ShardManifest]:
+    """The shards in ``folder`` that are complete, in order of their index.
+
+    Shards that cannot be read, do not match their checksum or, where ``source`` is given, were made from
+    something else are left out. With ``verify_bytes=False`` only the size is looked at.
+    """
+    found = []
+    for path in sorted(folder.glob("shard-*.json")):
+        try:
+            shard = ShardManifest.from_json(read_json(path))
+            check_bytes(folder, shard, verify_bytes=verify_bytes)
+        except (ShardCorrupt, DataError, FileNotFoundError):
+            continue
+        if source is None or shard.source == source:
+            found.append(shard)
+    return found
+
+
+def failed_rows(folder: Path) -> Iterator[FailedRow]:
+    """The failed rows of a complete partition, in row order."""
+    for entry in read_manifest(folder).shards:
+        if entry.rows_failed:
+            yield from ShardManifest.from_json(read_json(shard_manifest_path(folder, entry.index))).failed
+
+
+def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes: bool) -> None:
+    """Raise ShardCorrupt unless the shard's file is there with its size and, if asked, its checksum."""
+    path = folder / shard.file
+    if verify_bytes:
+        verify(path, shard.written)
+        return
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ShardCorrupt(f"{path} cannot be read ({error}); it must be made again") from error
+    if size != shard.written.num_bytes:
+        raise ShardCorrupt(
+            f"{path} has {size} bytes, written were {shard.written.num_bytes}; it must be made again"
+        )
+
+
+def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPartition]:
+    """The complete partitions under ``root``, laid out as ``{dataset}/{split}/partition-{number}``.
+
+    A partition of which a shard is missing or has the wrong size (or checksum, with ``verify_bytes``) is not
+    complete.
+    """
+    found = []
+    for path in sorted(root.glob(f"*/*/partition-*/{PARTITION_FILE}")):
+        folder = path.parent
+        number = folder.name.removeprefix("partition-")
+        if not number.isdecimal():
+            continue
+        try:
+            manifest = read_manifest(folder)
+            for shard in manifest.shards:
+                check_bytes(folder, shard, verify_bytes=verify_bytes)
+        except (ShardCorrupt, DataError):
+            continue
+        split = folder.parent
+        found.append(
+            FoundPartition(
+                dataset=split.parent.name,
+                split=split.name,
+                partition=int(number),
+                folder=folder,
+                manifest=manifest,
+            )
+        )
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A manifest's content; ShardCorrupt unless it is JSON, DataError if it is of another schema version."""
+    try:
+        value = json.loads(path.read_bytes())
+        version = value["schema_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardCorrupt(f"{path} is not a manifest ({error}); it must be made again") from error
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version}, this is {SCHEMA_VERSION}: preprocess the data again"
+        )
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,122 @@
+"""Every error Cerebro raises on purpose.
+
+Whether trying again can help is a type (`RetryableError` or `PermanentError`), never a phrase in the message. A message
+names the object, what was expected and what to do next. Adapters translate foreign errors with ``raise ... from``.
+"""
+
+
+class CerebroError(Exception):
+    """Root of all errors that Cerebro raises on purpose."""
+
+
+class PermanentError(CerebroError):
+    """Trying again without a change by the user gives the same error."""
+
+
+class RetryableError(CerebroError):
+    """Trying again, later or elsewhere, may succeed."""
+
+
+# --- what a user gave us ----------------------------------------------------------------------------------------
+
+
+class LocatorError(PermanentError):
+    """A dataset locator names something that is missing, unreadable or of an unknown kind."""
+
+
+class MetadataError(PermanentError):
+    """A metadata table cannot be used: no ``id``, duplicate ids, no rows, fewer rows than workers."""
+
+
+class SpecError(PermanentError):
+    """An ETLSpec or SubEpochSpec cannot be used, sent to a worker or restored there."""
+
+
+class SearchSpaceError(PermanentError):
+    """A search space is empty, has a value of a wrong type, or lacks ``batch_size``."""
+
+
+class RowError(PermanentError):
+    """A row function raised too often, or returned fields that differ from row to row."""
+
+
+class DataError(PermanentError):
+    """A data set on disk does not fit what is asked of it (batch too large, split absent, rows missing)."""
+
+
+class MetricError(PermanentError):
+    """A metric was not returned by the user's code, has no direction, or is not a number."""
+
+
+class ArchiveError(PermanentError):
+    """A code archive is too large, of an unknown kind, or has members that leave its folder."""
+
+
+class RequirementsError(PermanentError):
+    """pip could not install the user's requirements; the message carries what pip said."""
+
+
+class UserCodeError(PermanentError):
+    """User code raised; the message carries its traceback."""
+
+
+class NonFiniteMetricError(PermanentError):
+    """A metric became NaN or infinite."""
+
+
+# --- what the store or the services answer ------------------------------------------------------------------------
+
+
+class UnauthorizedError(PermanentError):
+    """The bearer token is missing or wrong."""
+
+
+class NotFoundError(PermanentError):
+    """No such experiment, run, worker or code in the store."""
+
+
+class ConflictError(PermanentError):
+    """The store holds something else under this name, or the state does not allow the change."""
+
+
+class BadRequestError(PermanentError):
+    """The store refused a request as malformed."""
+
+
+class StoreUnavailableError(RetryableError):
+    """kvs_api or the database behind it did not answer in time."""
+
+
+class ClusterError(PermanentError):
+    """The local cluster cannot be started, joined or stopped."""
+
+
+class RunFailedError(PermanentError):
+    """A run ended without a result; the message says why."""
+
+
+class IllegalEventError(PermanentError):
+    """An event does not fit the state it is applied to; the state is unchanged."""
+
+
+# --- what machines do ---------------------------------------------------------------------------------------------
+
+
+class ObjectStoreError(RetryableError):
+    """An object store did not answer properly although the object should exist."""
+
+
+class ShardCorrupt(RetryableError):
+    """A data shard's bytes do not match its checksum."""
+
+
+class CheckpointCorrupt(RetryableError):
+    """A checkpoint is missing or its bytes do not match its checksum."""
+
+
+class StorageFull(RetryableError):
+    """A volume has no room for what is being written; what was there before stays."""
+
+
+class WorkerCrashed(RetryableError):
+    """A child process ended by itself in the middle of a task."""

@@ -1,0 +1,402 @@
+"""The user's handle on an experiment: a notebook's whole vocabulary.
+
+Holds no state of its own but the fold of the event log: runs belong to the cluster, and any number of notebooks may
+attach to them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cerebro import archive
+from cerebro.connection import Connection, connect
+from cerebro.contract.events import (
+    EtlPlan,
+    EtlRequest,
+    EvaluateRequest,
+    FitRequest,
+    RunRequested,
+    RunResumed,
+    RunStopRequested,
+)
+from cerebro.contract.records import ExperimentRecord, Locators
+from cerebro.encoding import encode
+from cerebro.errors import ConflictError, DataError, LocatorError, MetricError, NotFoundError, RunFailedError, SpecError
+from cerebro.locators import parse_locators
+from cerebro.progress import Progress
+from cerebro.search import SearchSpace, configurations
+from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.state import ExperimentState, Run, RunState, waiting_for
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cerebro.results import EtlResult, FitResult
+
+_WAIT_S = 1.0
+_Split = Literal["train", "valid", "test", "predict"]
+
+
+class Experiment:
+    """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
+
+    Without `server` (and without ``CEREBRO_SERVER``) the local cluster is joined, and started if it does not run.
+
+    Args:
+        name: lower-case letters, digits and dashes, at most 50.
+        locators: per split a metadata file and an object root, and optionally miscellaneous files:
+            ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``. Addresses are
+            paths, ``file://`` or ``s3://``.
+        code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
+        server, token: of a cluster elsewhere.
+
+    Raises:
+        LocatorError: the locators are malformed.
+        ConflictError: an experiment of this name has other locators or code.
+        ClusterError: the local cluster does not start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        locators: Locators | Mapping[str, Any],
+        code: str | Path | None = None,
+        server: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        parsed = _absolute(parse_locators(locators))
+        packed = archive.pack(Path(code)) if code is not None and Path(code).is_dir() else None
+        if code is not None and packed is None:
+            packed = _read_archive(Path(code))
+        self._connection = connect(server, token)
+        sha256 = None
+        if packed is not None:
+            archive.inspect(packed)
+            sha256 = hashlib.sha256(packed).hexdigest()
+            self._connection.kvs.put_archive(sha256, packed)
+        record = _record(name, parsed, sha256)
+        self._open(self._connection.kvs.create_experiment(record))
+
+    @classmethod
+    def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
+        """An existing experiment, by name, from any kernel: its runs go on meanwhile.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        experiment = cls.__new__(cls)
+        experiment._connection = connect(server, token)
+        experiment._open(experiment._connection.kvs.experiment(name))
+        return experiment
+
+    def _open(self, record: ExperimentRecord) -> None:
+        self._kvs = self._connection.kvs
+        self._record = record
+        self._state = ExperimentState(name=record.name)
+
+    # --- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._record.name
+
+    @property
+    def locators(self) -> Locators:
+        """Its dataset locators."""
+        return self._record.locators
+
+    @property
+    def connection(self) -> Connection:
+        """The cluster it lives on, with the addresses of page and TensorBoard."""
+        return self._connection
+
+    def state(self) -> ExperimentState:
+        """Everything that has happened, up to now."""
+        self._catch_up()
+        return self._state
+
+    def status(self) -> str:
+        """What happens now, in a few lines."""
+        state = self.state()
+        lines = [f"experiment {self.name}"]
+        for run in state.runs.values():
+            done, total = run.progress()
+            lines.append(f"  {run.id}: {run.state}, {done}/{total} done{_why(state, run)}")
+        for worker in state.workers.values():
+            doing = worker.open_tasks[0] if worker.open_tasks else "idle"
+            lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")
+        return "\n".join(lines)
+
+    # --- runs ----------------------------------------------------------------------------------------------------------
+
+    def run_etl(
+        self, spec: ETLSpec, *, fraction: float = 1.0, seed: int = 0, max_failed: float = 0.0, progress: bool = True
+    ) -> EtlResult:
+        """Preprocess every located split over all workers; returns when done.
+
+        The same spec, locators, seed and fraction again recompute nothing; an interrupted run goes on where it was.
+
+        Args:
+            fraction: share of each split's rows to use, drawn by `seed`.
+            seed: of the shuffle that deals rows to workers.
+            max_failed: share of rows whose function may raise before the run stops; those rows are recorded.
+            progress: whether bars are drawn, one per split.
+
+        Raises:
+            SpecError: the spec is no ETLSpec object or cannot be sent.
+            RunFailedError: the run failed; the message says why.
+        """
+        _require(spec, ETLSpec, "run_etl")
+        if not 0 < fraction <= 1:
+            raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
+        if not 0 <= max_failed <= 1:
+            raise DataError(f"max_failed is {max_failed}, expected a share between 0 and 1")
+        code = self._kvs.put_code(encode(spec, author=_author()))
+        request = EtlRequest(
+            code=code.sha256, code_fingerprint=code.fingerprint, seed=seed, fraction=fraction, max_failed=max_failed
+        )
+        run = self._complete(self._request("etl", request), progress)
+        from cerebro.results import EtlResult
+
+        assert isinstance(run.plan, EtlPlan)
+        return EtlResult.of(self._state.datasets[run.plan.dataset], run)
+
+    def run_fit(
+        self,
+        spec: SubEpochSpec,
+        search_space: SearchSpace,
+        *,
+        epochs: int = 1,
+        metric: str | None = None,
+        mode: Literal["min", "max"] | None = None,
+        seed: int = 0,
+        samples: int | None = None,
+        scheduler: str = "random",
+        hang_timeout_s: float = 600.0,
+        max_attempts: int = 3,
+        progress: bool = True,
+    ) -> FitResult:
+        """Train every configuration of a search space by hopping; returns when done.
+
+        Args:
+            search_space: see `cerebro.search`; must name ``batch_size``.
+            epochs: passes over all partitions, for each model.
+            metric: what models are ranked by: a name that `SubEpochSpec.test` returns (`train` without validation data).
+            mode: ``"max"`` if more is better, ``"min"`` if less is.
+            seed: of weights, shuffles and the schedule.
+            samples: configurations to draw where the search space has distributions.
+            scheduler: name of the dispatch policy.
+            hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
+            max_attempts: attempts of a unit whose process crashes.
+
+        Raises:
+            SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
+            RunFailedError: the run failed as a whole. A model that fails does not fail the run: see `FitResult.failures`.
+        """
+        _require(spec, SubEpochSpec, "run_fit")
+        if mode not in ("min", "max"):
+            raise MetricError(f"mode is {mode!r}: say mode='max' if more of the metric is better, mode='min' if less is")
+        if not metric:
+            raise MetricError("no metric: name the one that models are ranked by, such as metric='accuracy'")
+        if epochs < 1:
+            raise DataError(f"epochs is {epochs}, expected at least 1")
+        models = configurations(search_space, samples=samples, seed=seed)
+        code = self._kvs.put_code(encode(spec, author=_author()))
+        request = FitRequest(
+            code=code.sha256,
+            models=tuple(models),
+            epochs=epochs,
+            metric=metric,
+            mode=mode,
+            seed=seed,
+            scheduler=scheduler,
+            hang_timeout_s=hang_timeout_s,
+            max_attempts=max_attempts,
+        )
+        return self._fit_result(self._complete(self._request("fit", request), progress))
+
+    def run_test(
+        self,
+        models: str | Sequence[str] | None = None,
+        *,
+        fit: str | None = None,
+        split: _Split = "test",
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Metrics on a split, by all workers: one row per model, each at its best epoch.
+
+        Args:
+            models: model ids; the best model if left out.
+            fit: the fit run; the newest if left out.
+        """
+        run = self._complete(self._request("test", self._evaluation("test", models, fit, split)), progress)
+        from cerebro.results import test_table
+
+        return test_table(run)
+
+    def run_predict(
+        self,
+        models: str | Sequence[str] | None = None,
+        *,
+        fit: str | None = None,
+        split: _Split = "predict",
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Predictions for a split, by all workers: one table keyed by row id (by model and id for several models)."""
+        run = self._complete(self._request("predict", self._evaluation("predict", models, fit, split)), progress)
+        from cerebro.results import prediction_table
+
+        return prediction_table(run, self._connection.volumes)
+
+    # --- a run that goes on ----------------------------------------------------------------------------------------------
+
+    def watch(self, run: str | None = None, *, progress: bool = True) -> Run:
+        """Follow a run (the open one, or the newest) until it ends, from any kernel."""
+        chosen = self._chosen(run)
+        return self._follow(chosen.id, progress)
+
+    def result(self, run: str | None = None) -> FitResult:
+        """The result, so far, of a fit run; the newest if none is named."""
+        state = self.state()
+        fits = [known.id for known in state.runs.values() if known.kind == "fit"]
+        if run is None and not fits:
+            raise NotFoundError(f"experiment {self.name!r} has no fit run yet: call run_fit")
+        return self._fit_result(self._chosen(run or fits[-1]))
+
+    def stop(self, run: str | None = None) -> None:
+        """Ask a run to end; committed work stays. Returns at once."""
+        self._kvs.append(self.name, RunStopRequested(run=self._chosen(run).id, by=_author()))
+
+    def resume(self, run: str | None = None) -> None:
+        """Let a paused run go on."""
+        self._kvs.append(self.name, RunResumed(run=self._chosen(run).id, by=_author()))
+
+    # --- mechanism -------------------------------------------------------------------------------------------------------
+
+    def _evaluation(
+        self, kind: Literal["test", "predict"], models: str | Sequence[str] | None, fit: str | None, split: _Split
+    ) -> EvaluateRequest:
+        names = (models,) if isinstance(models, str) else tuple(models or ())
+        return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
+
+    def _request(self, kind: str, request: EtlRequest | FitRequest | EvaluateRequest) -> str:
+        state = self.state()
+        running = state.active_run()
+        if running is not None:
+            raise ConflictError(
+                f"run {running.id} of experiment {self.name!r} is {running.state}: wait for it with watch(), or end it "
+                "with stop()"
+            )
+        run = f"{kind}-{1 + sum(known.kind == kind for known in state.runs.values())}"
+        self._kvs.append(self.name, RunRequested(run=run, request=request, author=_author()))
+        return run
+
+    def _complete(self, name: str, progress: bool) -> Run:
+        run = self._follow(name, progress)
+        if run.state is RunState.FAILED:
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}")
+        if run.state is RunState.STOPPED and run.kind != "fit":
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
+        return run
+
+    def _follow(self, name: str, progress: bool) -> Run:
+        cursor = 0
+        try:
+            with Progress(name, is_shown=progress) as bars:
+                while True:
+                    self._catch_up()
+                    if self._state.runs[name].kind == "etl":
+                        points = self._kvs.live(self.name, cursor)
+                        cursor = points[-1].seq if points else cursor
+                        bars.live(points)
+                    bars.show(self._state)
+                    if not self._state.runs[name].is_open:
+                        return self._state.runs[name]
+                    for event in self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S):
+                        self._state.apply(event)
+        except KeyboardInterrupt:
+            print(f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, .stop() ends it")
+            raise
+
+    def _catch_up(self) -> None:
+        while events := self._kvs.events(self.name, self._state.seq):
+            for event in events:
+                self._state.apply(event)
+
+    def _chosen(self, run: str | None) -> Run:
+        state = self.state()
+        if run is not None:
+            if run not in state.runs:
+                raise NotFoundError(f"no run {run!r} in experiment {self.name!r}; there is {', '.join(state.runs) or 'none'}")
+            return state.runs[run]
+        chosen = state.active_run() or next(reversed(state.runs.values()), None)
+        if chosen is None:
+            raise NotFoundError(f"experiment {self.name!r} has no run yet")
+        return chosen
+
+    def _fit_result(self, run: Run) -> FitResult:
+        from cerebro.results import FitResult
+
+        return FitResult(self._state, run, self._connection.volumes)
+
+    def __repr__(self) -> str:
+        return f"<Experiment {self.name!r} at {self._connection.kvs.address}>"
+
+
+def _why(state: ExperimentState, run: Run) -> str:
+    reason = run.error or waiting_for(state, run)
+    return f" ({reason})" if reason else ""
+
+
+def _require(spec: object, template: type, method: str) -> None:
+    if isinstance(spec, type) and issubclass(spec, template):
+        raise SpecError(f"{method} takes an object: pass {spec.__name__}() instead of {spec.__name__}")
+    if not isinstance(spec, template):
+        raise SpecError(f"{method} takes an object of a subclass of cerebro.{template.__name__}, not a {type(spec).__name__}")
+
+
+def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
+    try:
+        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=_author())
+    except ValueError as cause:
+        raise ConflictError(
+            f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
+        ) from cause
+
+
+def _absolute(locators: Locators) -> Locators:
+    """Paths made absolute, because workers run elsewhere."""
+
+    def absolute(uri: str) -> str:
+        return uri if "://" in uri else str(Path(uri).expanduser().resolve())
+
+    splits = {
+        split: locator.model_copy(
+            update={"metadata": absolute(locator.metadata), "objects": locator.objects and absolute(locator.objects)}
+        )
+        for split, locator in locators.splits().items()
+    }
+    return Locators.model_validate({**splits, "misc": tuple(map(absolute, locators.misc))})
+
+
+def _read_archive(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as cause:
+        raise LocatorError(f"code {path} cannot be read: {cause.strerror}") from cause
+
+
+def _author() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a user id without a name.
+        return ""
+
+

@@ -1,0 +1,208 @@
+"""The client of kvs_api: the only way any other part of Cerebro reads or changes shared state.
+
+Owns connections, the token and patience: every call is safe to repeat (steps are compare-and-set, appends carry their
+own identity), so a call that meets a refused connection, a 502, 503 or 504 is sent again until `patience_s` has passed.
+Safe for use by several threads; a blocking read occupies one pooled connection.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TypeVar
+
+import urllib3
+from pydantic import BaseModel
+
+from cerebro import errors
+from cerebro.contract import SCHEMA_VERSION, api
+from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.records import CodeRecord, ExperimentRecord, ExperimentSummary, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import InboxItem
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+_TRY_AGAIN = frozenset({502, 503, 504})
+_MAX_PAUSE_S = 0.5
+_SUCCESS = 300
+
+
+class KvsClient:
+    """Typed calls to kvs_api at `address`.
+
+    Args:
+        address: base URL, such as ``http://127.0.0.1:7070``.
+        token: bearer token.
+        patience_s: how long a call keeps trying while the service or its store is away.
+        pool: connections kept open; at least one per thread that blocks.
+    """
+
+    def __init__(self, address: str, token: str, *, patience_s: float = 60.0, pool: int = 8) -> None:
+        self.address = address.rstrip("/")
+        self._patience_s = patience_s
+        self._http = urllib3.PoolManager(
+            maxsize=pool,
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+            # Retries are ours: urllib3's would not tell a store that is away from a refused request.
+            retries=False,
+        )
+
+    def close(self) -> None:
+        """Close pooled connections. Calling twice is safe."""
+        self._http.clear()
+
+    # --- health and leadership ---------------------------------------------------------------------------------------
+
+    def health(self) -> api.Health:
+        """The service's state; the one call that needs no token.
+
+        Raises:
+            ConflictError: the service speaks another schema version.
+        """
+        health = self._call("GET", "/health", api.Health)
+        if health.schema_version != SCHEMA_VERSION:
+            raise errors.ConflictError(
+                f"kvs_api at {self.address} speaks schema {health.schema_version}, this program {SCHEMA_VERSION}: "
+                "run the same version of Cerebro on both sides"
+            )
+        return health
+
+    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
+        """Take or keep the controller's leadership for `ttl_s` seconds."""
+        return self._call("POST", "/v1/leader", api.LeaderAnswer, api.LeaderRequest(holder=holder, ttl_s=ttl_s))
+
+    # --- experiments ---------------------------------------------------------------------------------------------------
+
+    def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
+        """Create, or find again the same experiment.
+
+        Raises:
+            ConflictError: an experiment of that name with other locators or code exists.
+        """
+        return self._call("PUT", f"/v1/experiments/{record.name}", ExperimentRecord, record)
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        """The record of one experiment; `NotFoundError` if there is none."""
+        return self._call("GET", f"/v1/experiments/{name}", ExperimentRecord)
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        """All experiments, newest event first."""
+        return self._call("GET", "/v1/experiments", api.ExperimentsAnswer).experiments
+
+    def append(self, experiment: str, event: ClientEvent) -> int:
+        """Append a client's event and return its seq; the same `RunRequested` again returns the first one's seq."""
+        return self._call("POST", f"/v1/experiments/{experiment}/events", api.AppendAnswer, event).seq
+
+    def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
+        """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none."""
+        path = f"/v1/experiments/{experiment}/events?after={after}&wait_s={wait_s}"
+        return self._call("GET", path, api.EventsAnswer, wait_s=wait_s).events
+
+    def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
+        """Live points with seq > `after`, oldest first, at most 1,000."""
+        path = f"/v1/experiments/{experiment}/live?after={after}&wait_s={wait_s}"
+        return self._call("GET", path, api.LiveAnswer, wait_s=wait_s).points
+
+    # --- controller ----------------------------------------------------------------------------------------------------
+
+    def watch(self, cursors: dict[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
+        """Block until any named log or the cluster has news."""
+        body = api.WatchRequest(cursors=cursors, cluster=cluster, wait_s=wait_s)
+        return self._call("POST", "/v1/watch", api.WatchAnswer, body, wait_s=wait_s)
+
+    def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
+        """Apply the controller's steps atomically.
+
+        Raises:
+            ConflictError: another controller leads now.
+        """
+        return self._call("POST", f"/v1/experiments/{experiment}/decisions", api.DecideAnswer, request)
+
+    def queue(self) -> tuple[api.QueueEntry, ...]:
+        """Open runs of all experiments, oldest first."""
+        return self._call("GET", "/v1/queue", api.QueueAnswer).runs
+
+    # --- workers -------------------------------------------------------------------------------------------------------
+
+    def register(self, record: WorkerRecord) -> WorkerRecord:
+        """Register a worker's new incarnation; empties its inbox and fences the previous incarnation."""
+        return self._call("PUT", f"/v1/workers/{record.worker}", WorkerRecord, record)
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """All registered workers."""
+        return self._call("GET", "/v1/workers", api.WorkersAnswer).workers
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        """Send steps, live points and a heartbeat."""
+        return self._call("POST", f"/v1/workers/{worker}/reports", api.ReportAnswer, request)
+
+    def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
+        """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
+        path = f"/v1/workers/{worker}/inbox?incarnation={incarnation}&after={after}&wait_s={wait_s}"
+        return self._call("GET", path, api.InboxAnswer, wait_s=wait_s).items
+
+    # --- code ----------------------------------------------------------------------------------------------------------
+
+    def put_code(self, record: CodeRecord) -> CodeRecord:
+        """Store encoded user code under its hash; storing it twice is harmless."""
+        return self._call("PUT", f"/v1/code/{record.sha256}", CodeRecord, record)
+
+    def code(self, sha256: str) -> CodeRecord:
+        """Encoded user code; `NotFoundError` if there is none."""
+        return self._call("GET", f"/v1/code/{sha256}", CodeRecord)
+
+    def put_archive(self, sha256: str, content: bytes) -> None:
+        """Store a code archive's bytes under their hash; storing them twice is harmless."""
+        self._send("PUT", f"/v1/archives/{sha256}", content, 0.0, "application/octet-stream")
+
+    def archive(self, sha256: str) -> bytes:
+        """A code archive's bytes; `NotFoundError` if there is none."""
+        return self._send("GET", f"/v1/archives/{sha256}", None, 0.0)
+
+    # --- mechanism -----------------------------------------------------------------------------------------------------
+
+    def _call(
+        self, method: str, path: str, answer: type[Answer], body: BaseModel | None = None, *, wait_s: float = 0.0
+    ) -> Answer:
+        content = body.model_dump_json().encode() if body is not None else None
+        return answer.model_validate_json(self._send(method, path, content, wait_s))
+
+    def _send(
+        self, method: str, path: str, content: bytes | None, wait_s: float, kind: str | None = None
+    ) -> bytes:
+        deadline = time.monotonic() + self._patience_s
+        pause_s = 0.02
+        while True:
+            try:
+                response = self._http.request(
+                    method,
+                    self.address + path,
+                    body=content,
+                    headers={**self._http.headers, "Content-Type": kind} if kind else None,
+                    timeout=urllib3.Timeout(connect=5.0, read=wait_s + 30.0),
+                )
+            except urllib3.exceptions.HTTPError as cause:
+                problem = f"{type(cause).__name__}: {cause}"
+                status = 0
+            else:
+                status = response.status
+                if status < _SUCCESS:
+                    return response.data
+                if status not in _TRY_AGAIN:
+                    raise _error_of(status, response.data)
+                problem = f"HTTP {status}"
+            if time.monotonic() + pause_s > deadline:
+                raise errors.StoreUnavailableError(
+                    f"kvs_api at {self.address} did not answer for {self._patience_s:g} s ({problem}): "
+                    "see `cerebro status` and `cerebro logs kvs_api`"
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+
+def _error_of(status: int, content: bytes) -> errors.CerebroError:
+    try:
+        problem = api.Problem.model_validate_json(content)
+    except ValueError:
+        return errors.BadRequestError(f"kvs_api answered HTTP {status} without a reason: {content[:200]!r}")
+    kind = getattr(errors, problem.error, errors.BadRequestError)
+    return kind(problem.message) if issubclass(kind, errors.CerebroError) else errors.BadRequestError(problem.message)

@@ -1,0 +1,124 @@
+"""The supervisor as a program: ``python -m cerebro.local --home DIR --workers N ...``. Wiring only.
+
+People use ``cerebro up``; this is what it runs. With ``--announce FD`` it writes one line to that descriptor:
+what became of the start so far, in the words of `Announcement`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from cerebro.errors import CerebroError
+from cerebro.local.announcement import Announcement, announce
+from cerebro.local.cleaning import clean
+from cerebro.local.home import ClusterHome, ClusterInfo
+from cerebro.local.ports import reserve
+from cerebro.local.processes import identify
+from cerebro.local.services import Plan, Service, services
+from cerebro.local.supervisor import GRACE_S, ClusterState, Supervisor
+
+Builder = Callable[[Plan, ClusterHome, Mapping[str, int], Path, Mapping[str, str]], Sequence[Service]]
+"""Makes the list of services; see `services.services`."""
+
+
+def main(
+    arguments: Sequence[str] | None = None, *, build: Builder = services, grace_s: float = GRACE_S
+) -> int:
+    """Run a local cluster until told to stop; exit status 0 if it was told to.
+
+    Tests give another `build` (what to run) and a shorter `grace_s`.
+    """
+    options = _parser().parse_args(arguments)
+    home = ClusterHome(options.home)
+    if options.background and os.fork() > 0:
+        os._exit(0)  # the launcher collects this process; the supervisor becomes a child of init
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        home.create()
+        if home.take_lock() is None:
+            announce(options.announce, Announcement.BUSY)
+            return (
+                0
+                if options.background
+                else _refuse(f"a cluster already runs at {home.path}: see `cerebro status`")
+            )
+        return _supervise(home, options, build, grace_s)
+    except CerebroError as problem:
+        announce(options.announce, Announcement.REFUSED, str(problem))
+        return _refuse(str(problem))
+
+
+def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, grace_s: float) -> int:
+    for process in clean(home):
+        logging.getLogger(__name__).warning("ended process %s of an earlier cluster", process.pid)
+    plan = Plan(workers=options.workers, tensorboard=options.tensorboard)
+    previous = home.read()
+    reserved = reserve(plan.listening, previous=previous.ports if previous else {}, seed=home.key)
+    ports = {name: port.number for name, port in reserved.items()}
+    socket = home.prepare_socket()
+    me = identify(os.getpid())
+    assert me is not None, "a process that runs can be identified"
+    info = ClusterInfo(
+        home=home.path,
+        state=str(ClusterState.STARTING),
+        version=options.version,
+        python=sys.executable,
+        python_version=platform.python_version(),
+        supervisor=me,
+        since=time.time(),
+        workers=plan.workers,
+        ports=ports,
+        socket=socket,
+    )
+    listed = build(plan, home, ports, socket, os.environ)
+    state = Supervisor(home, listed, info, on_record=_Watcher(options).see, grace_s=grace_s).run()
+    if socket.parent != home.run:
+        socket.parent.rmdir()
+    return 0 if state is ClusterState.STOPPED else 1
+
+
+class _Watcher:
+    """Tells whoever started the cluster: by the announcement, or on the terminal when in the foreground."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._announced = self._greeted = False
+
+    def see(self, info: ClusterInfo) -> None:
+        if not self._announced:
+            self._announced = True
+            announce(self._options.announce, Announcement.RECORDED)
+        if not self._greeted and not self._options.background and info.state == ClusterState.READY:
+            self._greeted = True
+            sys.stdout.write(
+                f"Ready: web page {info.dispatcher}, TensorBoard {info.tensorboard or 'not started'}. "
+            )
+            sys.stdout.write("Ctrl-C ends the cluster.\n")
+            sys.stdout.flush()
+
+
+def _refuse(message: str) -> int:
+    sys.stderr.write(f"cerebro: {message}\n")
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cerebro.local", description=__doc__)
+    parser.add_argument("--home", help="the cluster's folder")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--no-tensorboard", dest="tensorboard", action="store_false")
+    parser.add_argument("--background", action="store_true", help="leave the process that started it")
+    parser.add_argument("--announce", type=int, default=-1, metavar="FD")
+    parser.add_argument("--version", default="", help="of Cerebro, as the record says it")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What a new supervisor tells the process that launched it, over a pipe that it closes at once.
+
+The launcher blocks on the pipe instead of looking at files again and again; a supervisor that dies before it
+has said anything closes the pipe just the same.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from enum import StrEnum
+
+
+class Announcement(StrEnum):
+    """How far a start has come."""
+
+    RECORDED = "recorded"  # the cluster's record is on disk; what follows stands there
+    BUSY = "busy"  # another supervisor runs, starts or cleans this home
+    REFUSED = "refused"  # it cannot start; the message says why
+    SILENT = "silent"  # the supervisor ended, or did not speak in time
+
+
+def announce(descriptor: int, what: Announcement, message: str = "") -> None:
+    """Say it and close the pipe; without a launcher (a negative descriptor, or one that left) do nothing."""
+    if descriptor < 0:
+        return
+    try:
+        os.write(descriptor, f"{what} {message}".encode())
+        os.close(descriptor)
+    except OSError:  # the launcher was killed, or nobody listens any more
+        pass
+
+
+def hear(descriptor: int, timeout_s: float) -> tuple[Announcement, str]:
+    """Wait for what the supervisor says; the caller has closed its own copy of the writing end."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    if not poller.poll(max(timeout_s, 0.0) * 1000):
+        return Announcement.SILENT, f"it said nothing for {timeout_s:g} s"
+    said = os.read(descriptor, 65536).decode(errors="replace")
+    if not said:
+        return Announcement.SILENT, "it ended at once"
+    what, _, message = said.partition(" ")
+    return Announcement(what), message

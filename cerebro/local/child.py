@@ -1,0 +1,167 @@
+"""One service over all its restarts: its process, what is known of it, and when it is to be looked at next.
+
+Owns the process and its group; knows nothing of other services or of why it is told to start or stop. Time is
+handed in (monotonic seconds), so that every wait is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from enum import StrEnum
+from pathlib import Path
+
+from cerebro.local.home import ServiceInfo
+from cerebro.local.logs import open_log
+from cerebro.local.processes import ProcessId, identify
+from cerebro.local.services import Service
+from cerebro.tether import tethered
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 10.0
+STABLE_S = 5.0
+"""A process that was ready for so long did not fail to start, whatever ends it later."""
+FIRST_PROBE_S = 0.02
+LONGEST_PROBE_S = 0.25
+
+
+class ChildState(StrEnum):
+    """What a service is doing."""
+
+    WAITING = "waiting"  # not started yet: services of an earlier stage are not ready
+    STARTING = "starting"  # its process runs and has not been seen ready
+    READY = "ready"  # its process was seen ready and still runs
+    RESTARTING = "restarting"  # it has no process; it gets one when its backoff has passed
+    STOPPED = "stopped"  # it was told to stop, and did
+
+
+class Child:
+    """A service and its process. All methods are for the supervisor's main thread."""
+
+    def __init__(self, service: Service, *, log: Path, folder: Path) -> None:
+        self.service = service
+        self.state = ChildState.WAITING
+        self.starts = 0
+        self.barren = 0
+        """Processes in a row that ended before they were ready."""
+        self.problem = ""
+        self.due: float | None = None
+        """When `act` has something to do next; None: only an exit or an order changes anything."""
+        self._log, self._folder = log, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._id: ProcessId | None = None
+        self._since = 0.0
+        self._started = self._ready = self._pause_s = 0.0
+        self._brief = 0
+        """Processes in a row that ended before they were stable."""
+
+    def start(self, now: float) -> None:
+        """Start the process. A failure to do so counts as a process that ended at once."""
+        self.starts += 1
+        self._started, self._since = now, time.time()
+        try:
+            log = open_log(self._log)
+            try:
+                self._process = subprocess.Popen(
+                    tethered(self.service.command),
+                    env=dict(self.service.environment),
+                    cwd=self._folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # its own process group: Ctrl-C is the supervisor's to handle
+                )
+            finally:
+                os.close(log)
+        except OSError as cause:  # no memory or processes to be had, or no room on the disk
+            self._ended(now, f"could not be started: {cause}")
+            return
+        self._id = identify(self._process.pid)
+        self.state = ChildState.STARTING
+        self._pause_s = FIRST_PROBE_S
+        self.due = now + self._pause_s
+
+    def act(self, now: float) -> None:
+        """Do what is due: ask a starting process whether it is ready, or start one after its backoff."""
+        if self.due is None or now < self.due:
+            return
+        if self.state is ChildState.RESTARTING:
+            self.start(now)
+        elif self._process is not None and self.service.ready(self._process.pid, now - self._started):
+            self.state, self.due, self.problem = ChildState.READY, None, ""
+            self.barren, self._ready = 0, now
+        else:
+            self._pause_s = min(self._pause_s * 1.5, LONGEST_PROBE_S)
+            self.due = now + self._pause_s
+
+    def reap(self, now: float) -> bool:
+        """Note the end of the process, if it has ended; whether it has. Its group is killed."""
+        if self._process is None:
+            return False
+        pid = self._process.pid
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        # Before the zombie is collected: until then nobody else can get its pid, nor the group's number.
+        self._kill_group(pid)
+        self._ended(now, _how_it_ended(self._process.wait()))
+        return True
+
+    def _ended(self, now: float, how: str) -> None:
+        was_ready, stopped = self.state is ChildState.READY, self.state is ChildState.STOPPED
+        self._process = self._id = None
+        if stopped:
+            self.due = None
+            return
+        self.barren = 0 if was_ready else self.barren + 1
+        self._brief = 0 if was_ready and now - self._ready >= STABLE_S else self._brief + 1
+        pause_s = 0.0
+        if self._brief > 1:
+            pause_s = min(FIRST_BACKOFF_S * 2 ** (self._brief - 2), LONGEST_BACKOFF_S)
+        self.problem = how if was_ready else f"{how} before it was ready, {self.barren} in a row"
+        self.state, self.due = ChildState.RESTARTING, now + pause_s
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None
+
+    def stop(self) -> None:
+        """Ask the process to end, and start no other. Its end is noted by `reap`."""
+        self.state, self.due = ChildState.STOPPED, None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process and all of its group at once. Its end is noted by `reap`."""
+        self.state, self.due = ChildState.STOPPED, None
+        if self._process is not None:
+            self._kill_group(self._process.pid)
+
+    def _kill_group(self, pid: int) -> None:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass  # nobody is left, or only programs that changed their user
+
+    def info(self) -> ServiceInfo:
+        """What people are told."""
+        return ServiceInfo(
+            name=self.service.name,
+            state=str(self.state),
+            process=self._id,
+            since=self._since,
+            restarts=max(0, self.starts - 1),
+            required=self.service.required,
+            problem=self.problem,
+        )
+
+
+def _how_it_ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"

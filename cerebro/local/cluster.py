@@ -1,0 +1,234 @@
+"""Start, join and stop the local cluster, from any process: the command line, a notebook, a test.
+
+Owns no process and no thread. All of it is safe to call twice, and from several processes at once: the
+supervisor that gets the lock of a home is the cluster, everybody else joins it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cerebro.errors import ClusterError
+from cerebro.local import logs, processes
+from cerebro.local.announcement import Announcement, hear
+from cerebro.local.cleaning import clean
+from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from cerebro.local.processes import ProcessId
+from cerebro.local.supervisor import ENDING, GRACE_S, ClusterState
+
+DEFAULT_WORKERS = 2
+_SUPERVISOR = ("-P", "-m", "cerebro.local")
+_STAGES = 3
+_LOOK_AGAIN_S = 0.03
+_LOG_LINES = 15
+
+
+def version() -> str:
+    """The version of Cerebro that is installed."""
+    try:
+        return importlib.metadata.version("cerebro-platform")
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree through PYTHONPATH
+        return "unknown"
+
+
+def join(home: Path | str | None = None) -> ClusterInfo:
+    """The cluster that runs at `home`, in whatever state it is.
+
+    Raises:
+        ClusterError: none runs, or one of another version.
+    """
+    place = ClusterHome(home)
+    info = find_running(place)
+    if info is None:
+        raise ClusterError(f"no local cluster runs at {place.path}: start one with `cerebro up`")
+    _require_fit(info, None)
+    return info
+
+
+def start(
+    home: Path | str | None = None,
+    *,
+    workers: int | None = None,
+    tensorboard: bool = True,
+    timeout_s: float = 60.0,
+    supervisor: Sequence[str] = _SUPERVISOR,
+) -> ClusterInfo:
+    """Start a local cluster in the background, or join the one that runs; returns when all of it is ready.
+
+    The cluster belongs to nobody: it goes on when the caller ends. Its services get the caller's object-store
+    and computing settings (see `environment`) as they are at the first start.
+
+    Args:
+        home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
+        workers: number of workers; None for what runs already, or two.
+        tensorboard: whether TensorBoard runs too. A running cluster is joined either way.
+        timeout_s: how long the start may take in all.
+        supervisor: arguments of the Python that runs as supervisor; tests replace it.
+
+    Raises:
+        ClusterError: a service does not start (the message ends with what it last wrote), or the cluster that
+        runs
+            has another version or another number of workers.
+    """
+    if workers is not None and workers < 1:
+        raise ClusterError(f"a cluster needs at least one worker, not {workers}")
+    place = ClusterHome(home)
+    place.create()
+    options = ["--workers", str(workers or DEFAULT_WORKERS), *(() if tensorboard else ("--no-tensorboard",))]
+    deadline = time.monotonic() + timeout_s
+    launched = False
+    while True:
+        info = find_running(place)
+        if info is None:
+            if launched:
+                raise _failure(place)
+            launched = _launch(place, [*supervisor, *options], deadline)
+        elif info.state in ENDING:
+            processes.wait_gone(info.supervisor, deadline - time.monotonic())
+        else:
+            _require_fit(info, workers)
+            if info.state == ClusterState.READY:
+                return info
+            processes.wait_gone(info.supervisor, _LOOK_AGAIN_S)
+        if time.monotonic() > deadline:
+            problem = _too_slow(place, timeout_s)
+            if launched:
+                stop(place.path)
+            raise problem
+
+
+def stop(home: Path | str | None = None, *, patience_s: float = GRACE_S * (_STAGES + 1)) -> bool:
+    """End the cluster at `home` and all it has started; whether there was anything to end.
+
+    Args:
+        home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
+        patience_s: how long the supervisor may take; each stage of services may use up its grace.
+
+    Raises:
+        ClusterError: processes are left that cannot be ended.
+    """
+    place = ClusterHome(home)
+    if not place.run.is_dir():
+        return False
+    info = find_running(place)
+    if info is not None:
+        _end(info.supervisor, patience_s)
+    lock = place.take_lock()
+    if lock is None:  # somebody starts a cluster here at this moment
+        return info is not None
+    try:
+        return bool(clean(place)) or info is not None
+    finally:
+        os.close(lock)
+
+
+def _end(supervisor: ProcessId, patience_s: float) -> None:
+    for signum, limit_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, GRACE_S)):
+        # If it takes SIGKILL, its services end as well: they are tied to it.
+        if not processes.send(supervisor, signum) or processes.wait_gone(supervisor, limit_s):
+            return
+
+
+def _launch(place: ClusterHome, arguments: Sequence[str], deadline: float) -> bool:
+    """Start a supervisor; true if it holds the home, false if another one does."""
+    read, write = os.pipe()
+    own = ["--home", str(place.path), "--background", "--announce", str(write), "--version", version()]
+    log = logs.open_log(place.log("supervisor"))
+    try:
+        subprocess.run(
+            [sys.executable, *arguments, *own],
+            env=_environment(),
+            cwd=place.path,  # not the caller's folder, which could then not be unmounted
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(write,),
+            start_new_session=True,  # what ends the caller's terminal or kernel must not end the cluster
+            check=False,  # a problem is announced, or shows in the log
+        )
+        os.close(write)
+        write = -1
+        said, message = hear(read, deadline - time.monotonic())
+    finally:
+        for descriptor in (read, write, log):
+            if descriptor >= 0:
+                os.close(descriptor)
+    if said is Announcement.REFUSED:
+        raise ClusterError(message)
+    if said is Announcement.SILENT:
+        raise ClusterError(
+            f"the supervisor of the local cluster did not start: {message}{_tail(place, 'supervisor')}"
+        )
+    return said is Announcement.RECORDED
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, with search paths that keep their meaning in another working folder."""
+    environment = dict(os.environ)
+    if found := environment.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = os.pathsep.join(
+            str(Path(part).absolute()) for part in found.split(os.pathsep)
+        )
+    return environment
+
+
+def _require_fit(info: ClusterInfo, workers: int | None) -> None:
+    again = "end it with `cerebro down` (its experiments stay), then start again"
+    if info.version != version():
+        raise ClusterError(
+            f"the cluster at {info.home} runs Cerebro {info.version} of {info.python}, this is Cerebro "
+            f"{version()} of {sys.executable}: {again}"
+        )
+    if _series(info.python_version) != _series(platform.python_version()):
+        # User code travels as bytecode, which differs from one Python series to the next.
+        raise ClusterError(
+            f"the cluster at {info.home} runs Python {info.python_version} ({info.python}), this is Python "
+            f"{platform.python_version()} ({sys.executable}): use that one, or {again}"
+        )
+    if workers is not None and info.workers != workers:
+        raise ClusterError(
+            f"the cluster at {info.home} runs with {info.workers} workers, not {workers}: join it without a "
+            f"number, or {again}"
+        )
+
+
+def _series(python_version: str) -> list[str]:
+    return python_version.split(".")[:2]
+
+
+def _failure(place: ClusterHome) -> ClusterError:
+    info = place.read()
+    if info is None or not info.problem:
+        return ClusterError(f"the local cluster at {place.path} was stopped while it started")
+    service = info.problem.split()[0]
+    return ClusterError(f"the local cluster could not be started: {info.problem}{_tail(place, service)}")
+
+
+def _too_slow(place: ClusterHome, timeout_s: float) -> ClusterError:
+    info = place.read()
+    late = (
+        [service for service in info.services if service.required and service.state != "ready"]
+        if info
+        else []
+    )
+    if not late:
+        return ClusterError(f"the local cluster at {place.path} was not ready after {timeout_s:g} s")
+    first = next((service for service in late if service.state != "waiting"), late[0])
+    names = ", ".join(service.name for service in late)
+    return ClusterError(
+        f"the local cluster was not ready after {timeout_s:g} s: {names} not ready{_tail(place, first.name)}"
+    )
+
+
+def _tail(place: ClusterHome, service: str) -> str:
+    path = place.log(service)
+    lines = logs.tail(path, _LOG_LINES, last_start=True)
+    return "\n".join((f". Its last output, in {path}:", *(f"    {line}" for line in lines))) if lines else ""

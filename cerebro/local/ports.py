@@ -1,0 +1,102 @@
+"""Loopback ports that stay a service's own over its restarts and over those of the cluster."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebro.errors import ClusterError
+
+HOST = "127.0.0.1"
+_SPAN = 12_000
+_LOWEST = 2_000
+_DEFAULT_EPHEMERAL = 32_768
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port, and the bound socket that keeps it ours while the service that listens there is away.
+
+    The socket never listens. It is bound with SO_REUSEADDR, so that a service that sets the same option (all
+    servers do) may bind and listen beside it, while the kernel gives the port to nobody as a source port.
+    Without it, a client that tries to reach a dead service again and again may be given that very port and
+    end up connected to itself.
+    """
+
+    number: int
+    reservation: socket.socket
+
+
+def reserve(names: Sequence[str], *, previous: Mapping[str, int], seed: str) -> dict[str, Port]:
+    """A port for each name: the previous one if it is free, else one that depends on `seed`.
+
+    Args:
+        names: services that listen.
+        previous: their ports at the last start, which people may have bookmarked.
+        seed: eight hexadecimal digits; clusters with different seeds look in different places first.
+
+    Raises:
+        ClusterError: no port is free.
+    """
+    candidates = _candidates(int(seed, 16))
+    ports: dict[str, Port] = {}
+    for name in names:
+        bound = _bind(previous[name], shared=True) if name in previous else None
+        while bound is None:
+            number = next(candidates, None)
+            if number is None:
+                raise ClusterError(
+                    f"no free port for {name} on {HOST}: end some of the programs that listen there"
+                )
+            if number not in previous.values() and _is_unused(number):
+                bound = _bind(number, shared=True)
+        ports[name] = Port(bound.getsockname()[1], bound)
+    return ports
+
+
+def is_free(number: int) -> bool:
+    """Whether a service could listen on the port."""
+    bound = _bind(number, shared=True)
+    if bound is None:
+        return False
+    bound.close()
+    return True
+
+
+def _candidates(seed: int) -> Iterator[int]:
+    """Ports below those that the kernel hands out to clients, from a place that depends on the seed."""
+    top = _first_ephemeral()
+    if top <= _LOWEST + 1:
+        top = _DEFAULT_EPHEMERAL
+    span = min(_SPAN, top - _LOWEST)
+    for step in range(span):
+        yield top - span + (seed + step) % span
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return _DEFAULT_EPHEMERAL
+
+
+def _is_unused(number: int) -> bool:
+    """Whether nobody has bound the port, listening or not."""
+    exclusive = _bind(number, shared=False)
+    if exclusive is None:
+        return False
+    exclusive.close()
+    return True
+
+
+def _bind(number: int, *, shared: bool) -> socket.socket | None:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
+    try:
+        bound.bind((HOST, number))
+    except OSError:
+        bound.close()
+        return None
+    return bound

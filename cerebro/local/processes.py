@@ -1,0 +1,169 @@
+"""Processes of this machine, named so that a recycled pid is never mistaken for the process that had it
+before.
+
+Owns the reading of ``/proc`` and the sending of signals to processes that are not our children. Linux only
+(5.3 or newer, for pidfds): the supervisor's promise to leave nothing behind rests on it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+MARKER = "CEREBRO_SERVICE_OF"
+"""Environment variable that names the home of the cluster a process belongs to; children inherit it."""
+
+_PROC = Path("/proc")
+_STATE, _PARENT, _START_TICKS = 0, 1, 19  # positions in /proc/PID/stat after the name
+_GONE = frozenset({"Z", "X"})
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A pid, and the boot and clock tick at which its process started."""
+
+    pid: int
+    started: str
+
+
+@cache
+def _boot() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The process that has `pid` now; None if there is none or it is a zombie."""
+    fields = _stat(pid)
+    if not fields or fields[_STATE] in _GONE:
+        return None
+    return ProcessId(pid, f"{_boot()}/{fields[_START_TICKS]}")
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return []
+    return stat.rpartition(")")[2].split()  # the name before it may hold anything, brackets included
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process still runs."""
+    return identify(process.pid) == process
+
+
+def send(process: ProcessId, signum: signal.Signals) -> bool:
+    """Send a signal to this very process; false if it is gone.
+
+    Raises:
+        PermissionError: it belongs to another user.
+    """
+    descriptor = _open(process)
+    if descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, signum)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def wait_gone(process: ProcessId, timeout_s: float) -> bool:
+    """Block until the process has ended, at most `timeout_s` seconds; whether it has."""
+    descriptor = _open(process)
+    if descriptor is None:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(max(timeout_s, 0.0) * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def _open(process: ProcessId) -> int | None:
+    """A descriptor of this very process: checked once it is open and the pid can no longer change hands."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    if is_alive(process):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def end(processes: Iterable[ProcessId], *, grace_s: float) -> tuple[ProcessId, ...]:
+    """SIGTERM, then SIGKILL for what is left after `grace_s` seconds. Returns those that would not go."""
+    left = [process for process in processes if send(process, signal.SIGTERM)]
+    for signum, patience_s in ((None, grace_s), (signal.SIGKILL, 5.0)):
+        if signum is not None:
+            left = [process for process in left if send(process, signum)]
+        deadline = time.monotonic() + patience_s
+        left = [process for process in left if not wait_gone(process, deadline - time.monotonic())]
+    return tuple(left)
+
+
+def marked(home: Path) -> tuple[ProcessId, ...]:
+    """Every process of this user that was started, directly or not, as part of the cluster at `home`."""
+    needle = f"\0{MARKER}={home}\0".encode()
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = (entry / "environ").read_bytes()
+        except OSError:  # another user's, or gone
+            continue
+        if needle in b"\0" + environment:
+            process = identify(int(entry.name))
+            if process is not None and process.pid != os.getpid():
+                found.append(process)
+    return tuple(found)
+
+
+def orphans(home: Path, supervisor: int) -> tuple[ProcessId, ...]:
+    """Processes of the cluster at `home` that no longer descend from the process `supervisor`."""
+    return tuple(process for process in marked(home) if not _descends(process.pid, supervisor))
+
+
+def resident_bytes(pids: Iterable[int]) -> dict[int, int]:
+    """Memory of each process together with all that it has started; shared pages count every time."""
+    parents: dict[int, int] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            parents[int(entry.name)] = int(fields[_PARENT])
+    totals = dict.fromkeys(pids, 0)
+    for pid in parents:
+        above = pid
+        while above > 1 and above not in totals:
+            above = parents.get(above, 0)
+        if above in totals:
+            totals[above] += _resident(pid)
+    return totals
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        fields = _stat(pid)
+        if not fields:
+            return False
+        pid = int(fields[_PARENT])
+        if pid == ancestor:
+            return True
+    return False

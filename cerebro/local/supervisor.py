@@ -1,0 +1,236 @@
+"""Keeps a list of services running: starts them in order, restarts what ends, and leaves nothing behind.
+
+Knows processes, not what they do: the list is data (`services`). One thread that sleeps until a signal
+arrives (a child ended; we are to stop) or the next thing is due. One thread only, also because the leash of a
+child (`tether`) is tied to the thread that started it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import StrEnum
+from types import FrameType
+
+from cerebro.local import processes
+from cerebro.local.child import Child, ChildState
+from cerebro.local.home import ClusterHome, ClusterInfo
+from cerebro.local.services import Service
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+"""How long a service may take to end by itself."""
+FRUITLESS_STARTS = 3
+"""So many processes of one service that end before they are ready make the start of a cluster a failure."""
+_STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_RECORD_AGAIN_S = 1.0
+
+
+class ClusterState(StrEnum):
+    """What a local cluster as a whole is doing."""
+
+    STARTING = "starting"  # not all required services have been ready yet
+    READY = "ready"  # all required services are ready
+    RECOVERING = "recovering"  # it was ready; a required service is being restarted
+    STOPPING = "stopping"  # services are being ended
+    STOPPED = "stopped"  # it was told to end, and did
+    FAILED = "failed"  # it ended because a service could not be started
+
+
+ENDING = frozenset({ClusterState.STOPPING, ClusterState.STOPPED, ClusterState.FAILED})
+"""States a cluster does not come back from."""
+
+
+class Supervisor:
+    """Runs services until it is told to stop.
+
+    Args:
+        home: where logs and the record go. The caller holds its lock.
+        services: what to run.
+        info: facts about the cluster; the supervisor fills in state, services and problem.
+        on_record: called with each record once it is on disk.
+        grace_s: how long a service may take to end by itself.
+    """
+
+    def __init__(
+        self,
+        home: ClusterHome,
+        services: Sequence[Service],
+        info: ClusterInfo,
+        *,
+        on_record: Callable[[ClusterInfo], None] = lambda info: None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        self._home = home
+        self._info = info
+        self._on_record = on_record
+        self._grace_s = grace_s
+        self._children = [
+            Child(service, log=home.log(service.name), folder=home.path)
+            for service in sorted(services, key=lambda service: service.stage)
+        ]
+        self._state = ClusterState.STARTING
+        self._problem = ""
+        self._orders = 0
+        """Signals that told us to stop: the second one shortens the grace to nothing."""
+        self._recorded: ClusterInfo | None = None
+        self._record_due: float | None = None
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = -1
+
+    def run(self) -> ClusterState:
+        """Run until SIGTERM, SIGINT or SIGHUP, or until the start has failed; returns how it ended.
+
+        To be called in the main thread, by a process that has no other children.
+        """
+        with self._signals():
+            while not self._orders and not self._problem:
+                self._advance(time.monotonic())
+                self._record()
+                self._wait()
+            self._stop()
+        return self._state
+
+    # --- running --------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        for child in self._children:
+            before = child.state
+            if child.reap(now):
+                self._end_orphans()
+            if child.state is ChildState.WAITING and self._is_turn_of(child):
+                child.start(now)
+            child.act(time.monotonic())
+            if child.state is not before:
+                self._tell(child)
+        if self._state is ClusterState.STARTING:
+            self._problem = self._failure_to_start()
+        if all(child.state is ChildState.READY for child in self._children if child.service.required):
+            self._state = ClusterState.READY
+        elif self._state is ClusterState.READY:
+            self._state = ClusterState.RECOVERING
+
+    def _end_orphans(self) -> None:
+        """End what a service that was killed had started, in groups of its own, without a leash."""
+        orphans = processes.orphans(self._home.path, os.getpid())
+        for process in orphans:
+            logger.warning("ending process %s, which a service left behind", process.pid)
+        processes.end(orphans, grace_s=0.0)
+
+    def _is_turn_of(self, child: Child) -> bool:
+        earlier = (other for other in self._children if other.service.stage < child.service.stage)
+        return all(other.state is ChildState.READY for other in earlier if other.service.required)
+
+    def _failure_to_start(self) -> str:
+        for child in self._children:
+            if child.service.required and child.barren >= FRUITLESS_STARTS:
+                return f"{child.service.name} {child.problem}"
+        return ""
+
+    def _tell(self, child: Child) -> None:
+        info = child.info()
+        level = logging.WARNING if info.problem else logging.INFO
+        pid = info.process.pid if info.process else "-"
+        logger.log(level, "service %s %s pid=%s %s", info.name, info.state, pid, info.problem)
+
+    # --- stopping -------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        ended = ClusterState.FAILED if self._problem else ClusterState.STOPPED
+        logger.info("stopping %s", self._problem)
+        self._state = ClusterState.STOPPING
+        self._record()
+        for stage in sorted({child.service.stage for child in self._children}, reverse=True):
+            self._stop_stage([child for child in self._children if child.service.stage == stage])
+        left = processes.end(processes.marked(self._home.path), grace_s=0.0)
+        if left:
+            logger.error("processes that could not be ended: %s", [process.pid for process in left])
+        self._info.socket.unlink(missing_ok=True)  # a database that was killed leaves it
+        self._state = ended
+        self._record()
+        logger.info("%s", ended)
+
+    def _stop_stage(self, children: Sequence[Child]) -> None:
+        for child in children:
+            child.stop()
+        deadline = time.monotonic() + self._grace_s
+        killed = False
+        while any(child.runs for child in children):
+            now = time.monotonic()
+            for child in children:
+                child.reap(now)
+            if not killed and (now >= deadline or self._orders > 1):
+                killed = True
+                for child in children:
+                    child.kill()
+            if any(child.runs for child in children):
+                self._sleep(None if killed else deadline - now)
+        self._record()
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Signals arrive as bytes in a pipe that `_sleep` waits on: none can be missed between two looks."""
+        self._wakeup, write = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(write, False)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        handlers = {signum: signal.signal(signum, _ignore) for signum in (signal.SIGCHLD, *_STOPPING)}
+        try:
+            yield
+        finally:
+            for signum, handler in handlers.items():
+                signal.signal(signum, handler)
+            signal.set_wakeup_fd(before)
+            self._selector.close()
+            os.close(self._wakeup)
+            os.close(write)
+
+    def _wait(self) -> None:
+        due = [child.due for child in self._children if child.due is not None]
+        if self._record_due is not None:
+            due.append(self._record_due)
+        self._sleep(min(due) - time.monotonic() if due else None)
+
+    def _sleep(self, seconds: float | None) -> None:
+        self._selector.select(None if seconds is None else max(0.0, seconds))
+        try:
+            received = os.read(self._wakeup, 4096)
+        except BlockingIOError:
+            return
+        self._orders += sum(signum in _STOPPING for signum in received)
+
+    # --- recording ------------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """Write what has changed. A full disk must not end a cluster that runs: then it is written later."""
+        now = replace(
+            self._info,
+            state=str(self._state),
+            services=tuple(child.info() for child in self._children),
+            problem=self._problem,
+        )
+        if now == self._recorded:
+            self._record_due = None
+            return
+        try:
+            self._home.write(now)
+        except OSError as cause:
+            logger.warning("cannot write %s: %s", self._home.record, cause)
+            self._record_due = time.monotonic() + _RECORD_AGAIN_S
+            return
+        self._recorded, self._record_due = now, None
+        self._on_record(now)
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """A handler must exist for the wakeup descriptor to be written; the work is done in the loop."""

@@ -1,0 +1,102 @@
+"""Dataset locators made concrete: a metadata table read, checked and described.
+
+The one place that decides what a usable metadata table is. Imports pyarrow only when a table is read, so that processes
+which merely pass locators on stay small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from cerebro.contract.base import Split
+from cerebro.contract.records import Locator, Locators
+from cerebro.errors import LocatorError, MetadataError
+from cerebro.objects import read_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """A split's metadata table (column ``id`` unique) and the SHA-256 of the file it came from."""
+
+    table: pa.Table
+    digest: str
+
+
+def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
+    """Locators from what a user wrote: ``{"train": {"metadata": ..., "objects": ...}, ..., "misc": [...]}``.
+
+    A split may also be the metadata's address alone.
+
+    Raises:
+        LocatorError: names every field that is wrong.
+    """
+    if isinstance(given, Locators):
+        return given
+    raw = {key: {"metadata": value} if isinstance(value, str) else value for key, value in given.items()}
+    if isinstance(raw.get("misc"), list):
+        raw["misc"] = tuple(raw["misc"])
+    try:
+        return Locators.model_validate(raw)
+    except ValidationError as cause:
+        found = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'locators'}: {e['msg']}" for e in cause.errors())
+        raise LocatorError(
+            f"locators are wrong: {found}. Expected a metadata file and an object root per split "
+            "(train, valid, test, predict), and optionally a list `misc`"
+        ) from cause
+
+
+def read_metadata(split: Split, locator: Locator) -> Metadata:
+    """Read and check a split's metadata.
+
+    Raises:
+        LocatorError: the file is missing or unreadable.
+        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
+    """
+    content = read_bytes(locator.metadata)
+    table = _parse(split, locator.metadata, content)
+    where = f"metadata of {split!r} ({locator.metadata})"
+    if "id" not in table.column_names:
+        raise MetadataError(
+            f"{where} has no column 'id', only {', '.join(table.column_names)}: add a column 'id' with a unique value per row"
+        )
+    if table.num_rows == 0:
+        raise MetadataError(f"{where} has no rows: expected one row per example")
+    ids = table.column("id").to_pylist()
+    if any(value is None or value == "" for value in ids):
+        raise MetadataError(f"{where} lacks an 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}")
+    if len(set(ids)) < len(ids):
+        raise MetadataError(f"{where} has the id {_first_duplicate(ids)!r} more than once: ids must be unique")
+    return Metadata(table=table, digest=hashlib.sha256(content).hexdigest())
+
+
+def _parse(split: Split, uri: str, content: bytes) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        if uri.endswith((".parquet", ".pq")):
+            return pa.parquet.read_table(io.BytesIO(content))
+        return pa.csv.read_csv(io.BytesIO(content))
+    except pa.ArrowException as cause:
+        raise MetadataError(
+            f"metadata of {split!r} ({uri}) cannot be read as {'Parquet' if 'p' in uri[-3:] else 'CSV'}: {cause}"
+        ) from cause
+
+
+def _first_duplicate(values: list[Any]) -> Any:
+    seen: set[Any] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    raise LocatorError("no duplicate among the values")

@@ -1,0 +1,234 @@
+"""What runs return: objects and data frames made from the state. The only importer of pandas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from cerebro.contract.events import EvaluatePlan, FitRequest
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.errors import RunFailedError
+from cerebro.state import Dataset, ExperimentState, Model, Run
+from cerebro.volumes import Volumes
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlResult:
+    """What `run_etl` made.
+
+    Attributes:
+        dataset: id of the data set; the same call gives the same one.
+        rows: per split, rows in; `rows == kept + failed`, always.
+        kept, failed: per split, rows preprocessed and rows whose function raised.
+        seconds: from request to end.
+    """
+
+    dataset: str
+    rows: dict[str, int]
+    kept: dict[str, int]
+    failed: dict[str, int]
+    seconds: float
+
+    @classmethod
+    def of(cls, dataset: Dataset, run: Run) -> EtlResult:
+        """The result of a finished ETL run."""
+        splits = dataset.plan.splits
+        kept = {s: sum(dataset.rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
+        failed = {s: sum(dataset.failed_rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
+        rows = {split: sum(p.rows for p in parts) for split, parts in splits.items()}
+        return cls(dataset=dataset.id, rows=rows, kept=kept, failed=failed, seconds=run.ended - run.requested)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestModel:
+    """The model with the best metric, at its best epoch."""
+
+    id: str
+    hyperparams: Hyperparameters
+    epoch: int
+    metric: str
+    value: float
+    checkpoint: CheckpointRef
+    path: Path
+    """Of the checkpoint."""
+
+    def load(self) -> dict[str, Any]:
+        """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked."""
+        import torch
+
+        from cerebro.training.checkpoint import load
+
+        root = Path(str(self.path).removesuffix(self.checkpoint.name))
+        return load(root, self.checkpoint, torch.device("cpu"))
+
+
+class FitResult:
+    """What `run_fit` found. A view of the state: made anew, it shows what has happened since."""
+
+    def __init__(self, state: ExperimentState, run: Run, volumes: Volumes) -> None:
+        if not isinstance(run.request, FitRequest):
+            raise RunFailedError(f"{run.id} is no fit run")
+        self._state, self._run, self._volumes = state, run, volumes
+        self._request = run.request
+
+    @property
+    def run(self) -> str:
+        """Run id, such as ``fit-1``."""
+        return self._run.id
+
+    @property
+    def best(self) -> BestModel:
+        """The best model.
+
+        Raises:
+            RunFailedError: no model finished an epoch.
+        """
+        model = self._run.best_model()
+        if model is None:
+            raise RunFailedError(f"{self._run.id} has no best model: no model finished an epoch")
+        epoch = self._best_epoch(model)
+        checkpoint = model.epoch_checkpoint(epoch or 0) if epoch else None
+        assert epoch is not None and checkpoint is not None
+        value = model.metric(self._request.metric, epoch, validated=self._run.is_validated)
+        assert value is not None
+        return BestModel(
+            id=model.id,
+            hyperparams=model.hyperparams,
+            epoch=epoch,
+            metric=self._request.metric,
+            value=value,
+            checkpoint=checkpoint,
+            path=self._volumes.checkpoint(checkpoint.name),
+        )
+
+    def leaderboard(self) -> pd.DataFrame:
+        """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-parameters, failure."""
+        rows = []
+        for model in self._run.models.values():
+            epoch = self._best_epoch(model)
+            value = model.metric(self._request.metric, epoch, validated=self._run.is_validated) if epoch else None
+            rows.append(
+                {
+                    "model": model.id,
+                    "state": str(model.state),
+                    self._request.metric: value,
+                    "best_epoch": epoch,
+                    "epochs": model.completed_epochs,
+                    **{name: _cell(hyper) for name, hyper in model.hyperparams.items()},
+                    "failure": model.failure.message if model.failure else "",
+                }
+            )
+        frame = pd.DataFrame(rows).astype({"best_epoch": "Int64", self._request.metric: "float64"})
+        frame = frame.sort_values(
+            self._request.metric, ascending=self._request.mode == "min", na_position="last", kind="stable"
+        )
+        frame.index = pd.RangeIndex(1, len(frame) + 1, name="rank")
+        return frame
+
+    def history(self) -> pd.DataFrame:
+        """One row per model, epoch and split (``train``: means over the epoch's units, weighted by rows; ``valid``)."""
+        rows: list[dict[str, Any]] = []
+        for model in self._run.models.values():
+            for epoch in range(1, model.completed_epochs + 1):
+                visits = model.epoch_visits(epoch)
+                rows.append(
+                    {
+                        "model": model.id,
+                        "epoch": epoch,
+                        "split": "train",
+                        "seconds": sum(visit.compute_s for visit in visits),
+                        **model.training_metrics(epoch),
+                    }
+                )
+                if epoch in model.validations:
+                    rows.append(
+                        {"model": model.id, "epoch": epoch, "split": "valid", **model.validations[epoch]}
+                    )
+        return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
+
+    def visits(self) -> pd.DataFrame:
+        """The log of visits, one row per committed unit in order: enough to replay the run."""
+        rows = [
+            {
+                "model": model.id,
+                "unit": unit,
+                "epoch": visit.epoch,
+                "partition": visit.partition,
+                "worker": visit.worker,
+                "attempt": visit.attempt,
+                "rows": visit.rows,
+                "started": visit.started,
+                "ended": visit.ended,
+                **visit.metrics,
+            }
+            for model in self._run.models.values()
+            for unit, visit in enumerate(model.visits)
+        ]
+        frame = pd.DataFrame(rows)
+        return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame
+
+    def failures(self) -> dict[str, str]:
+        """Model id -> message and traceback of models that were given up."""
+        return {
+            model.id: f"{model.failure.message}\n{model.failure.traceback}".rstrip()
+            for model in self._run.models.values()
+            if model.failure
+        }
+
+    def plot_curves(self, path: Path | str | None = None, *, metric: str | None = None) -> Any:
+        """Learning curves as a matplotlib figure; written to `path` if one is given."""
+        from cerebro.figures import learning_curves
+
+        return learning_curves(self.history(), metric or self._request.metric, path)
+
+    def plot_schedule(self, path: Path | str | None = None) -> Any:
+        """Which model was where when, as a matplotlib figure; written to `path` if one is given."""
+        from cerebro.figures import schedule
+
+        return schedule(self.visits(), path)
+
+    def _best_epoch(self, model: Model) -> int | None:
+        return model.best_epoch(self._request.metric, self._request.mode, validated=self._run.is_validated)
+
+    def __repr__(self) -> str:
+        return f"<FitResult {self._state.name}/{self._run.id}: {len(self._run.models)} models, {self._run.state}>"
+
+    def _repr_html_(self) -> str:
+        return str(self.leaderboard().to_html())
+
+
+def test_table(run: Run) -> pd.DataFrame:
+    """Metrics of a test run, one row per model: means over the partitions, weighted by rows."""
+    assert isinstance(run.plan, EvaluatePlan)
+    rows = []
+    for model, epoch in run.plan.models.items():
+        results = [t.result for t in run.tasks.values() if t.key.model == model and t.result is not None]
+        total = sum(result.rows for result in results)
+        names = sorted(set.intersection(*(set(result.metrics) for result in results)) if results else set())
+        means = {name: sum(r.metrics[name] * r.rows for r in results) / total for name in names}
+        rows.append({"model": model, "epoch": epoch, "rows": total, **means})
+    return pd.DataFrame(rows).set_index("model")
+
+
+def prediction_table(run: Run, volumes: Volumes) -> pd.DataFrame:
+    """Predictions of a run as one table keyed by row id; with several models, keyed by (model, id)."""
+    assert isinstance(run.plan, EvaluatePlan)
+    frames = []
+    for task in run.tasks.values():
+        if task.result is not None:
+            with pa.memory_map(str(volumes.shared / task.result.output)) as source:
+                frame = pa.ipc.open_file(source).read_all().to_pandas()
+            frames.append(frame.assign(model=task.key.model))
+    table = pd.concat(frames, ignore_index=True)
+    if len(run.plan.models) == 1:
+        return table.drop(columns="model").set_index("id").sort_index()
+    return table.set_index(["model", "id"]).sort_index()
+
+
+def _cell(value: object) -> object:
+    return str(value) if isinstance(value, list | dict) else value

@@ -1,0 +1,118 @@
+"""The templates a user fills in (names: seed thesis, figure 3.2). No device, no file, no schedule appears in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, Literal, Protocol
+
+Mode = Literal["train", "valid", "test", "predict"]
+
+
+class DataLoader(Protocol):
+    """What `train`, `test` and `predict` iterate over: ``(inputs, outputs)`` batches on the models' device."""
+
+    num_rows: int
+
+    def __iter__(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def report(self, **values: Any) -> None:
+        """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
+        ...
+
+
+class ETLSpec:
+    """How a row of metadata becomes tensors.
+
+    Attributes:
+        is_feature_download: metadata columns whose values name objects that must lie in `object_dir` before
+            `row_preprocessor` sees the row. Columns not named here are values only.
+        misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
+    """
+
+    is_feature_download: list[str] = []  # noqa: RUF012 - a default that users replace in __init__, as the thesis has it
+    misc_dir: str = ""
+
+    def initialize_worker(self) -> None:
+        """Called once in each process that preprocesses rows, before the first row."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """One row as ``(input, output)``.
+
+        Args:
+            row: the metadata row, a dict of plain values; ``row["id"]`` is unique.
+            mode: the split the row belongs to.
+            object_dir: folder that holds the row's objects.
+
+        Returns:
+            Input and output; each a tensor, an array, a number, or a dict or tuple of them, with the same shapes and
+            dtypes for every row. In mode ``predict`` the output may be `None`.
+        """
+        raise NotImplementedError
+
+
+class SubEpochSpec:
+    """How a model is made, trained for a sub-epoch, tested, and asked for predictions.
+
+    Attributes:
+        misc_dir: folder with the miscellaneous files of the dataset locators; set before `initialize_worker`.
+    """
+
+    misc_dir: str = ""
+
+    def initialize_worker(self) -> None:
+        """Called once in each process that trains, before the first model."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        """The modules of one training configuration, randomly initialised; seeds are set before the call.
+
+        Cerebro puts them on a device, saves and restores them.
+        """
+        raise NotImplementedError
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        """Train on one partition, once.
+
+        Args:
+            models: what `create_models` returned, in training mode, with the state of the unit before.
+            checkpoint: lives across units, saved with the models. Empty in a model's first unit. Holds tensors, numbers,
+                strings and dicts, lists or tuples of them: put ``optimizer.state_dict()`` here.
+            dataloader: shuffled batches of this partition.
+            hyperparams: the configuration.
+
+        Returns:
+            Metrics of this unit by name; they are averaged over an epoch, weighted by rows.
+        """
+        raise NotImplementedError
+
+    def test(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        """Metrics on the rows of `dataloader`; models are in evaluation mode and gradients are off."""
+        raise NotImplementedError
+
+    def predict(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> Any | Iterable[Any]:
+        """Predictions for the rows of `dataloader`, in their order.
+
+        Returns:
+            An array or tensor with one entry per row, a dict of such columns, or an iterable (say, a generator) that
+            yields one of these per batch.
+        """
+        raise NotImplementedError

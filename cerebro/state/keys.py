@@ -1,0 +1,60 @@
+"""The name of a task: what it is, readable in a log, and the same at every redo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cerebro.contract.base import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskKey:
+    """One task of a run; fields that its kind lacks are `None`.
+
+    ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1``, ``fit-1/valid/m03/e2``, ``test-1/test/m03/p1``.
+    """
+
+    run: str
+    kind: str
+    split: Split | None = None
+    model: str | None = None
+    epoch: int | None = None
+    partition: int | None = None
+
+    def __str__(self) -> str:
+        parts = [self.run, self.kind]
+        if self.split is not None:
+            parts.append(self.split)
+        if self.model is not None:
+            parts.append(self.model)
+        if self.epoch is not None:
+            parts.append(f"e{self.epoch}")
+        if self.partition is not None:
+            parts.append(f"p{self.partition}")
+        return "/".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> TaskKey:
+        """The key that `str` wrote; `ValueError` for anything else."""
+        run, kind, *rest = text.split("/")
+        if kind == "etl":
+            split, partition = rest
+            return cls(run=run, kind=kind, split=split, partition=_number("p", partition))
+        if kind == "train":
+            model, epoch, partition = rest
+            return cls(
+                run=run, kind=kind, model=model, epoch=_number("e", epoch), partition=_number("p", partition)
+            )
+        if kind == "valid":
+            model, epoch = rest
+            return cls(run=run, kind=kind, model=model, epoch=_number("e", epoch))
+        if kind in ("test", "predict"):
+            model, partition = rest
+            return cls(run=run, kind=kind, model=model, partition=_number("p", partition))
+        raise ValueError(f"{text!r} is no task key")
+
+
+def _number(letter: str, text: str) -> int:
+    if not text.startswith(letter):
+        raise ValueError(f"{text!r} does not start with {letter!r}")
+    return int(text[1:])

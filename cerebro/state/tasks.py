@@ -1,0 +1,128 @@
+"""One task's life: states, the table of transitions, attempts.
+
+A task is retried under a growing attempt number. Whether a failed attempt gets another one is decided here and only here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
+from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind, TaskResult
+from cerebro.errors import IllegalEventError
+from cerebro.state.keys import TaskKey
+
+TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked
+
+
+class TaskState(StrEnum):
+    """Where a task stands."""
+
+    PENDING = "pending"  # to be done; no attempt is open
+    ASSIGNED = "assigned"  # in a worker's inbox
+    RUNNING = "running"  # a worker holds its lease
+    COMMITTED = "committed"  # done, once
+    FAILED = "failed"  # given up
+
+
+OPEN = frozenset({TaskState.ASSIGNED, TaskState.RUNNING})
+ENDED = frozenset({TaskState.COMMITTED, TaskState.FAILED})
+
+TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
+    (TaskState.PENDING, "TaskAssigned"): frozenset({TaskState.ASSIGNED}),
+    (TaskState.ASSIGNED, "TaskStarted"): frozenset({TaskState.RUNNING}),
+    (TaskState.ASSIGNED, "TaskRevoked"): frozenset({TaskState.PENDING}),
+    (TaskState.ASSIGNED, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
+    (TaskState.RUNNING, "TaskRevoked"): frozenset({TaskState.PENDING}),
+    (TaskState.RUNNING, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
+    (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
+    # The checkpoint a committed unit left is lost: `Task.reopen`.
+    (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
+}
+"""(state, event) -> states it may lead to. Anything else is illegal and changes nothing."""
+
+UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT})
+"""Failures that are not the task's own and use up no attempt."""
+
+
+@dataclass(kw_only=True)
+class Attempt:
+    """One attempt of a task at a worker; times are the store's clock in seconds, 0 while unknown."""
+
+    number: int
+    worker: str
+    assigned: float
+    started: float = 0.0
+    ended: float = 0.0
+    outcome: str = ""
+    """`committed`, `revoked: REASON` or the failure's kind; empty while open."""
+
+
+@dataclass(kw_only=True)
+class Task:
+    """One task and its attempts, oldest first."""
+
+    key: TaskKey
+    state: TaskState = TaskState.PENDING
+    attempts: list[Attempt] = field(default_factory=list)
+    failures: int = 0
+    """Attempts that failed and count."""
+    result: TaskResult | None = None
+    failure: Failure | None = None
+    """Of the newest failed attempt."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the newest attempt, 0 before the first."""
+        return self.attempts[-1].number if self.attempts else 0
+
+    @property
+    def worker(self) -> str | None:
+        """Worker of the open attempt."""
+        return self.attempts[-1].worker if self.state in OPEN else None
+
+    def check(self, event: TaskEvent) -> None:
+        """Raise `IllegalEventError` unless the event fits; changes nothing."""
+        if (self.state, event.type) not in TRANSITIONS:
+            raise IllegalEventError(f"{event.type} of {event.task} (attempt {event.attempt}) while it is {self.state}")
+        expected = self.attempt + 1 if isinstance(event, TaskAssigned) else self.attempt
+        if event.attempt != expected:
+            raise IllegalEventError(f"{event.type} of {event.task} names attempt {event.attempt}, expected {expected}")
+        if not isinstance(event, TaskAssigned) and event.worker != self.worker:
+            raise IllegalEventError(f"{event.type} of {event.task} by {event.worker}, but {self.worker} has it")
+
+    def apply(self, event: TaskEvent, max_attempts: int) -> None:
+        """Change state by an event that `check` passed."""
+        if isinstance(event, TaskAssigned):
+            self.attempts.append(Attempt(number=event.attempt, worker=event.worker, assigned=event.time))
+            self.state = TaskState.ASSIGNED
+            return
+        newest = self.attempts[-1]
+        if isinstance(event, TaskStarted):
+            newest.started = event.time
+            self.state = TaskState.RUNNING
+            return
+        newest.ended = event.time
+        if isinstance(event, TaskCommitted):
+            newest.outcome = "committed"
+            self.result, self.state = event.result, TaskState.COMMITTED
+        elif isinstance(event, TaskRevoked):
+            newest.outcome = f"revoked: {event.reason}"
+            self.state = TaskState.PENDING
+        else:
+            newest.outcome = event.failure.kind
+            self._fail(event.failure, max_attempts)
+
+    def _fail(self, failure: Failure, max_attempts: int) -> None:
+        self.failure = failure
+        if failure.kind in UNCOUNTED:
+            self.state = TaskState.PENDING
+            return
+        self.failures += 1
+        another = failure.kind in RETRYABLE and self.failures < max_attempts
+        self.state = TaskState.PENDING if another else TaskState.FAILED
+
+    def reopen(self) -> None:
+        """Undo the commit: the checkpoint it left cannot be read."""
+        self.state, self.result = TaskState.PENDING, None

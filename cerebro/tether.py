@@ -1,0 +1,58 @@
+"""A leash: a process that ends when the process that started it ends, however that ended.
+
+Owns the one system call (Linux ``prctl(PR_SET_PDEATHSIG)``) that ties a child to its parent. The supervisor
+wraps every service in it and the agent every child, so that a ``kill -9`` of either leaves nobody behind to
+hold ports, GPU memory or locks. It is a program of its own that sets the leash and then *becomes* the command
+(`os.execvp`: same pid, nothing left over in memory), because the alternative, `subprocess`'s ``preexec_fn``,
+runs Python between fork and exec, where a lock held by another thread hangs the child.
+
+Runs as a script under ``python -I -S``: standard library only, nothing of Cerebro.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+_PR_SET_PDEATHSIG = 1
+_EXIT_CANNOT_EXECUTE = 127
+_FIRST_OF_COMMAND = 3
+
+
+def tethered(command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` and has it killed (SIGKILL) when the calling process ends.
+
+    Start it from a thread that lives as long as the process: the kernel sends the signal when the *thread*
+    that forked ends. `command` keeps the pid that is returned to the caller. On other systems than Linux it
+    just runs `command`.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), "--", *command]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become ``arguments[2:]``, tied to the parent with pid ``arguments[0]``; returns only if that failed."""
+    if len(arguments) < _FIRST_OF_COMMAND or arguments[1] != "--":
+        sys.stderr.write("usage: python -I -S tether.py PARENT_PID -- COMMAND...\n")
+        return 2
+    parent, command = int(arguments[0]), list(arguments[2:])
+    if sys.platform == "linux":
+        import ctypes  # here: those who only wrap command lines stay light
+
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            sys.stderr.write(f"tether: prctl: {os.strerror(ctypes.get_errno())}\n")
+            return _EXIT_CANNOT_EXECUTE
+        # The parent may have ended before the leash was set; then nobody will send the signal.
+        if os.getppid() != parent:
+            return 0
+    try:
+        os.execvp(command[0], command)  # it replaces this process, searching PATH
+    except OSError as cause:
+        sys.stderr.write(f"tether: cannot execute {command[0]}: {cause.strerror}\n")
+    return _EXIT_CANNOT_EXECUTE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

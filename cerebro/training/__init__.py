@@ -1,0 +1,1 @@
+"""Training one unit: seeds, model state, checkpoints, what user code is given. The same code hops and replays."""

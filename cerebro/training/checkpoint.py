@@ -1,0 +1,101 @@
+"""Checkpoints: written aside, hashed on the way, flushed to disk, renamed; checked when read.
+
+A file's name carries the attempt that wrote it and the file never changes, so a reader needs no lock and a superseded
+writer harms nobody. Loaded with ``weights_only=True``: a checkpoint can hold no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.durable import DurableFile, checksum
+from cerebro.errors import CheckpointCorrupt, SpecError, StorageFull
+
+State = dict[str, Any]
+"""``{"models": [state_dict, ...], "checkpoint": {...}}``"""
+
+
+def save(root: Path, name: str, state: State) -> CheckpointRef:
+    """Write a state durably under ``root / name``.
+
+    Returns:
+        What identifies the file: with this reference its bytes can be checked.
+
+    Raises:
+        SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
+        StorageFull: no room; what was there before is untouched, and nothing of this file stays.
+    """
+    _check_storable(state["checkpoint"], "checkpoint")
+    file = DurableFile(root / name)
+    try:
+        torch.save(state, cast(Any, file))
+        written = file.commit()
+    except StorageFull as error:
+        error.needs_bytes = 2 * state_bytes(state) + (1 << 20)  # type: ignore[attr-defined]
+        raise
+    finally:
+        file.discard()
+    return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
+
+
+def load(root: Path, reference: CheckpointRef, device: torch.device) -> State:
+    """Read a state and check every byte of it.
+
+    Raises:
+        CheckpointCorrupt: the file is missing, has another size or another checksum.
+    """
+    path = root / reference.name
+    try:
+        found = checksum(path)
+    except OSError as cause:
+        raise CheckpointCorrupt(f"checkpoint {path} cannot be read: {cause.strerror}") from cause
+    if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
+        raise CheckpointCorrupt(
+            f"checkpoint {path} has checksum {found.checksum} over {found.num_bytes} bytes, expected {reference.checksum} "
+            f"over {reference.size}: the unit that wrote it is done again"
+        )
+    # Mapped: the bytes are in the page cache from the check, and are copied once, into the model.
+    return cast(State, torch.load(path, map_location=device, weights_only=True, mmap=True))
+
+
+def discard_others(folder: Path, keep: Collection[str]) -> None:
+    """Remove every file of a model's folder whose name is not in `keep`; leftovers of dead writers go with them."""
+    for path in folder.iterdir():
+        if path.name not in keep:
+            path.unlink(missing_ok=True)
+
+
+def state_bytes(state: State) -> int:
+    """Bytes of all tensors of a state."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(state))
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in _tensors(item)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def _check_storable(value: object, where: str) -> None:
+    if value is None or isinstance(value, (torch.Tensor, str, bytes, bool, int, float)):
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_storable(item, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for position, item in enumerate(cast("list[object]", value)):
+            _check_storable(item, f"{where}[{position}]")
+    else:
+        raise SpecError(
+            f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which is not saved across units: keep tensors, "
+            "numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() instead of the optimizer"
+        )

@@ -1,0 +1,49 @@
+"""The data loader that user code sees: batches of a partition, a heartbeat at each, and a place to report numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cerebro.data.loader import Batch, PartitionLoader
+
+
+class Feed:
+    """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
+
+    Args:
+        on_batch: called before each batch with (rows done, batch index, values reported since the last call).
+        is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
+    """
+
+    def __init__(
+        self,
+        loader: PartitionLoader,
+        on_batch: Callable[[int, int, Mapping[str, float]], None] = lambda rows, batch, values: None,
+        is_due: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
+        self._latest: dict[str, Any] = {}
+        self.num_rows = loader.num_rows
+        self.batch_size = loader.batch_size
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A user may pass over the data several times in one unit: rows and batches go on counting.
+        for index, batch in enumerate(self._loader):
+            self._tell(index * self.batch_size, index)
+            yield batch
+        self._tell(self.num_rows, len(self))
+
+    def report(self, **values: Any) -> None:
+        """See `cerebro.spec.DataLoader.report`."""
+        self._latest.update(values)
+
+    def values(self) -> dict[str, float]:
+        """The newest reported values, as numbers; fetching them from a GPU waits for it."""
+        return {name: float(getattr(value, "item", lambda v=value: v)()) for name, value in self._latest.items()}
+
+    def _tell(self, rows: int, batch: int) -> None:
+        self._on_batch(rows, batch, self.values() if self._latest and self._is_due() else {})

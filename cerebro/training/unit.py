@@ -1,0 +1,150 @@
+"""One unit, one evaluation, one prediction: user code called as the templates promise.
+
+The only place where models meet user code; hopping and replay both come here, which is why they agree to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
+from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.training.checkpoint import State
+from cerebro.training.seeds import model_seed, seed_everything, unit_seed
+
+
+@dataclass(kw_only=True)
+class Trainee:
+    """A model in memory: its modules on their device, and the user's checkpoint mapping."""
+
+    modules: list[torch.nn.Module]
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+
+    def state(self) -> State:
+        """What is saved of it."""
+        return {"models": [module.state_dict() for module in self.modules], "checkpoint": self.checkpoint}
+
+
+def default_device() -> torch.device:
+    """The GPU of this process, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def create(
+    spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str, device: torch.device
+) -> Trainee:
+    """A new model, initialised from the seed, on `device`.
+
+    Raises:
+        SpecError: `create_models` did not return a list of modules.
+    """
+    seed_everything(model_seed(seed, model))
+    modules = spec.create_models(dict(hyperparams))
+    if isinstance(modules, tuple):
+        modules = list(modules)
+    if not isinstance(modules, list) or not modules or not all(isinstance(m, torch.nn.Module) for m in modules):
+        raise SpecError(
+            f"create_models() returned {_described(modules)}, expected a list of torch.nn.Module with at least one in it"
+        )
+    return Trainee(modules=[module.to(device) for module in modules])
+
+
+def restore(trainee: Trainee, state: State) -> None:
+    """Put a saved state into a freshly created model."""
+    if len(state["models"]) != len(trainee.modules):
+        raise SpecError(
+            f"create_models() returned {len(trainee.modules)} modules, but {len(state['models'])} were saved: it must "
+            "return the same modules each time"
+        )
+    for module, saved in zip(trainee.modules, state["models"], strict=True):
+        module.load_state_dict(saved)
+    # Mapped tensors must not be written through to the file, nor keep it open: the user gets copies.
+    trainee.checkpoint = cast("dict[str, Any]", _copied(state["checkpoint"]))
+
+
+def train_unit(
+    spec: SubEpochSpec,
+    trainee: Trainee,
+    loader: DataLoader,
+    hyperparams: Mapping[str, Any],
+    *,
+    seed: int,
+    model: str,
+    epoch: int,
+    partition: int,
+) -> dict[str, float]:
+    """Train on one partition; changes `trainee` in place.
+
+    Raises:
+        MetricError, NonFiniteMetricError: of what `train` returned.
+    """
+    seed_everything(unit_seed(seed, model, epoch, partition))
+    for module in trainee.modules:
+        module.train()
+    returned = spec.train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+    return checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+
+
+def evaluate(
+    spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
+) -> dict[str, float]:
+    """What the user's `test` returns, in evaluation mode without gradients."""
+    with evaluating(trainee, seed=seed):
+        returned = spec.test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+    return checked_metrics(returned, "test", "evaluation")
+
+
+@contextmanager
+def evaluating(trainee: Trainee, *, seed: int) -> Iterator[None]:
+    """Evaluation mode, no gradients, seeded."""
+    seed_everything(seed)
+    for module in trainee.modules:
+        module.eval()
+    with torch.no_grad():
+        yield
+
+
+def checked_metrics(returned: object, function: str, where: str) -> dict[str, float]:
+    """What user code returned, as finite numbers by name.
+
+    Raises:
+        MetricError: it is no dict of names and numbers.
+        NonFiniteMetricError: one of them is NaN or infinite.
+    """
+    if not isinstance(returned, Mapping):
+        raise MetricError(f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers")
+    metrics = {str(name): _number(value, function, str(name)) for name, value in returned.items()}
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise NonFiniteMetricError(f"{name} became {value} in {where}: the model is given up")
+    return metrics
+
+
+def _number(value: object, function: str, name: str) -> float:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if hasattr(value, "item") and getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1:
+        return float(cast(Any, value).item())
+    raise MetricError(f"{function}() returned {_described(value)} for {name!r}, expected one number")
+
+
+def _described(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item) for item in value)
+    return value

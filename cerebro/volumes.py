@@ -1,0 +1,99 @@
+"""The one owner of paths: where on the volumes each thing lies.
+
+Knows layout only, not content. Names that come from users are checked at the boundary (`contract.base.Name`), so a path
+built here cannot leave its volume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    """Roots of the volumes a process has mounted.
+
+    Attributes:
+        shards: the worker's own volume: training partitions, downloads, user environments.
+        shared: validation, test and prediction data; partitioned metadata; predictions. Mounted everywhere.
+        checkpoints: model states. Mounted by every worker.
+        metrics: TensorBoard event files.
+        code: extracted code archives.
+        logs: output of services and tasks.
+    """
+
+    shards: Path
+    shared: Path
+    checkpoints: Path
+    metrics: Path
+    code: Path
+    logs: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Volumes:
+        """Roots from ``CEREBRO_VOLUMES`` (a folder with one sub-folder each), each overridden by
+        ``CEREBRO_VOLUME_SHARDS`` and so on."""
+        root = Path(environment.get("CEREBRO_VOLUMES", "/volumes"))
+
+        def folder(name: str) -> Path:
+            return Path(environment.get(f"CEREBRO_VOLUME_{name.upper()}", str(root / name)))
+
+        return cls(
+            shards=folder("shards"),
+            shared=folder("shared"),
+            checkpoints=folder("checkpoints"),
+            metrics=folder("metrics"),
+            code=folder("code"),
+            logs=folder("logs"),
+        )
+
+    # --- data ----------------------------------------------------------------------------------------------------------
+
+    def partition(self, dataset: str, split: str, partition: int) -> Path:
+        """Folder of one partition's shards: on the worker's own volume for training data, shared otherwise."""
+        root = self.shards if split == "train" else self.shared
+        return root / "datasets" / dataset / split / f"partition-{partition:04d}"
+
+    def metadata(self, dataset: str, split: str, partition: int) -> Path:
+        """Arrow IPC file with the metadata rows of one partition."""
+        return self.shared / "datasets" / dataset / "metadata" / f"{split}-{partition:04d}.arrow"
+
+    def downloads(self, dataset: str, split: str) -> Path:
+        """Objects fetched from a remote store while a split is preprocessed."""
+        return self.shards / "downloads" / dataset / split
+
+    def misc(self, fingerprint: str) -> Path:
+        """Miscellaneous files of the locators, fetched once per worker."""
+        return self.shards / "misc" / fingerprint
+
+    def environment(self, fingerprint: str) -> Path:
+        """Python environment of one requirements.txt, made once per worker."""
+        return self.shards / "environments" / fingerprint
+
+    def archive(self, sha256: str) -> Path:
+        """Extracted code archive."""
+        return self.code / sha256
+
+    # --- results ---------------------------------------------------------------------------------------------------------
+
+    def model_checkpoints(self, experiment: str, run: str, model: str) -> Path:
+        """Folder of one model's checkpoints."""
+        return self.checkpoints / experiment / run / model
+
+    def checkpoint(self, name: str) -> Path:
+        """Path of a `CheckpointRef.name`."""
+        return self.checkpoints / name
+
+    def predictions(self, experiment: str, run: str) -> Path:
+        """Folder of a prediction run's Arrow files."""
+        return self.shared / "predictions" / experiment / run
+
+    def model_metrics(self, experiment: str, run: str, model: str) -> Path:
+        """Folder with the TensorBoard event file of one model."""
+        return self.metrics / experiment / run / model
+
+    def task_log(self, experiment: str, task: str, attempt: int) -> Path:
+        """Output of one attempt's child process."""
+        return self.logs / "tasks" / experiment / f"{task.replace('/', '.')}.a{attempt}.log"

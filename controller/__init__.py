@@ -1,0 +1,1 @@
+"""The controller: partitions the data, decides who does what, watches. It never trains and never opens user code."""

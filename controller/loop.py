@@ -1,0 +1,176 @@
+"""The thin loop around the pure core: reads the log, lets the core decide, writes the steps.
+
+Owns no state that matters: what it holds is a fold of the log and is rebuilt from there after a crash. One experiment is
+worked on at a time, the one whose open run is oldest; the others wait in the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from cerebro.contract import api
+from cerebro.contract.events import EtlRequest, Event, EvaluateRequest, FitRequest, Plan, RunFinished, RunStarted
+from cerebro.contract.records import ExperimentRecord, WorkerStatus
+from cerebro.errors import CerebroError, ConflictError, RetryableError
+from cerebro.kvs import KvsClient
+from cerebro.state import ExperimentState, Run, RunState
+from controller.decide import Seen, Step, World, decide
+from controller.planning import plan_evaluation, plan_fit
+from controller.preparation import prepare_etl
+from controller.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_LEADERSHIP_S = 5.0
+"""Of the controller's own lease. A controller started after a crash waits at most this long, and not at all when its
+predecessor's process is known to be gone, since the supervisor gives it the same holder's name."""
+
+
+class Observer(Protocol):
+    """Is shown each event; must return at once."""
+
+    def observe(self, state: ExperimentState, event: Event) -> None:
+        """`event` was applied to `state`."""
+        ...
+
+
+class Controller:
+    """The loop. `stop` may be set from a signal handler or another thread."""
+
+    def __init__(self, kvs: KvsClient, settings: Settings, observer: Observer) -> None:
+        self._kvs, self._settings, self._observer = kvs, settings, observer
+        self._cluster = 0
+        self._term = 0
+        self._led_until = 0.0
+        self._workers: tuple[WorkerStatus, ...] = ()
+        self._workers_read = 0.0
+        self._reachable_since = time.monotonic()
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Work until `stop` is set. A store that is away is waited for."""
+        while not self.stop.is_set():
+            try:
+                if not self._lead():
+                    self.stop.wait(self._settings.tick_s)
+                    continue
+                entry = next(iter(self._kvs.queue()), None)
+                if entry is None:
+                    self._watch({}, self._settings.tick_s * 2)
+                else:
+                    self._work(entry.experiment)
+            except RetryableError as error:
+                self._reachable_since = time.monotonic()
+                log.warning("store away: %s", error)
+            except ConflictError as error:
+                log.warning("leadership lost: %s", error)
+                self._led_until = 0.0
+
+    # --- one experiment ------------------------------------------------------------------------------------------------
+
+    def _work(self, experiment: str) -> None:
+        record = self._kvs.experiment(experiment)
+        state = ExperimentState(name=experiment)
+        self._catch_up(state)
+        while not self.stop.is_set() and self._lead():
+            run = state.active_run()
+            if run is None:
+                return
+            steps = decide(record, state, self._world())
+            if not steps and run.state is RunState.QUEUED and run.plan is None:
+                steps = self._plan(record, state, run)
+            if steps and self._perform(state, steps):
+                continue
+            self._apply(state, self._watch({experiment: state.seq}, self._settings.tick_s).get(experiment, ()))
+
+    def _perform(self, state: ExperimentState, steps: Sequence[Step]) -> bool:
+        """Write steps and take in what the log says then; false when none took effect, so that the caller waits."""
+        request = api.DecideRequest(term=self._term, after=state.seq, steps=tuple(steps))
+        answer = self._kvs.decide(state.name, request)
+        for step, outcome in zip(steps, answer.outcomes, strict=True):
+            if outcome.outcome == "refused":
+                log.info("refused %s: %s", step, outcome.reason)
+                self._workers_read = 0.0
+        self._apply(state, answer.events)
+        return any(outcome.outcome == "done" for outcome in answer.outcomes)
+
+    def _catch_up(self, state: ExperimentState) -> None:
+        while events := self._kvs.events(state.name, state.seq):
+            self._apply(state, events)
+
+    def _apply(self, state: ExperimentState, events: Sequence[Event]) -> None:
+        for event in events:
+            state.apply(event)
+            log.info("%s %s", state.name, event)
+            self._observer.observe(state, event)
+
+    # --- plans ---------------------------------------------------------------------------------------------------------
+
+    def _plan(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> list[Step]:
+        weights = {w.name: w.weight for w in sorted(state.workers.values(), key=lambda w: w.name) if w.is_alive}
+        if not weights:
+            return []
+        try:
+            plan = self._plan_of(record, state, run, weights)
+        except CerebroError as error:
+            if isinstance(error, RetryableError):
+                log.warning("cannot plan %s yet: %s", run.id, error)
+                return []
+            return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
+        return [api.Note(event=RunStarted(run=run.id, plan=plan))]
+
+    def _plan_of(
+        self, record: ExperimentRecord, state: ExperimentState, run: Run, weights: dict[str, float]
+    ) -> Plan:
+        if isinstance(run.request, EtlRequest):
+            return prepare_etl(record, state, run.request, weights, self._settings.volumes)
+        if isinstance(run.request, FitRequest):
+            return plan_fit(state, run.request)
+        assert isinstance(run.request, EvaluateRequest)
+        return plan_evaluation(state, run.request)
+
+    # --- the world -----------------------------------------------------------------------------------------------------
+
+    def _watch(self, cursors: dict[str, int], wait_s: float) -> dict[str, tuple[Event, ...]]:
+        answer = self._kvs.watch(cursors, self._cluster, wait_s)
+        if answer.cluster != self._cluster:
+            self._cluster = answer.cluster
+            self._workers_read = 0.0
+        return answer.events
+
+    def _lead(self) -> bool:
+        """Keep the leadership; asks the store only when a third of the lease has passed."""
+        now = time.monotonic()
+        if now < self._led_until:
+            return True
+        answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S)
+        if answer.term == 0:
+            log.info("%s leads", answer.holder)
+            return False
+        self._term = answer.term
+        self._led_until = now + _LEADERSHIP_S / 3
+        return True
+
+    def _world(self) -> World:
+        now = time.monotonic()
+        if now - self._workers_read >= self._settings.tick_s:
+            self._workers = self._kvs.workers()
+            self._workers_read = now
+        # While the store was away nobody could report: silence counts from its return.
+        patience = now - self._reachable_since
+        return World(workers={w.record.worker: _seen(w, self._settings.lease_s, patience) for w in self._workers})
+
+
+def _seen(status: WorkerStatus, lease_s: float, patience_s: float) -> Seen:
+    return Seen(
+        incarnation=status.record.incarnation,
+        weight=status.record.weight,
+        kinds=status.record.kinds,
+        holdings=status.record.holdings,
+        is_silent=min(status.silent_s, patience_s) > lease_s,
+        free_bytes=status.checkpoint_free_bytes,
+    )

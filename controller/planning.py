@@ -1,0 +1,90 @@
+"""Plans: what a requested run will do, made from the request and the state. Pure but for nothing; ETL's reading of metadata
+is in `controller.preparation`."""
+
+from __future__ import annotations
+
+import numbers
+
+from cerebro.contract.events import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
+from cerebro.contract.records import Hyperparameters
+from cerebro.errors import DataError, NotFoundError, SearchSpaceError
+from cerebro.state import Dataset, ExperimentState
+from controller.scheduling import POLICIES
+
+
+def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:
+    """Models named and checked against the experiment's newest data set.
+
+    Raises:
+        DataError: there is no data set, or none for training.
+        SearchSpaceError: a model's ``batch_size`` is missing, no positive integer, or larger than a partition.
+    """
+    dataset = _dataset(state)
+    partitions = dataset.partitions("train")
+    if not partitions:
+        raise DataError(f"the data set of experiment {state.name!r} has no training rows: locate a split 'train'")
+    if request.scheduler not in POLICIES:
+        raise SearchSpaceError(f"no scheduler {request.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
+    width = max(2, len(str(len(request.models) - 1)))
+    models = {f"m{number:0{width}}": hyperparams for number, hyperparams in enumerate(request.models)}
+    for name, hyperparams in models.items():
+        _check_batch_size(name, hyperparams, partitions)
+    return FitPlan(
+        dataset=dataset.id,
+        models=models,
+        partitions=partitions,
+        valid_partitions=tuple(sorted(dataset.partitions("valid"))),
+    )
+
+
+def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> EvaluatePlan:
+    """Which models at which epochs meet which partitions.
+
+    Raises:
+        NotFoundError: the fit run or a model does not exist, or no epoch of it is known to be best.
+        DataError: the data set lacks the split.
+    """
+    fit = state.runs.get(request.fit)
+    if fit is None or not isinstance(fit.request, FitRequest):
+        known = ", ".join(run.id for run in state.runs.values() if run.kind == "fit") or "none"
+        raise NotFoundError(f"no fit run {request.fit!r} in experiment {state.name!r}; there is: {known}")
+    best = fit.best_model()
+    names = request.models or ((best.id,) if best else ())
+    if not names:
+        raise NotFoundError(f"{fit.id} has no best model: no model finished an epoch")
+    models: dict[str, int] = {}
+    for name in names:
+        if name not in fit.models:
+            raise NotFoundError(f"no model {name!r} in {fit.id}: it has {', '.join(fit.models)}")
+        epoch = fit.models[name].best_epoch(fit.request.metric, fit.request.mode, validated=fit.is_validated)
+        if epoch is None:
+            raise NotFoundError(f"model {name!r} of {fit.id} has no completed epoch with {fit.request.metric!r}")
+        models[name] = epoch
+    dataset = _dataset(state)
+    partitions = dataset.partitions(request.split)
+    if not partitions:
+        raise DataError(
+            f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: locate it and run run_etl"
+        )
+    return EvaluatePlan(kind=request.kind, dataset=dataset.id, fit=fit.id, models=models, partitions=partitions)
+
+
+def _dataset(state: ExperimentState) -> Dataset:
+    dataset = state.newest_dataset()
+    if dataset is None:
+        raise DataError(f"experiment {state.name!r} has no preprocessed data: call run_etl first")
+    return dataset
+
+
+def _check_batch_size(name: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
+    size = hyperparams.get("batch_size")
+    if size is None:
+        raise SearchSpaceError(f"model {name} has no hyper-parameter 'batch_size': add it to the search space")
+    if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
+        raise SearchSpaceError(f"batch_size of model {name} is {size!r}, expected a positive integer")
+    smallest = min(partitions, key=lambda p: partitions[p])
+    if size > partitions[smallest]:
+        raise SearchSpaceError(
+            f"batch_size {size} of model {name} is larger than partition {smallest}, which has {partitions[smallest]} rows: "
+            f"choose at most {partitions[smallest]}, or preprocess more data"
+        )

@@ -1,0 +1,84 @@
+"""Preparing an ETL run: read the metadata, cut it, leave each worker's rows on the shared volume.
+
+Effects are files under a data set's own folder, written aside and renamed: doing it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cerebro.contract.base import Split
+from cerebro.contract.events import EtlPlan, EtlRequest, PartitionPlan
+from cerebro.contract.records import ExperimentRecord
+from cerebro.errors import MetadataError
+from cerebro.locators import Metadata, read_metadata
+from cerebro.state import ExperimentState
+from cerebro.volumes import Volumes
+from controller.partition import cut, sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def prepare_etl(
+    record: ExperimentRecord, state: ExperimentState, request: EtlRequest, weights: Mapping[str, float], volumes: Volumes
+) -> EtlPlan:
+    """The plan of an ETL run, its partitioned metadata written to the shared volume.
+
+    The data set's id is a fingerprint of everything that determines its rows; when the experiment has that data set
+    already, its partitions stay where they are and nothing is written.
+
+    Args:
+        weights: worker -> weight; the workers that share the rows.
+
+    Raises:
+        LocatorError, MetadataError: the metadata cannot be used.
+    """
+    tables = {split: read_metadata(split, locator) for split, locator in record.locators.splits().items()}
+    dataset = _fingerprint(record, request, tables)
+    if dataset in state.datasets:
+        return state.datasets[dataset].plan
+    splits: dict[Split, tuple[PartitionPlan, ...]] = {}
+    for split, metadata in tables.items():
+        order = sample(metadata.table.num_rows, fraction=request.fraction, seed=request.seed, split=split)
+        if split == "train" and len(order) < len(weights):
+            raise MetadataError(
+                f"'train' has {len(order)} rows (of {metadata.table.num_rows}, fraction {request.fraction:g}) for "
+                f"{len(weights)} workers: each worker needs at least one; give more rows or start fewer workers"
+            )
+        pieces = cut(order, weights)
+        for partition, rows in enumerate(pieces.values()):
+            _write(metadata.table.take(rows), volumes.metadata(dataset, split, partition))
+        splits[split] = tuple(
+            PartitionPlan(partition=partition, worker=worker, rows=len(rows))
+            for partition, (worker, rows) in enumerate(pieces.items())
+        )
+    return EtlPlan(dataset=dataset, splits=splits)
+
+
+def _fingerprint(record: ExperimentRecord, request: EtlRequest, tables: Mapping[Split, Metadata]) -> str:
+    facts = {
+        "code": request.code_fingerprint,
+        "archive": record.archive,
+        "locators": record.locators.model_dump(),
+        "metadata": {split: metadata.digest for split, metadata in tables.items()},
+        "seed": request.seed,
+        "fraction": request.fraction,
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return f"{record.name}-{digest[:16]}"
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    import pyarrow as pa
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    aside.replace(path)

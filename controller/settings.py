@@ -1,0 +1,47 @@
+"""Settings of the controller: the only reader of its environment variables."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cerebro.errors import ClusterError
+from cerebro.volumes import Volumes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the controller is told.
+
+    Attributes:
+        server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
+        token: bearer token (``CEREBRO_TOKEN``, required).
+        volumes: mounted volumes; the controller writes metadata to `shared` and event files to `metrics`.
+        lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that a slow disk
+            or a store that restarts costs nobody a unit.
+        tick_s: longest wait between two looks at the workers. 1 s: the delay it adds to the lease.
+        holder: who this process is in the leadership record.
+    """
+
+    server: str
+    token: str = field(repr=False)
+    volumes: Volumes
+    lease_s: float = 10.0
+    tick_s: float = 1.0
+    holder: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Read and check the environment."""
+        token = environment.get("CEREBRO_TOKEN", "")
+        if not token:
+            raise ClusterError("CEREBRO_TOKEN is not set: the controller cannot talk to kvs_api without a token")
+        return cls(
+            server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
+            token=token,
+            volumes=Volumes.from_environment(environment),
+            lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
+            holder=f"{socket.gethostname()}:{os.getpid()}",
+        )

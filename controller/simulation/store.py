@@ -1,0 +1,272 @@
+"""A store in memory with the rules of kvs_api, for simulation. It passes the same contract suite as the real one.
+
+Time is given by the simulation. Not thread-safe; nothing blocks: a read returns what is there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    ClientEvent,
+    Event,
+    LivePoint,
+    RunFinished,
+    RunRequested,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.records import ExperimentRecord, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import InboxItem
+from cerebro.errors import ConflictError, NotFoundError
+
+_DONE = api.StepOutcome(outcome="done")
+_ALREADY = api.StepOutcome(outcome="already")
+
+
+def _refused(reason: str) -> api.StepOutcome:
+    return api.StepOutcome(outcome="refused", reason=reason)
+
+
+@dataclass
+class _Task:
+    state: str = "new"
+    attempt: int = 0
+    worker: str = ""
+    incarnation: str = ""
+    lease_until: float = 0.0
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} is {self.state}" + (f" at {self.worker}" if self.worker else "")
+
+
+@dataclass
+class _Worker:
+    record: WorkerRecord
+    reported: float
+    free: int | None = None
+    running: str | None = None
+    inbox: list[InboxItem] = field(default_factory=list)
+
+
+class VirtualStore:
+    """The methods of `cerebro.kvs.KvsClient` that a simulation needs, with the same meaning.
+
+    Args:
+        now: the clock, seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._records: dict[str, ExperimentRecord] = {}
+        self._logs: defaultdict[str, list[Event]] = defaultdict(list)
+        self._live: defaultdict[str, list[LivePoint]] = defaultdict(list)
+        self._tasks: defaultdict[tuple[str, str], _Task] = defaultdict(_Task)
+        self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
+        self._queue: list[api.QueueEntry] = []
+        self._workers: dict[str, _Worker] = {}
+        self._leader = api.LeaderAnswer(term=0, holder="")
+        self._leads_until = 0.0
+
+    # --- experiments ---------------------------------------------------------------------------------------
+
+    def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
+        """See `KvsClient`."""
+        known = self._records.setdefault(record.name, record)
+        if (known.locators, known.archive) != (record.locators, record.archive):
+            raise ConflictError(f"experiment {record.name!r} exists already")
+        return known
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        """See `KvsClient`."""
+        if name not in self._records:
+            raise NotFoundError(f"no experiment {name!r}")
+        return self._records[name]
+
+    def append(self, experiment: str, event: ClientEvent) -> int:
+        """See `KvsClient`."""
+        self.experiment(experiment)
+        if isinstance(event, RunRequested):
+            known = self._runs.get((experiment, event.run))
+            if known:
+                if known[1] != event:
+                    raise ConflictError(f"run {event.run!r} was requested already")
+                return known[0]
+        seq = self._append(experiment, event)
+        if isinstance(event, RunRequested):
+            self._runs[experiment, event.run] = (seq, event)
+            self._queue.append(api.QueueEntry(experiment=experiment, run=event.run))
+        return seq
+
+    def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
+        """See `KvsClient`; never blocks."""
+        self.experiment(experiment)
+        return tuple(self._logs[experiment][after:])
+
+    def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
+        """See `KvsClient`; never blocks."""
+        return tuple(self._live[experiment][after:])
+
+    def _append(self, experiment: str, event: Event) -> int:
+        log = self._logs[experiment]
+        log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
+        return len(log)
+
+    # --- controller ----------------------------------------------------------------------------------------
+
+    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
+        """See `KvsClient`."""
+        if holder != self._leader.holder:
+            if self._leader.holder and self._leads_until > self._now():
+                return api.LeaderAnswer(term=0, holder=self._leader.holder)
+            self._leader = api.LeaderAnswer(term=self._leader.term + 1, holder=holder)
+        self._leads_until = self._now() + ttl_s
+        return self._leader
+
+    def queue(self) -> tuple[api.QueueEntry, ...]:
+        """See `KvsClient`."""
+        return tuple(self._queue)
+
+    def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
+        """See `KvsClient`."""
+        if request.steps and request.term != self._leader.term:
+            raise ConflictError(f"leadership term {request.term} has ended")
+        outcomes = tuple(self._decision(experiment, step) for step in request.steps)
+        return api.DecideAnswer(outcomes=outcomes, events=self.events(experiment, request.after))
+
+    def _decision(self, experiment: str, step: api.Decision) -> api.StepOutcome:
+        if isinstance(step, api.Note):
+            self._append(experiment, step.event)
+            if isinstance(step.event, RunFinished):
+                self._queue.remove(api.QueueEntry(experiment=experiment, run=step.event.run))
+            return _DONE
+        task = self._tasks[experiment, step.task]
+        if isinstance(step, api.Assign):
+            return self._assign(experiment, step, task)
+        return self._revoke(experiment, step, task)
+
+    def _assign(self, experiment: str, step: api.Assign, task: _Task) -> api.StepOutcome:
+        if (task.state, task.attempt, task.incarnation) == ("assigned", step.attempt, step.incarnation):
+            return _ALREADY
+        if task.state in ("assigned", "running") or step.attempt != task.attempt + 1:
+            return _refused(str(task))
+        worker = self._workers.get(step.worker)
+        if worker is None or worker.record.incarnation != step.incarnation:
+            return _refused(f"{step.worker} registered anew")
+        self._tasks[experiment, step.task] = _Task("assigned", step.attempt, step.worker, step.incarnation)
+        self._post(worker, experiment, step.task, step.attempt, step)
+        self._append(experiment, TaskAssigned(task=step.task, attempt=step.attempt, worker=step.worker))
+        return _DONE
+
+    def _revoke(self, experiment: str, step: api.Revoke, task: _Task) -> api.StepOutcome:
+        if (task.state, task.attempt) == ("revoked", step.attempt):
+            return _ALREADY
+        if task.attempt != step.attempt or task.state not in ("assigned", "running"):
+            return _refused(str(task))
+        if task.state == "running" and not step.force and task.lease_until > self._now():
+            return _refused(f"the lease of {task.worker} still runs")
+        task.state = "revoked"
+        worker = self._workers.get(step.worker)
+        if worker is not None:
+            self._post(worker, experiment, step.task, step.attempt, None)
+        self._append(
+            experiment,
+            TaskRevoked(task=step.task, attempt=step.attempt, worker=step.worker, reason=step.reason),
+        )
+        return _DONE
+
+    def _post(
+        self, worker: _Worker, experiment: str, task: str, attempt: int, assign: api.Assign | None
+    ) -> None:
+        worker.inbox.append(
+            InboxItem(
+                seq=len(worker.inbox) + 1,
+                experiment=experiment,
+                task=task,
+                attempt=attempt,
+                cancel=assign is None,
+                body=assign.body if assign else None,
+            )
+        )
+
+    # --- workers -------------------------------------------------------------------------------------------
+
+    def register(self, record: WorkerRecord) -> WorkerRecord:
+        """See `KvsClient`."""
+        self._workers[record.worker] = _Worker(record, self._now())
+        return record
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """See `KvsClient`."""
+        return tuple(
+            WorkerStatus(
+                record=worker.record,
+                silent_s=self._now() - worker.reported,
+                checkpoint_free_bytes=worker.free,
+                running=worker.running,
+            )
+            for _, worker in sorted(self._workers.items())
+        )
+
+    def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
+        """See `KvsClient`; never blocks."""
+        known = self._workers[worker]
+        return tuple(known.inbox[after:]) if known.record.incarnation == incarnation else ()
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        """See `KvsClient`."""
+        known = self._workers.get(worker)
+        if known is None or known.record.incarnation != request.incarnation:
+            return api.ReportAnswer(current=False)
+        known.reported, known.free = self._now(), request.checkpoint_free_bytes
+        known.running = request.running
+        for experiment, points in request.live.items():
+            for point in points:
+                self._keep(experiment, worker, request.incarnation, point)
+        outcomes = tuple(self._step(worker, request, step) for step in request.steps)
+        return api.ReportAnswer(current=True, outcomes=outcomes)
+
+    def _keep(self, experiment: str, worker: str, incarnation: str, point: LivePoint) -> None:
+        task = self._tasks[experiment, point.task]
+        if (task.state, task.attempt, task.incarnation) == ("running", point.attempt, incarnation):
+            numbered = {"seq": len(self._live[experiment]) + 1, "time": self._now(), "worker": worker}
+            self._live[experiment].append(point.model_copy(update=numbered))
+
+    def _step(self, worker: str, request: api.ReportRequest, step: api.Report) -> api.StepOutcome:
+        task = self._tasks[step.experiment, step.task]
+        wanted, becomes = _WORKER_STEPS[step.op]
+        if (task.attempt, task.incarnation) != (step.attempt, request.incarnation):
+            return _refused(str(task))
+        if task.state not in wanted:
+            return _ALREADY if task.state == becomes and step.op != "renew" else _refused(str(task))
+        task.state = becomes
+        task.lease_until = self._now() + request.lease_s
+        event = _event(worker, step)
+        if event is not None:
+            self._append(step.experiment, event)
+        return _DONE
+
+
+_WORKER_STEPS: dict[str, tuple[frozenset[str], str]] = {
+    "start": (frozenset({"assigned"}), "running"),
+    "renew": (frozenset({"running"}), "running"),
+    "commit": (frozenset({"running"}), "committed"),
+    "fail": (frozenset({"assigned", "running"}), "failed"),
+}
+"""Step -> (states it may be taken in, state it leads to)."""
+
+
+def _event(worker: str, step: api.Report) -> Event | None:
+    if isinstance(step, api.Start):
+        return TaskStarted(task=step.task, attempt=step.attempt, worker=worker)
+    if isinstance(step, api.Commit):
+        return TaskCommitted(task=step.task, attempt=step.attempt, worker=worker, result=step.result)
+    if isinstance(step, api.Fail):
+        return TaskFailed(task=step.task, attempt=step.attempt, worker=worker, failure=step.failure)
+    return None

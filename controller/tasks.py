@@ -1,0 +1,111 @@
+"""Task bodies: what a worker is told of a task, filled in from the state. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cerebro.contract.events import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, TaskBody, TrainTask
+from cerebro.errors import IllegalEventError
+from cerebro.state import ExperimentState, Run, TaskKey
+
+
+def body(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> TaskBody:
+    """The body of a task of a started run."""
+    if key.kind == "etl":
+        return _etl(record, run, key)
+    if key.kind == "train":
+        return _train(record, run, key)
+    if key.kind == "valid":
+        return _valid(record, run, key)
+    return _evaluate(record, state, run, key)
+
+
+def _etl(record: ExperimentRecord, run: Run, key: TaskKey) -> EtlTask:
+    if not isinstance(run.plan, EtlPlan) or not isinstance(run.request, EtlRequest):
+        raise IllegalEventError(f"{key} belongs to no ETL run")
+    if key.split is None or key.partition is None:
+        raise IllegalEventError(f"{key} names no partition")
+    return EtlTask(
+        key=str(key),
+        experiment=record.name,
+        dataset=run.plan.dataset,
+        split=key.split,
+        partition=key.partition,
+        code=run.request.code,
+        archive=record.archive,
+        locators=record.locators,
+        max_failed=run.request.max_failed,
+    )
+
+
+def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
+    if not isinstance(run.request, FitRequest) or key.epoch is None or key.partition is None:
+        raise IllegalEventError(f"{key} belongs to no fit run")
+    model = run.models[key.model or ""]
+    newest = model.visits[-1].checkpoint if model.visits else None
+    keep = model.needed_checkpoints(run.request.metric, run.request.mode, validated=run.is_validated)
+    return TrainTask(
+        **_model_fields(record, run, run, key),
+        epoch=key.epoch,
+        partition=key.partition,
+        unit=len(model.visits),
+        checkpoint=newest,
+        keep=tuple(sorted(keep)),
+    )
+
+
+def _valid(record: ExperimentRecord, run: Run, key: TaskKey) -> EvaluateTask:
+    if not isinstance(run.plan, FitPlan) or key.epoch is None:
+        raise IllegalEventError(f"{key} belongs to no fit run")
+    checkpoint = run.models[key.model or ""].epoch_checkpoint(key.epoch)
+    if checkpoint is None:
+        raise IllegalEventError(f"{key}: the epoch is not complete")
+    return EvaluateTask(
+        **_model_fields(record, run, run, key),
+        kind="valid",
+        epoch=key.epoch,
+        split="valid",
+        partitions=run.plan.valid_partitions,
+        checkpoint=checkpoint,
+    )
+
+
+def _evaluate(
+    record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey
+) -> EvaluateTask | PredictTask:
+    if not isinstance(run.plan, EvaluatePlan) or run.request.kind not in ("test", "predict"):
+        raise IllegalEventError(f"{key} belongs to no test or prediction run")
+    if key.model is None or key.partition is None:
+        raise IllegalEventError(f"{key} names no model and partition")
+    fit = state.runs[run.plan.fit]
+    epoch = run.plan.models[key.model]
+    checkpoint = fit.models[key.model].epoch_checkpoint(epoch)
+    if checkpoint is None:
+        raise IllegalEventError(f"{key}: epoch {epoch} of {key.model} has no checkpoint")
+    fields = _model_fields(record, run, fit, key)
+    where: dict[str, Any] = {"epoch": epoch, "split": run.request.split, "partitions": (key.partition,), "checkpoint": checkpoint}
+    if run.request.kind == "test":
+        return EvaluateTask(**fields, kind="test", **where)
+    output = f"predictions/{record.name}/{run.id}/{key.model}-{key.partition:04d}.arrow"
+    return PredictTask(**fields, **where, output=output)
+
+
+def _model_fields(record: ExperimentRecord, run: Run, fit: Run, key: TaskKey) -> dict[str, Any]:
+    if not isinstance(fit.request, FitRequest) or fit.plan is None or run.plan is None:
+        raise IllegalEventError(f"{fit.id} is no started fit run")
+    model = fit.models[key.model or ""]
+    return {
+        "key": str(key),
+        "experiment": record.name,
+        "run": run.id,
+        "model": model.id,
+        "hyperparams": model.hyperparams,
+        "code": fit.request.code,
+        "archive": record.archive,
+        "misc": record.locators.misc,
+        "dataset": run.plan.dataset,
+        "seed": fit.request.seed,
+        "hang_timeout_s": fit.request.hang_timeout_s,
+    }

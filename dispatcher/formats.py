@@ -1,0 +1,74 @@
+"""How numbers, sizes and times are written, everywhere on the pages. Pure; registered as template filters."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from cerebro.archive import human_bytes
+
+MISSING = "\N{EN DASH}"
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def number(value: float | int | None) -> str:
+    """Six significant digits; NaN, infinity and missing are three different texts."""
+    if value is None:
+        return MISSING
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "\N{INFINITY}" if value > 0 else "-\N{INFINITY}"
+    return f"{value:.6g}"
+
+
+def count(value: int) -> str:
+    """A whole number with thousands set apart."""
+    return f"{value:,}"
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: ``1 h 4 min``, ``12 s``."""
+    if seconds is None:
+        return MISSING
+    left, parts = max(0, round(seconds)), []
+    for length, unit in _UNITS:
+        if left >= length:
+            parts.append(f"{left // length} {unit}")
+            left %= length
+        elif parts:
+            break
+    return " ".join(parts[:2]) or "0 s"
+
+
+def ago(seconds: float | None) -> str:
+    """An age in its largest unit: ``3 min ago``."""
+    if seconds is None:
+        return MISSING
+    return "now" if seconds < 1 else f"{' '.join(duration(seconds).split(' ')[:2])} ago"
+
+
+def iso(time: float) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC, for machines and for hovering."""
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clock(time: float) -> str:
+    """Time of day in UTC, named as such."""
+    return datetime.fromtimestamp(time, UTC).strftime("%H:%M:%S UTC")
+
+
+def percent(done: int, total: int) -> str:
+    """Whole per cent, rounded down: 100 % means all."""
+    return f"{100 * done // total} %" if total else MISSING
+
+
+FILTERS = {
+    "number": number,
+    "count": count,
+    "size": human_bytes,
+    "duration": duration,
+    "ago": ago,
+    "iso": iso,
+    "clock": clock,
+}

@@ -1,0 +1,180 @@
+"""Who may do what: hosts, sign-in, forms and response headers, for every route at once.
+
+Closed by default: a route is open only if it is named in `_OPEN`. The token is never stored in a browser: a
+session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the
+token changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from urllib.parse import quote, urlsplit
+
+from flask import Flask, Response, abort, g, jsonify, redirect, request, session, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from dispatcher.attempts import Attempts
+from dispatcher.settings import Settings
+
+MAX_UPLOAD_BYTES = 33 * 1024 * 1024
+"""A whole start form: an archive of 32 MiB and the fields beside it."""
+MAX_FORM_BYTES = 64 * 1024
+"""Any other form."""
+SESSION_S = 7 * 24 * 3600
+
+_OPEN = frozenset({"health", "sign_in", "static"})
+_HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
+"""Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guard:
+    """The checks around every request of one app."""
+
+    def __init__(self, settings: Settings, attempts: Attempts) -> None:
+        self.attempts = attempts
+        self._token = _digest(settings.token)
+        own = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
+        self._hosts = _LOOPBACK | own | settings.public_hosts
+        self._key = hmac.new(
+            settings.token.encode(), b"cerebro dispatcher session 1", hashlib.sha256
+        ).digest()
+        self._cookie = f"cerebro-{settings.port}"  # cookies know no ports: two clusters on one machine
+        self._is_https = settings.is_https
+
+    def install(self, app: Flask) -> None:
+        """Configure sessions and put the checks before, the headers after every request."""
+        app.config.update(
+            SECRET_KEY=self._key,
+            SESSION_COOKIE_NAME=self._cookie,
+            SESSION_COOKIE_HTTPONLY=True,
+            SESSION_COOKIE_SAMESITE="Lax",
+            SESSION_COOKIE_SECURE=self._is_https,
+            SESSION_REFRESH_EACH_REQUEST=False,
+            PERMANENT_SESSION_LIFETIME=SESSION_S,
+            MAX_CONTENT_LENGTH=MAX_FORM_BYTES,
+        )
+        app.before_request(self.check)
+        app.after_request(self.harden)
+        app.jinja_env.globals["csrf_token"] = csrf_token
+
+    def is_token(self, given: str) -> bool:
+        """Whether `given` is the token; takes the same time for every wrong one."""
+        return hmac.compare_digest(_digest(given), self._token)
+
+    def check(self) -> BaseResponse | None:
+        """Refuse the request, or say in `g` who it is from; runs before every route, unknown ones
+        included."""
+        g.request_id = secrets.token_hex(4)
+        g.identity = None
+        g.is_form_ours = False
+        if request.endpoint == "health":
+            return None  # probes name hosts by address; it says nothing worth protecting
+        if _host_name(request.headers.get("Host", "")) not in self._hosts:
+            abort(421)
+        refusal = self._identify()
+        if refusal is not None:
+            return refusal
+        if g.identity is None and request.endpoint not in _OPEN:
+            return _refused()
+        if request.endpoint == "start":
+            request.max_content_length = MAX_UPLOAD_BYTES
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            self._check_form()
+        return None
+
+    def harden(self, response: Response) -> Response:
+        """Add the security headers; pages are never cached."""
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        if request.endpoint != "static":
+            response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Request-Id"] = g.get("request_id", "")
+        return response
+
+    def _identify(self) -> BaseResponse | None:
+        header = request.headers.get("Authorization", "")
+        if not header:
+            g.identity = "session" if session.get("is_signed_in") is True else None
+            return None
+        address = request.remote_addr or ""
+        if self.attempts.wait_s(address):
+            abort(429)
+        scheme, _, given = header.partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+            g.identity = "bearer"
+            return None
+        self.attempts.failed(address)
+        return _refused()
+
+    def _check_form(self) -> None:
+        # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
+        expected = session.get("csrf")
+        given = request.form.get("csrf", "")
+        is_ours = isinstance(expected, str) and hmac.compare_digest(_digest(given), _digest(expected))
+        g.is_form_ours = g.identity == "bearer" or is_ours
+        if not g.is_form_ours and request.endpoint not in _HANDLES_FOREIGN_FORM:
+            abort(403)
+
+
+def csrf_token() -> str:
+    """This session's form token, made at its first use."""
+    if "csrf" not in session:
+        session["csrf"] = secrets.token_urlsafe(32)
+    return str(session["csrf"])
+
+
+def begin_session() -> None:
+    """Sign the browser in, under a new form token."""
+    session.clear()
+    session.permanent = True
+    session["is_signed_in"] = True
+    csrf_token()
+
+
+def local_path(target: str, default: str) -> str:
+    """`target` if it is a path on this page, else `default`: a sign-in must not lead elsewhere."""
+    parts = urlsplit(target) if target.isprintable() and "\\" not in target else None
+    if parts is None or parts.scheme or parts.netloc or not target.startswith("/") or target.startswith("//"):
+        return default
+    return target
+
+
+def is_browser() -> bool:
+    """Whether a person looks at the answer: browsers ask for HTML by name when they open a page."""
+    return "text/html" in request.headers.get("Accept", "") and "Authorization" not in request.headers
+
+
+def _refused() -> BaseResponse:
+    if not is_browser():
+        message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
+        answer = jsonify(error="UnauthorizedError", message=message)
+        answer.status_code = 401
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+    if request.method not in ("GET", "HEAD"):
+        abort(401)  # a page that says how to send the form again: a redirect would lose what was typed
+    target = request.full_path.rstrip("?")
+    return redirect(f"{url_for('sign_in')}?next={quote(target, safe='/')}", 303)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _host_name(host: str) -> str:
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().rstrip(".")

@@ -1,0 +1,55 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from flask import Flask, g, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+
+from dispatcher.guard import Guard, begin_session, local_path
+from dispatcher.reading import Reader
+
+_log = logging.getLogger(__name__)
+
+
+def register(app: Flask, guard: Guard, reader: Reader) -> None:
+    """Add the routes."""
+
+    @app.route("/sign-in", methods=["GET", "POST"])
+    def sign_in() -> ResponseReturnValue:
+        target = local_path(request.values.get("next", ""), url_for("experiments"))
+        if g.identity:
+            return redirect(target, 303)
+        if request.method == "GET":
+            return _page(target, "", 200)
+        if not g.is_form_ours:
+            return _page(
+                target,
+                "This page was open for too long, or the browser keeps no cookies: send it again.",
+                400,
+            )
+        address = request.remote_addr or ""
+        if wait_s := guard.attempts.wait_s(address):
+            return _page(target, f"Too many wrong tokens: try again in {math.ceil(wait_s)} s.", 429, wait_s)
+        if not guard.is_token(request.form.get("token", "").strip()):
+            guard.attempts.failed(address)
+            _log.warning("sign-in refused address=%s", address)
+            return _page(
+                target, "This is not the cluster's token. Nothing is wrong with the connection.", 401
+            )
+        guard.attempts.succeeded(address)
+        begin_session()
+        reader.probe()  # the next page then says if the store is away: not the token's fault
+        return redirect(target, 303)
+
+    @app.post("/sign-out")
+    def sign_out() -> ResponseReturnValue:
+        session.clear()
+        return redirect(url_for("sign_in"), 303)
+
+
+def _page(target: str, problem: str, status: int, wait_s: float = 0.0) -> ResponseReturnValue:
+    headers = {"Retry-After": str(math.ceil(wait_s))} if wait_s else {}
+    return render_template("sign_in.html", target=target, problem=problem), status, headers

@@ -1,0 +1,60 @@
+"""One word per state, for all pages: what the fold knows, said as the design's list of states says it.
+
+Words: new, queued, starting, running, paused, stopping, stopped, finished, failed, lost, idle, silent,
+    unreadable. Templates give each an icon and a colour; the word is always there too.
+"""
+
+from __future__ import annotations
+
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey, TaskState
+
+IN_PROGRESS = frozenset({"queued", "starting", "running", "paused", "stopping"})
+
+
+def experiment(state: ExperimentState) -> str:
+    """Of the run in progress, else of the newest run."""
+    shown = shown_run(state)
+    return run(shown) if shown else "new"
+
+
+def shown_run(state: ExperimentState) -> Run | None:
+    """The run in progress, else the newest, else none."""
+    runs = list(state.runs.values())
+    return state.active_run() or (runs[-1] if runs else None)
+
+
+def run(value: Run) -> str:
+    """A planned run without a started task is starting."""
+    is_fresh = value.state is RunState.RUNNING and not any(task.attempts for task in value.tasks.values())
+    return "starting" if is_fresh else value.state.value
+
+
+def model(value: Model, owner: Run) -> str:
+    """What a model does within its run."""
+    if value.state is not ModelState.ACTIVE:
+        return value.state.value
+    if not owner.is_open:
+        return "stopped"
+    if owner.state in (RunState.PAUSED, RunState.STOPPING):
+        return owner.state.value
+    return "running" if is_at_work(value, owner) else "queued"
+
+
+def is_at_work(value: Model, owner: Run) -> bool:
+    """Whether its training unit runs on a worker now."""
+    task = owner.tasks.get(value.busy) if value.busy else None
+    return task is not None and task.state is TaskState.RUNNING
+
+
+def task(key: TaskKey) -> str:
+    """A task as a person would say it."""
+    where = f"partition {key.partition}" if key.partition is not None else ""
+    if key.kind == "etl":
+        return f"preprocesses {key.split}, {where}"
+    if key.kind == "train":
+        return f"trains {key.model}, epoch {key.epoch}, {where}"
+    if key.kind == "valid":
+        return f"validates {key.model}, epoch {key.epoch}"
+    if key.kind == "test":
+        return f"tests {key.model}, {where}"
+    return f"predicts with {key.model}, {where}"

@@ -1,0 +1,216 @@
+"""Shards made by several processes.
+
+Processes of our own and pipes, not a process pool: when a core dies its exit code and the row it was at are
+known, when one fails the others end at once, and the calling process gets no threads. Each core asks for its
+next shard when it has finished one. Counts go through memory shared by fork (anonymous: nothing is left
+behind, however the processes end).
+
+The caller must be single-threaded and must not have run user code: cores are forked from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cerebro.data.manifests import FailedRow, ShardManifest
+from cerebro.errors import RetryableError
+from etl_worker.errors import CoreDied
+from etl_worker.plan import ShardRange
+from etl_worker.shard import Preprocessor
+from etl_worker.tally import REPORT_S, Tally
+
+_DONE, _FAILED, _AT = (
+    0,
+    1,
+    2,
+)  # columns of the shared counts: rows done, rows failed, position of the row at hand
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Core:
+    number: int
+    process: ForkProcess
+    pipe: Connection
+
+
+def make_shards(
+    parts: Sequence[ShardRange], cores: int, prepare: Callable[[int], Preprocessor], tally: Tally
+) -> list[ShardManifest]:
+    """Make ``parts`` with ``cores`` processes; ``prepare`` is called in each of them with its number.
+
+    No process is left when this returns or raises.
+
+    Raises:
+        CoreDied: a core ended by itself.
+        Whatever `Preprocessor.shard`, ``prepare`` or ``tally`` raise.
+    """
+    counts = np.frombuffer(mmap.mmap(-1, cores * 3 * 8), np.int64).reshape(cores, 3)
+    counts[:, _AT] = -1
+    running: list[_Core] = []
+    try:
+        for number in range(cores):
+            running.append(_start(number, counts, prepare))
+        return _serve(running, deque(parts), counts, tally)
+    finally:
+        for core in running:
+            core.process.kill()
+        for core in running:
+            core.process.join()
+            core.pipe.close()
+
+
+def _serve(
+    cores: Sequence[_Core], todo: deque[ShardRange], counts: NDArray[np.int64], tally: Tally
+) -> list[ShardManifest]:
+    made: list[ShardManifest] = []
+    waiting: dict[Any, _Core] = {core.pipe: core for core in cores}
+    expected = len(todo)
+    while len(made) < expected:
+        for pipe in wait(list(waiting), timeout=REPORT_S):
+            core = waiting[pipe]
+            kind, content = _receive(core, counts)
+            if kind == "failed":
+                tally.saw_failure(*content)
+                continue
+            if kind == "error":
+                raise content
+            if kind == "made":
+                made.append(content)
+            if todo:
+                core.pipe.send(todo.popleft())
+            else:
+                del waiting[pipe]  # it waits to be ended
+        for core in waiting.values():
+            # Beside the pipe's end of file, which does not come while a process that the core forked lives
+            # on.
+            if core.process.exitcode is not None and not core.pipe.poll():
+                raise _obituary(core, counts)
+        tally.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
+    return made
+
+
+def _receive(core: _Core, counts: NDArray[np.int64]) -> tuple[str, Any]:
+    try:
+        kind, content = core.pipe.recv()
+    except (EOFError, OSError):
+        raise _obituary(core, counts) from None
+    return kind, content
+
+
+def _obituary(core: _Core, counts: NDArray[np.int64]) -> CoreDied:
+    core.process.join()
+    code = core.process.exitcode or 0
+    how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    at = int(counts[core.number, _AT])
+    where = "before its first row" if at < 0 else f"at row {at} of the partition (counted from 0)"
+    return CoreDied(
+        f"preprocessing process {core.number} ended by itself with {how} {where}: "
+        "look for what row_preprocessor does there, or whether memory ran out"
+    )
+
+
+def _start(number: int, counts: NDArray[np.int64], prepare: Callable[[int], Preprocessor]) -> _Core:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_core, args=(os.getpid(), number, theirs, counts, prepare), name=f"cerebro-core-{number}"
+    )
+    process.start()
+    theirs.close()  # so that our end reads its end of file when the core ends
+    return _Core(number=number, process=process, pipe=ours)
+
+
+# --- in the core
+# ---------------------------------------------------------------------------------------------------
+
+
+def _core(
+    parent: int,
+    number: int,
+    pipe: Connection,
+    counts: NDArray[np.int64],
+    prepare: Callable[[int], Preprocessor],
+) -> None:
+    _end_with(parent)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches every process of a terminal; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(
+            name, "1"
+        )  # one core each: libraries that user code loads must not start more threads
+    try:
+        preprocessor = prepare(number)
+        pipe.send(("ready", None))
+        while True:
+            part: ShardRange = pipe.recv()
+            counts[number, _AT] = part.start
+            made = preprocessor.shard(part, _observer(number, pipe, counts))
+            _flush()
+            pipe.send(("made", made))
+    except EOFError:
+        return
+    except BaseException as error:  # noqa: BLE001 - the core's outermost frame: the parent raises it
+        _flush()
+        with suppress(OSError):
+            pipe.send(("error", _sendable(error)))
+
+
+def _observer(
+    number: int, pipe: Connection, counts: NDArray[np.int64]
+) -> Callable[[int, FailedRow | None], None]:
+    mine = counts[number]
+
+    def on_row(position: int, failed: FailedRow | None) -> None:
+        if failed is not None:
+            if mine[_FAILED] == 0:  # told before it is counted: who sees the count can name a row
+                pipe.send(("failed", (position, failed)))
+            mine[_FAILED] += 1
+        mine[_DONE] += 1
+        mine[_AT] = position + 1
+
+    return on_row
+
+
+def _flush() -> None:
+    """Hand on what user code printed: the core is killed when there is nothing left to do."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """``error``, or its text where it cannot be pickled; with its traceback, which pickling drops."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - user code's exceptions may raise anything here
+        return RetryableError(f"a preprocessing process failed: {error!r}")
+    return error
+
+
+def _end_with(parent: int) -> None:
+    """Have this process killed when its parent ends, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)

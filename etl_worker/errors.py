@@ -1,0 +1,7 @@
+"""Errors of preprocessing that are not the user's input."""
+
+from cerebro.errors import WorkerCrashed
+
+
+class CoreDied(WorkerCrashed):
+    """A process that preprocessed rows ended by itself; the message names the row it was at."""

@@ -1,0 +1,176 @@
+"""One shard: its rows through the user's row function into a file.
+
+A row whose function raises is recorded and left out; a row that cannot be stored, or differs from the others,
+ends the job. The global random generators are seeded for each row from the fingerprint and the row's id: a
+row that draws random numbers becomes the same tensors on whatever core, and in whichever attempt, it is made.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from cerebro.data.fields import RowId
+from cerebro.data.manifests import FailedRow, ShardManifest, Source
+from cerebro.data.shards import ShardWriter
+from cerebro.errors import LocatorError, PermanentError, RowError, SpecError
+from cerebro.objects import ObjectStore, open_store
+from etl_worker.downloads import ShardObjects
+from etl_worker.job import EtlJob, Spec, SpecFactory
+from etl_worker.metadata import Metadata
+from etl_worker.plan import ShardRange
+
+_MAX_TRACEBACK = 8_000  # characters, of its end; a partition may have many failed rows
+_MAX_ERROR = 500
+
+RowCallback = Callable[[int, FailedRow | None], None]
+"""Told after each row: its position in the partition, and how it failed if it did."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessor:
+    """What one process needs to make shards."""
+
+    job: EtlJob
+    metadata: Metadata
+    source: Source
+    spec: Spec
+    store: ObjectStore | None
+    scratch: Path
+    """Folder for copies of objects, used by this process alone."""
+    downloads: int
+    """Objects this process may fetch at a time."""
+
+    def shard(self, part: ShardRange, on_row: RowCallback) -> ShardManifest:
+        """Make one shard.
+
+        Raises:
+            RowError: a row cannot be stored or differs from the shard's first.
+            ObjectStoreError, StorageFull: see `ShardObjects`, `ShardWriter`.
+            Whatever ``on_row`` raises.
+        """
+        rows = self.metadata.rows(part.start, part.stop)
+        columns = tuple(self.spec.is_feature_download)
+        writer = ShardWriter(
+            self.job.output_folder,
+            part.index,
+            start=part.start,
+            stop=part.stop,
+            source=self.source,
+            id_type=self.metadata.id_type,
+        )
+        with ShardObjects(self.store, rows, columns, self.scratch, self.downloads) as objects, writer:
+            for position, row in enumerate(rows):
+                row_id = row["id"]
+                made = self._row(row, position, objects)
+                if isinstance(made, FailedRow):
+                    writer.fail(made)
+                    on_row(part.start + position, made)
+                else:
+                    writer.add(row_id, *made)
+                    on_row(part.start + position, None)
+            return writer.close()
+
+    def _row(
+        self, row: dict[str, Any], position: int, objects: ShardObjects
+    ) -> tuple[object, object] | FailedRow:
+        row_id: RowId = row["id"]  # before the row function, which may change the dict
+        try:
+            objects.wait(position)
+        except LocatorError as error:
+            return _failed(row_id, error)
+        seed_generators(f"{self.job.fingerprint}/{self.job.split}/{row_id}")
+        try:
+            made: object = self.spec.row_preprocessor(row, self.job.split, objects.folder)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is the row's failure
+            return _failed(row_id, error)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise RowError(
+                f"row {row_id!r}: row_preprocessor returned a {type(made).__name__}, "
+                "expected (input, output). To leave a row out, raise an exception"
+            )
+        return made
+
+
+def make_preprocessor(
+    job: EtlJob, metadata: Metadata, source: Source, make_spec: SpecFactory, *, process: int
+) -> Preprocessor:
+    """Restore and initialise the spec in this process, and open the object store.
+
+    Raises:
+        SpecError: the spec cannot be restored or initialised, or names columns that the metadata has not.
+        LocatorError, ObjectStoreError: the object store cannot be used.
+    """
+    spec = _user_code("the ETLSpec cannot be restored", make_spec)
+    _check_columns(job, spec, metadata)
+    store = None if job.objects_uri is None else open_store(job.objects_uri)
+    if store is not None:
+        store.check()
+    _user_code("ETLSpec.initialize_worker raised", spec.initialize_worker)
+    return Preprocessor(
+        job=job,
+        metadata=metadata,
+        source=source,
+        spec=spec,
+        store=store,
+        scratch=job.cache_folder / f"core-{process}",
+        downloads=max(1, job.download_concurrency // job.cores),
+    )
+
+
+def seed_generators(key: str) -> None:
+    """Seed Python's, NumPy's and, where it is loaded, torch's global generator from ``key``."""
+    seed = xxhash.xxh3_64_intdigest(key.encode())
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.manual_seed(seed)  # not torch.manual_seed, which asks for GPUs and takes 0.2 ms
+
+
+def _user_code(what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except PermanentError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{what}: {_line(error)}\n{_text(error)}") from error
+
+
+def _check_columns(job: EtlJob, spec: Spec, metadata: Metadata) -> None:
+    columns = spec.is_feature_download
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise SpecError(f"ETLSpec.is_feature_download is {columns!r}, expected a list of column names")
+    for name in columns:
+        if name not in metadata.columns:
+            raise SpecError(
+                f"ETLSpec.is_feature_download names the column {name!r}, "
+                f"but the metadata of {job.split!r} has only {', '.join(metadata.columns)}"
+            )
+    if columns and job.objects_uri is None:
+        raise SpecError(
+            f"ETLSpec.is_feature_download names {', '.join(columns)}, "
+            f"but the locator of {job.split!r} has no object root"
+        )
+
+
+def _failed(row_id: RowId, error: BaseException) -> FailedRow:
+    return FailedRow(id=row_id, error=_line(error), traceback=_text(error))
+
+
+def _line(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()[:_MAX_ERROR]
+
+
+def _text(error: BaseException) -> str:
+    """The traceback from user code on: the frame that called it is of no interest to the user."""
+    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    return "".join(traceback.format_exception(type(error), error, inner))[-_MAX_TRACEBACK:]

@@ -1,0 +1,215 @@
+"""The main job of `make run`: scans of handwritten digits, from PNG files to a ranked grid of models.
+
+The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as any data set
+would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional
+
+from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro.errors import CerebroError
+from cerebro.local import cluster
+
+SPLITS = {"train": 1200, "valid": 297, "test": 300}
+SEARCH_SPACE = {"lr": [0.003, 0.01], "width": [32, 64], "dropout": [0.0, 0.25], "batch_size": [32]}
+EPOCHS = 8
+
+
+class DigitsETL(ETLSpec):
+    """A PNG scan becomes a 1 x 8 x 8 tensor between 0 and 1; its label a number."""
+
+    def __init__(self) -> None:
+        self.is_feature_download = ["image"]
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec.row_preprocessor`."""
+        with Image.open(f"{object_dir}/{row['image']}") as image:
+            pixels = np.asarray(image, dtype=np.float32)[None] / 255
+        return pixels, None if mode == "predict" else row["label"]
+
+
+class DigitsTraining(SubEpochSpec):
+    """A small convolutional network and Adam."""
+
+    def create_models(self, hyperparams: Any) -> list[nn.Module]:
+        """One network of the given width."""
+        width = hyperparams["width"]
+        network = nn.Sequential(
+            nn.Conv2d(1, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Dropout(hyperparams["dropout"]),
+            nn.Linear(width * 16, 10),
+        )
+        return [network]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """One pass over the partition."""
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        if "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        total, correct = 0.0, 0
+        for images, labels in dataloader:
+            logits = network(images)
+            loss = functional.cross_entropy(logits, labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels)
+            correct += int((logits.argmax(1) == labels).sum())
+            dataloader.report(loss=loss)
+        checkpoint["optimizer"] = optimizer.state_dict()
+        return {"loss": total / dataloader.num_rows, "accuracy": correct / dataloader.num_rows}
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """Loss and accuracy."""
+        (network,) = models
+        total, correct = 0.0, 0
+        for images, labels in dataloader:
+            logits = network(images)
+            total += float(functional.cross_entropy(logits, labels, reduction="sum"))
+            correct += int((logits.argmax(1) == labels).sum())
+        return {"loss": total / dataloader.num_rows, "accuracy": correct / dataloader.num_rows}
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        """The most likely digit and its probability, batch by batch."""
+        (network,) = models
+        for images, _ in dataloader:
+            probability, digit = functional.softmax(network(images), dim=1).max(dim=1)
+            yield {"digit": digit, "probability": probability}
+
+
+def lay_out(target: str) -> dict[str, dict[str, str]]:
+    """Write the scans as PNG objects and a CSV table per split under a folder or ``s3://bucket/prefix``.
+
+    Returns:
+        Dataset locators; the rows of `predict` are those of `test` without their labels.
+    """
+    write = _s3_writer(target) if target.startswith("s3://") else _folder_writer(Path(target))
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = list(range(len(digits.images)))
+    random.Random(0).shuffle(order)
+    start = 0
+    for split, count in SPLITS.items():
+        numbers = order[start : start + count]
+        start += count
+        for number in numbers:
+            write(f"images/{number:04d}.png", _png(digits.images[number]))
+        rows = [{"id": n, "image": f"{n:04d}.png", "label": int(digits.target[n])} for n in numbers]
+        write(f"{split}.csv", _table(rows))
+        if split == "test":
+            write("predict.csv", _table([{"id": row["id"], "image": row["image"]} for row in rows]))
+    return {
+        split: {"metadata": f"{target}/{split}.csv", "objects": f"{target}/images"} for split in (*SPLITS, "predict")
+    }
+
+
+def _png(image: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray((image * 255 / 16).astype(np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _table(rows: list[dict[str, Any]]) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def _folder_writer(folder: Path) -> Any:
+    def write(name: str, content: bytes) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_bytes() != content:
+            path.write_bytes(content)
+
+    return write
+
+
+def _s3_writer(uri: str) -> Any:
+    import boto3
+
+    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+    client = boto3.client("s3")
+    return lambda name, content: client.put_object(Bucket=bucket, Key=f"{prefix}/{name}".lstrip("/"), Body=content)
+
+
+def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
+    """Preprocess, train, test and predict; leave tables and plots in `output`.
+
+    Returns:
+        Test accuracy of the best model.
+    """
+    etl = experiment.run_etl(DigitsETL(), fraction=1.0, seed=1)
+    print(f"preprocessed {etl.kept} rows in {etl.seconds:.1f} s, {sum(etl.failed.values())} failed")
+    result = experiment.run_fit(
+        DigitsTraining(), SEARCH_SPACE, epochs=epochs, metric="accuracy", mode="max", seed=1
+    )
+    print(f"\nleaderboard of {result.run} (validation)\n{result.leaderboard().to_string()}\n")
+    test = experiment.run_test()
+    predictions = experiment.run_predict()
+    output.mkdir(parents=True, exist_ok=True)
+    result.leaderboard().to_csv(output / "leaderboard.csv")
+    result.history().to_csv(output / "history.csv", index=False)
+    result.visits().to_csv(output / "visits.csv", index=False)
+    predictions.to_csv(output / "predictions.csv")
+    result.plot_curves(output / "curves.png")
+    result.plot_schedule(output / "schedule.png")
+    accuracy = float(test.loc[result.best.id, "accuracy"])
+    print(f"best model {result.best.id} {result.best.hyperparams}, epoch {result.best.epoch}: test accuracy {accuracy:.4f}")
+    print(f"{len(predictions)} predictions, tables and plots: {output.resolve()}")
+    return accuracy
+
+
+def main() -> int:
+    """Run on the local cluster, starting it if need be."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", default="results/digits/data", help="folder or s3://bucket/prefix for the data set")
+    parser.add_argument("--output", type=Path, default=Path("results/digits"), help="folder for tables and plots")
+    parser.add_argument("--name", default="digits", help="name of the experiment")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    is_ours = not cluster.is_running()
+    try:
+        experiment = Experiment(arguments.name, locators=lay_out(arguments.data))
+        run(experiment, arguments.output)
+    except KeyboardInterrupt:
+        if is_ours:
+            # We started it for this job: leave nothing behind.
+            cluster.stop()
+        return 130
+    except CerebroError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    connection = experiment.connection
+    print(f"done in {time.monotonic() - began:.0f} s. The local cluster goes on (end it with: make stop)")
+    print(f"  web page     {connection.page}   (sign in with the token in {cluster.token_path()})")
+    print(f"  TensorBoard  {connection.tensorboard}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

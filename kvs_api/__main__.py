@@ -1,0 +1,40 @@
+"""Start kvs_api: wiring only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import waitress
+
+from cerebro.errors import CerebroError
+from kvs_api.app import create_app
+from kvs_api.settings import Settings
+from kvs_api.store import Store
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # Blocked readers need no farewell: their clients try again, so the process may end at once.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    try:
+        settings = Settings.from_environment(os.environ)
+    except CerebroError as error:
+        sys.exit(f"kvs_api: {error}")
+    waitress.serve(
+        create_app(settings, Store(settings.redis_url)),
+        host=settings.host,
+        port=settings.port,
+        threads=settings.threads,
+        # Long polls hold a connection each; the default of 100 would starve a cluster of 50 workers.
+        connection_limit=2000,
+        channel_request_lookahead=0,
+        ident=None,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The HTTP face of the store: routes, authentication, errors. Every rule about state is in `kvs_api.store`.
+
+Answers that carry events are spliced from stored JSON instead of being parsed and dumped again: the log was validated
+when it was written.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
+
+from flask import Flask, Response, request
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from werkzeug.exceptions import HTTPException
+
+from cerebro import errors
+from cerebro.contract import SCHEMA_VERSION, api
+from cerebro.contract.base import Contract, Name
+from cerebro.contract.events import ClientEvent
+from cerebro.contract.records import CodeRecord, ExperimentRecord, WorkerRecord
+from kvs_api import keys
+from kvs_api.openapi import ROUTES, document
+from kvs_api.settings import Settings
+from kvs_api.store import Store
+
+Body = TypeVar("Body", bound=BaseModel)
+
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
+_CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
+_MAX_WAIT_S = 30.0
+
+_STATUS: dict[type[errors.CerebroError], int] = {
+    errors.BadRequestError: 400,
+    errors.UnauthorizedError: 401,
+    errors.NotFoundError: 404,
+    errors.ConflictError: 409,
+    errors.StoreUnavailableError: 503,
+}
+
+
+def create_app(settings: Settings, store: Store) -> Flask:
+    """The WSGI application; `store` is shared by all its threads."""
+    app = Flask("kvs_api", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    expected = f"Bearer {settings.token}".encode()
+
+    @app.before_request
+    def authenticate() -> Response | None:
+        if request.path == "/health":
+            return None
+        given = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, expected):
+            return _problem(
+                errors.UnauthorizedError(
+                    "wrong or missing bearer token: a local cluster keeps it in <home>/run/token; elsewhere set CEREBRO_TOKEN"
+                )
+            )
+        return None
+
+    @app.errorhandler(errors.CerebroError)
+    def on_error(error: errors.CerebroError) -> Response:
+        return _problem(error)
+
+    @app.errorhandler(ValidationError)
+    def on_invalid(error: ValidationError) -> Response:
+        found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        return _problem(errors.BadRequestError(f"{request.method} {request.path}: {found}"))
+
+    @app.errorhandler(HTTPException)
+    def on_http(error: HTTPException) -> Response:
+        answer = api.Problem(error="BadRequestError", message=f"{request.method} {request.path}: {error.description}")
+        return Response(answer.model_dump_json(), error.code or 500, mimetype="application/json")
+
+    for route, view in _views(store).items():
+        method, rule = route.split(" ", 1)
+        app.add_url_rule(rule, endpoint=route, view_func=view, methods=[method])
+    return app
+
+
+def _views(store: Store) -> dict[str, object]:  # noqa: PLR0915 - one entry per route, each a line or two
+    """A view per entry of `ROUTES`."""
+
+    def health() -> Response:
+        ok = store.ping()
+        answer = api.Health(
+            status="ok" if ok else "store-unavailable", schema_version=SCHEMA_VERSION, version=package_version()
+        )
+        return Response(answer.model_dump_json(), 200 if ok else 503, mimetype="application/json")
+
+    def openapi() -> Response:
+        return Response(document(package_version()), mimetype="application/json")
+
+    def lead() -> Response:
+        return _answer(store.lead(_body(api.LeaderRequest)))
+
+    def experiments() -> Response:
+        return _answer(api.ExperimentsAnswer(experiments=store.experiments()))
+
+    def create_experiment(name: str) -> Response:
+        record = _body(ExperimentRecord)
+        if record.name != name:
+            raise errors.BadRequestError(f"the path names {name!r}, the body {record.name!r}")
+        return _answer(store.create_experiment(record))
+
+    def experiment(name: str) -> Response:
+        return _answer(store.experiment(_name(name)))
+
+    def append(name: str) -> Response:
+        event = _CLIENT_EVENT.validate_json(request.get_data())
+        return _answer(api.AppendAnswer(seq=store.append(_name(name), event)))
+
+    def events(name: str) -> Response:
+        store.experiment(_name(name))
+        return _spliced("events", store.read(keys.log(name), *_cursor()))
+
+    def live(name: str) -> Response:
+        store.experiment(_name(name))
+        return _spliced("points", store.read(keys.live(name), *_cursor()))
+
+    def watch() -> Response:
+        found, cluster = store.watch(_body(api.WatchRequest))
+        logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
+        return _json(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
+
+    def decide(name: str) -> Response:
+        outcomes, found = store.decide(_name(name), _body(api.DecideRequest))
+        told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
+        return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
+
+    def queue() -> Response:
+        return _answer(api.QueueAnswer(runs=store.queue()))
+
+    def workers() -> Response:
+        return _answer(api.WorkersAnswer(workers=store.workers()))
+
+    def register(name: str) -> Response:
+        record = _body(WorkerRecord)
+        if record.worker != name:
+            raise errors.BadRequestError(f"the path names {name!r}, the body {record.worker!r}")
+        return _answer(store.register(record))
+
+    def report(name: str) -> Response:
+        return _answer(api.ReportAnswer.model_validate(store.report(_name(name), _body(api.ReportRequest))))
+
+    def inbox(name: str) -> Response:
+        return _spliced("items", store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor()))
+
+    def put_code(sha256: str) -> Response:
+        record = _body(CodeRecord)
+        if record.sha256 != sha256:
+            raise errors.BadRequestError(f"the path names {sha256}, the body {record.sha256}")
+        return _answer(store.put_code(record))
+
+    def code(sha256: str) -> Response:
+        return _answer(store.code(sha256))
+
+    def put_archive(sha256: str) -> Response:
+        store.put_archive(sha256, request.get_data())
+        return Response(status=204)
+
+    def archive(sha256: str) -> Response:
+        return Response(store.archive(sha256), mimetype="application/octet-stream")
+
+    local = locals()
+    return {key: local[route.view] for key, route in ROUTES.items()}
+
+
+def package_version() -> str:
+    """Version of the installed distribution."""
+    try:
+        return version("cerebro-platform")
+    except PackageNotFoundError:
+        return "0"
+
+
+def _body(model: type[Body]) -> Body:
+    return model.model_validate_json(request.get_data())
+
+
+def _name(name: str) -> str:
+    return _NAME.validate_python(name)
+
+
+def _cursor() -> tuple[int, float]:
+    try:
+        after, wait_s = int(request.args.get("after", "0")), float(request.args.get("wait_s", "0"))
+    except ValueError as cause:
+        raise errors.BadRequestError(f"after and wait_s must be numbers: {cause}") from cause
+    if not (after >= 0 and 0 <= wait_s <= _MAX_WAIT_S):
+        raise errors.BadRequestError(f"after must be at least 0 and wait_s between 0 and {_MAX_WAIT_S:g}")
+    return after, wait_s
+
+
+def _spliced(field: str, entries: Iterable[str]) -> Response:
+    return _json(f'{{"{field}":[{",".join(entries)}]}}')
+
+
+def _json(content: str) -> Response:
+    return Response(content, mimetype="application/json")
+
+
+def _answer(model: Contract) -> Response:
+    return _json(model.model_dump_json())
+
+
+def _problem(error: errors.CerebroError) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+    body = api.Problem(error=type(error).__name__, message=str(error))
+    return Response(body.model_dump_json(), status, mimetype="application/json")

@@ -1,0 +1,74 @@
+"""Every key in Redis. Nothing else in the project spells one.
+
+| key                      | type   | holds                                             | writers            | readers            | expiry |
+|--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
+| experiments              | zset   | experiment names by creation time                 | client             | all                | never  |
+| exp:E                    | string | ExperimentRecord, JSON                            | client, once       | all                | never  |
+| exp:E:log:seq            | string | counter of the log                                | steps.lua          | steps.lua          | never  |
+| exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON)   | steps.lua          | all                | never  |
+| exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
+| exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
+| exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until  | steps.lua          | steps.lua          | never  |
+| queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
+| workers                  | set    | worker names                                      | worker             | all                | never  |
+| worker:W                 | hash   | record (JSON), incarnation, reported, free, task  | worker             | all                | never  |
+| worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | at registration |
+| worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
+| cluster                  | stream | bells: a worker registered, a client asked        | steps.lua          | controller         | last 1,000 |
+| cluster:seq              | string | counter of the bells                              | steps.lua          | controller         | never  |
+| leader                   | hash   | holder, term, until (ms): the controller's lease  | controller         | steps.lua          | never  |
+| code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
+| archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
+"""
+
+from __future__ import annotations
+
+_PREFIX = "cerebro:1:"
+"""The digit is the schema version: another schema never reads these keys by accident."""
+
+EXPERIMENTS = f"{_PREFIX}experiments"
+QUEUE = f"{_PREFIX}queue"
+WORKERS = f"{_PREFIX}workers"
+CLUSTER = f"{_PREFIX}cluster"
+LEADER = f"{_PREFIX}leader"
+
+
+def experiment(name: str) -> str:
+    """Record of an experiment; the other keys of the experiment extend it."""
+    return f"{_PREFIX}exp:{name}"
+
+
+def log(name: str) -> str:
+    """Event log of an experiment."""
+    return f"{experiment(name)}:log"
+
+
+def live(name: str) -> str:
+    """Live points of an experiment."""
+    return f"{experiment(name)}:live"
+
+
+def task(name: str, key: str) -> str:
+    """Lease and state of a task of an experiment."""
+    return f"{experiment(name)}:task:{key}"
+
+
+def worker(name: str) -> str:
+    """Registration of a worker."""
+    return f"{_PREFIX}worker:{name}"
+
+
+def inbox(name: str) -> str:
+    """Inbox of a worker."""
+    return f"{worker(name)}:inbox"
+
+
+def code(sha256: str) -> str:
+    """Encoded user code."""
+    return f"{_PREFIX}code:{sha256}"
+
+
+def archive(sha256: str) -> str:
+    """Code archive."""
+    return f"{_PREFIX}archive:{sha256}"

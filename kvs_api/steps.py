@@ -1,0 +1,80 @@
+"""Typed steps as the tables that ``steps.lua`` takes: keys filled in, the event that tells of the step beside it.
+
+Pure. The event of a step is made here and nowhere else, so a change of state and its event cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    RunFinished,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from kvs_api import keys
+
+UNNUMBERED = {"seq", "time"}
+"""Fields of an event that the store gives."""
+
+
+def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
+    """A controller's step."""
+    if isinstance(step, api.Note):
+        table: dict[str, Any] = {"op": "note", "log": keys.log(experiment), "event": _json(step.event)}
+        if isinstance(step.event, RunFinished):
+            ended = {"run": step.event.run, "ended": f"{experiment}/{step.event.run}"}
+            table |= ended | {"queue": keys.QUEUE, "cluster": keys.CLUSTER}
+        return table
+    named = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
+    table = {
+        **named,
+        "op": step.op,
+        "key": keys.task(experiment, step.task),
+        "log": keys.log(experiment),
+        "inbox": keys.inbox(step.worker),
+        "entry": _entry(experiment, step),
+    }
+    if isinstance(step, api.Assign):
+        return table | {
+            "worker_key": keys.worker(step.worker),
+            "incarnation": step.incarnation,
+            "body": step.body.model_dump_json(),
+            "event": _json(TaskAssigned(**named)),
+        }
+    return table | {"force": step.force, "event": _json(TaskRevoked(**named, reason=step.reason))}
+
+
+def report(worker: str, step: api.Report) -> dict[str, Any]:
+    """A worker's step."""
+    table: dict[str, Any] = {
+        "op": step.op,
+        "key": keys.task(step.experiment, step.task),
+        "log": keys.log(step.experiment),
+        "attempt": step.attempt,
+    }
+    named: Any = {"task": step.task, "attempt": step.attempt, "worker": worker}
+    if isinstance(step, api.Start):
+        return table | {"event": _json(TaskStarted(**named)), "becomes": "running"}
+    if isinstance(step, api.Commit):
+        return table | {"event": _json(TaskCommitted(**named, result=step.result)), "becomes": "committed"}
+    if isinstance(step, api.Fail):
+        return table | {"event": _json(TaskFailed(**named, failure=step.failure)), "becomes": "failed"}
+    return table
+
+
+def _entry(experiment: str, step: api.Assign | api.Revoke) -> str:
+    return json.dumps(
+        {"experiment": experiment, "task": step.task, "attempt": step.attempt, "cancel": isinstance(step, api.Revoke)}
+    )
+
+
+def _json(event: BaseModel) -> str:
+    return event.model_dump_json(exclude=UNNUMBERED)

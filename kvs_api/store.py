@@ -1,0 +1,319 @@
+"""The store over Redis: translates typed requests into calls of ``steps.lua`` and plain reads.
+
+Owns the mapping between contract and keys. Knows nothing of HTTP. Safe for use by many threads; a blocking read holds
+one pooled connection. Redis runs with the append-only file on and ``appendfsync always``: what was answered is on disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any, TypeVar
+
+import redis
+from pydantic import BaseModel
+
+from cerebro import errors
+from cerebro.contract import api
+from cerebro.contract.events import ClientEvent, RunRequested
+from cerebro.contract.records import CodeRecord, ExperimentRecord, ExperimentSummary, WorkerRecord, WorkerStatus
+from kvs_api import keys, steps
+
+PAGE = 1000
+"""Most entries one read returns."""
+
+Model = TypeVar("Model", bound=BaseModel)
+_Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+class Store:
+    """All reads and changes of shared state.
+
+    Args:
+        url: Redis URL (``redis://`` or ``unix://``).
+    """
+
+    def __init__(self, url: str) -> None:
+        self._redis: redis.Redis = redis.Redis.from_url(url, socket_connect_timeout=5)
+        script = resources.files("kvs_api").joinpath("steps.lua").read_text()
+        self._steps = self._redis.register_script(script)
+
+    def ping(self) -> bool:
+        """Whether Redis answers and has loaded its file."""
+        try:
+            return bool(self._redis.ping())
+        except redis.RedisError:
+            return False
+
+    # --- experiments ---------------------------------------------------------------------------------------------------
+
+    def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
+        """Create, or return the same experiment; `ConflictError` when the name holds another one."""
+        with _translated():
+            seconds, micros = self._redis.time()
+            record = record.model_copy(update={"created": seconds + micros / 1e6})
+            key = keys.experiment(record.name)
+            if self._redis.set(key, record.model_dump_json(), nx=True):
+                self._redis.zadd(keys.EXPERIMENTS, {record.name: record.created})
+                return record
+            known = self.experiment(record.name)
+            # A crash between the two writes above would leave the experiment out of the list: write it again.
+            self._redis.zadd(keys.EXPERIMENTS, {known.name: known.created})
+        if (known.locators, known.archive) != (record.locators, record.archive):
+            what = "dataset locators" if known.locators != record.locators else "code archive"
+            raise errors.ConflictError(
+                f"experiment {record.name!r} exists already with another {what}: choose another name, or use "
+                f"Experiment.attach({record.name!r}) to go on with the existing one"
+            )
+        return known
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        """One experiment's record."""
+        return self._document(keys.experiment(name), ExperimentRecord, f"experiment {name!r}")
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        """All experiments, newest event first."""
+        with _translated():
+            names = [name.decode() for name in self._redis.zrange(keys.EXPERIMENTS, 0, -1)]
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.get(keys.experiment(name))
+                pipe.xrevrange(keys.log(name), count=1)
+            pipe.lrange(keys.QUEUE, 0, -1)
+            answers = pipe.execute()
+        runs = [entry.decode() for entry in answers.pop()]
+        summaries = []
+        for position, name in enumerate(names):
+            record = ExperimentRecord.model_validate_json(answers[2 * position])
+            newest = answers[2 * position + 1]
+            summaries.append(
+                ExperimentSummary(
+                    experiment=record,
+                    last_seq=_seq(newest[0][0]) if newest else 0,
+                    last_event=int(newest[0][1][b"t"]) / 1000 if newest else record.created,
+                    open_runs=tuple(run.split("/", 1)[1] for run in runs if run.startswith(f"{name}/")),
+                )
+            )
+        return tuple(sorted(summaries, key=lambda summary: -summary.last_event))
+
+    def append(self, experiment: str, event: ClientEvent) -> int:
+        """Append a client's event; see `KvsClient.append`."""
+        self.experiment(experiment)
+        content = event.model_dump_json(exclude=steps.UNNUMBERED)
+        call: dict[str, Any] = {
+            "call": "append",
+            "log": keys.log(experiment),
+            "runs": keys.log(experiment) + ":runs",
+            "queue": keys.QUEUE,
+            "cluster": keys.CLUSTER,
+            "event": content,
+        }
+        if isinstance(event, RunRequested):
+            call |= {
+                "run": event.run,
+                "entry": f"{experiment}/{event.run}",
+                "hash": hashlib.sha256(content.encode()).hexdigest(),
+            }
+        answer = self._run(call)
+        if "conflict" in answer:
+            raise errors.ConflictError(f"run {event.run!r} of experiment {experiment!r} was requested already")
+        return int(answer["seq"])
+
+    # --- logs ------------------------------------------------------------------------------------------------------------
+
+    def read(self, key: str, after: int, wait_s: float) -> Iterator[str]:
+        """JSON objects of a log or live stream after a cursor; `seq` and `time` are put in front of the stored rest."""
+        for _, entries in self._block({key: after}, wait_s):
+            yield from map(_numbered, entries)
+
+    def watch(self, request: api.WatchRequest) -> tuple[dict[str, list[str]], int]:
+        """Events per experiment as JSON objects, and the cluster's version."""
+        names = {keys.log(name).encode(): name for name in request.cursors}
+        cursors = {keys.log(name): after for name, after in request.cursors.items()}
+        cluster = request.cluster
+        events: dict[str, list[str]] = {}
+        for key, entries in self._block({**cursors, keys.CLUSTER: cluster}, request.wait_s):
+            if key in names:
+                events[names[key]] = [_numbered(entry) for entry in entries]
+            else:
+                cluster = _seq(entries[-1][0])
+        return events, cluster
+
+    def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, _Entries]]:
+        streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
+        with _translated():
+            # BLOCK 0 would mean for ever.
+            block = round(wait_s * 1000) or None
+            answer: Any = self._redis.xread(streams, count=PAGE, block=block)
+        pairs = answer.items() if isinstance(answer, dict) else answer
+        return [(key, entries) for key, entries in pairs or ()]
+
+    # --- controller --------------------------------------------------------------------------------------------------------
+
+    def lead(self, request: api.LeaderRequest) -> api.LeaderAnswer:
+        """Take or keep the leadership."""
+        call = {"call": "lead", "leader": keys.LEADER, "holder": request.holder, "ttl_ms": round(request.ttl_s * 1000)}
+        return api.LeaderAnswer.model_validate(self._run(call))
+
+    def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], Iterator[str]]:
+        """Apply the controller's steps; returns their outcomes and the log after the cursor."""
+        outcomes: list[dict[str, str]] = []
+        if request.steps:
+            changes = [steps.decision(experiment, step) for step in request.steps]
+            answer = self._run({"call": "decide", "leader": keys.LEADER, "term": request.term, "steps": changes})
+            if "stale" in answer:
+                raise errors.ConflictError(f"leadership term {request.term} has ended, term {answer['stale']} leads")
+            outcomes = answer["outcomes"]
+        return outcomes, self.read(keys.log(experiment), request.after, 0)
+
+    def queue(self) -> tuple[api.QueueEntry, ...]:
+        """Open runs, oldest first."""
+        with _translated():
+            entries = [entry.decode().split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
+        return tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries)
+
+    # --- workers -------------------------------------------------------------------------------------------------------------
+
+    def register(self, record: WorkerRecord) -> WorkerRecord:
+        """Register a worker's new incarnation."""
+        self._run(
+            {
+                "call": "register",
+                "workers": keys.WORKERS,
+                "name": record.worker,
+                "worker": keys.worker(record.worker),
+                "inbox": keys.inbox(record.worker),
+                "incarnation": record.incarnation,
+                "record": record.model_dump_json(),
+                "cluster": keys.CLUSTER,
+            }
+        )
+        return record
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """All registered workers, by name."""
+        with _translated():
+            seconds, micros = self._redis.time()
+            now = seconds + micros / 1e6
+            names = sorted(name.decode() for name in self._redis.smembers(keys.WORKERS))
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hgetall(keys.worker(name))
+            found = pipe.execute()
+        return tuple(
+            WorkerStatus(
+                record=WorkerRecord.model_validate_json(fields[b"record"]),
+                silent_s=max(0.0, now - int(fields[b"reported"]) / 1000),
+                checkpoint_free_bytes=int(fields[b"free"]) if fields[b"free"] else None,
+                running=fields[b"running"].decode() or None,
+            )
+            for fields in found
+        )
+
+    def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
+        """Apply a worker's steps, keep its live points and its heartbeat."""
+        live = [
+            {
+                "log": keys.live(experiment),
+                "key": keys.task(experiment, point.task),
+                "attempt": point.attempt,
+                "event": point.model_copy(update={"worker": worker}).model_dump_json(exclude=steps.UNNUMBERED),
+            }
+            for experiment, points in request.live.items()
+            for point in points
+        ]
+        return self._run(
+            {
+                "call": "report",
+                "worker": keys.worker(worker),
+                "incarnation": request.incarnation,
+                "lease_ms": round(request.lease_s * 1000),
+                "free": "" if request.checkpoint_free_bytes is None else str(request.checkpoint_free_bytes),
+                "running": request.running or "",
+                "steps": [steps.report(worker, step) for step in request.steps],
+                "live": live,
+            }
+        )
+
+    def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
+        """Inbox entries as JSON objects; none for an incarnation that was replaced."""
+        for _, entries in self._block({keys.inbox(worker): after}, wait_s):
+            with _translated():
+                if self._redis.hget(keys.worker(worker), "incarnation") != incarnation.encode():
+                    return
+            for identity, fields in entries:
+                body = fields[b"b"].decode() or "null"
+                yield f'{{"seq":{_seq(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
+
+    # --- code ------------------------------------------------------------------------------------------------------------------
+
+    def put_code(self, record: CodeRecord) -> CodeRecord:
+        """Store code under its hash."""
+        if hashlib.sha256(record.encoded.encode()).hexdigest() != record.sha256:
+            raise errors.BadRequestError(f"the encoded code's hash is not {record.sha256}")
+        with _translated():
+            self._redis.set(keys.code(record.sha256), record.model_dump_json(), nx=True)
+        return record
+
+    def code(self, sha256: str) -> CodeRecord:
+        """Code by hash."""
+        return self._document(keys.code(sha256), CodeRecord, f"user code {sha256[:12]}")
+
+    def put_archive(self, sha256: str, content: bytes) -> None:
+        """Store an archive's bytes under their hash."""
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise errors.BadRequestError(f"the archive's hash is not {sha256}")
+        with _translated():
+            self._redis.set(keys.archive(sha256), content, nx=True)
+
+    def archive(self, sha256: str) -> bytes:
+        """An archive's bytes."""
+        with _translated():
+            content: Any = self._redis.get(keys.archive(sha256))
+        if content is None:
+            raise errors.NotFoundError(f"no code archive {sha256[:12]} in the store")
+        return bytes(content)
+
+    # --- mechanism -----------------------------------------------------------------------------------------------------------
+
+    def _document(self, key: str, model: type[Model], what: str) -> Model:
+        with _translated():
+            content: Any = self._redis.get(key)
+        if content is None:
+            raise errors.NotFoundError(f"no {what} in the store")
+        return model.model_validate_json(content)
+
+    def _run(self, call: dict[str, Any]) -> dict[str, Any]:
+        with _translated():
+            answer: Any = self._steps(args=[json.dumps(call)])
+        parsed: dict[str, Any] = json.loads(answer)
+        if "outcomes" in parsed:
+            # Lua cannot tell an empty list from an empty table: cjson writes both as {}.
+            parsed["outcomes"] = parsed["outcomes"] or []
+        return parsed
+
+
+def _seq(identity: bytes) -> int:
+    return int(identity.split(b"-", 1)[0])
+
+
+def _numbered(entry: tuple[bytes, dict[bytes, bytes]]) -> str:
+    """The stored JSON object with its number and time; spliced, because parsing what we wrote would cost more."""
+    identity, fields = entry
+    return f'{{"seq":{_seq(identity)},"time":{int(fields[b"t"]) / 1000},{fields[b"e"].decode()[1:]}'
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Redis' errors as ours: all that a restart can mend is `StoreUnavailableError`."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as cause:
+        raise errors.StoreUnavailableError(f"Redis is away: {cause}") from cause
+    except redis.ResponseError as cause:
+        if str(cause).startswith(("MISCONF", "LOADING", "READONLY", "OOM")):
+            raise errors.StoreUnavailableError(f"Redis refuses to write: {cause}") from cause
+        raise

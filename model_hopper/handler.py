@@ -1,0 +1,169 @@
+"""The handler of tasks on models. Runs in a worker's child process; holds between tasks only what may be lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from cerebro.agent.context import Context
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    EtlTask,
+    EvaluateTask,
+    ModelTask,
+    PredictTask,
+    TaskBody,
+    TaskResult,
+    Timings,
+    TrainTask,
+)
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.mapped import MappedRows
+from cerebro.errors import SpecError
+from cerebro.spec import SubEpochSpec
+from cerebro.training import checkpoint as checkpoints
+from cerebro.training.checkpoint import State
+from cerebro.training.feed import Feed
+from cerebro.training.seeds import unit_seed
+from cerebro.training.unit import (
+    Trainee,
+    create,
+    default_device,
+    evaluate,
+    evaluating,
+    restore,
+    train_unit,
+)
+from model_hopper.predictions import write_predictions
+
+_EVALUATION_BATCH = 256
+"""Rows per batch where the hyper-parameters name no batch size."""
+
+
+class Handler:
+    """Does tasks on models, one at a time; keeps mapped partitions and a checkpoint loaded ahead."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._volumes = context, context.volumes
+        self._device = default_device()
+        self._mapped: dict[tuple[Path, ...], MappedRows] = {}
+        self._loader = ThreadPoolExecutor(1)
+        self._ahead: tuple[str, Future[State]] | None = None
+
+    def preload(self, body: TaskBody) -> None:
+        """Load the checkpoint of the next task while the present one trains."""
+        reference: CheckpointRef | None = getattr(body, "checkpoint", None)
+        if reference is not None and (self._ahead is None or self._ahead[0] != reference.name):
+            root = self._volumes.checkpoints
+            self._ahead = (
+                reference.name,
+                self._loader.submit(checkpoints.load, root, reference, self._device),
+            )
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Do one task.
+
+        Args:
+            attempt: part of the checkpoint's name, so that two attempts never write one file.
+        """
+        if isinstance(body, EtlTask):
+            raise SpecError("model_hopper does not preprocess data")
+        # The same number of threads on every worker: a sum that is split differently rounds differently.
+        torch.set_num_threads(self._context.cores)
+        spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        began = time.monotonic()
+        trainee = self._trainee(spec, body)
+        load_s = time.monotonic() - began
+        if isinstance(body, TrainTask):
+            return self._train(spec, body, attempt, trainee, load_s)
+        return self._evaluate(spec, body, trainee, load_s)
+
+    def _train(
+        self, spec: SubEpochSpec, body: TrainTask, attempt: int, trainee: Trainee, load_s: float
+    ) -> TaskResult:
+        began = time.monotonic()
+        size = body.hyperparams["batch_size"]
+        assert isinstance(size, int)
+        seed = unit_seed(body.seed, body.model, body.epoch, body.partition)
+        rows = self._rows(body.dataset, "train", (body.partition,))
+        feed = self._feed(PartitionLoader(rows, batch_size=size, seed=seed, device=self._device))
+        metrics = train_unit(
+            spec,
+            trainee,
+            feed,
+            body.hyperparams,
+            seed=body.seed,
+            model=body.model,
+            epoch=body.epoch,
+            partition=body.partition,
+        )
+        trained = time.monotonic()
+        if values := feed.values():
+            total = feed.num_rows
+            self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
+        reference = self._save(body, attempt, trainee)
+        timings = Timings(load_s=load_s, compute_s=trained - began, save_s=time.monotonic() - trained)
+        return TaskResult(rows=feed.num_rows, metrics=metrics, checkpoint=reference, timings=timings)
+
+    def _evaluate(
+        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, trainee: Trainee, load_s: float
+    ) -> TaskResult:
+        began = time.monotonic()
+        rows = self._rows(body.dataset, body.split, body.partitions)
+        given = body.hyperparams.get("batch_size")
+        size = given if isinstance(given, int) else _EVALUATION_BATCH
+        loader = PartitionLoader(
+            rows, batch_size=max(1, min(size, rows.num_rows)), seed=None, device=self._device
+        )
+        feed = self._feed(loader)
+        seed = unit_seed(body.seed, body.model, body.epoch, -1)
+        metrics: dict[str, float] = {}
+        if isinstance(body, EvaluateTask):
+            metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed)
+        else:
+            with evaluating(trainee, seed=seed):
+                returned = spec.predict(trainee.modules, trainee.checkpoint, feed, dict(body.hyperparams))
+                write_predictions(self._volumes.shared / body.output, loader.stored_ids(), returned)
+        return TaskResult(
+            rows=feed.num_rows,
+            metrics=metrics,
+            output=body.output if isinstance(body, PredictTask) else "",
+            timings=Timings(load_s=load_s, compute_s=time.monotonic() - began),
+        )
+
+    def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef:
+        root = self._volumes.checkpoints
+        folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
+        unit = f"u{body.unit:05d}-e{body.epoch:03d}-p{body.partition:04d}-a{attempt}"
+        reference = checkpoints.save(root, f"{folder.relative_to(root)}/{unit}.pt", trainee.state())
+        checkpoints.discard_others(folder, {Path(kept).name for kept in (*body.keep, reference.name)})
+        return reference
+
+    def _trainee(self, spec: SubEpochSpec, body: ModelTask) -> Trainee:
+        trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=self._device)
+        reference: CheckpointRef | None = getattr(body, "checkpoint", None)
+        if reference is not None:
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None and ahead[0] == reference.name:
+                state = ahead[1].result()
+            else:
+                state = checkpoints.load(self._volumes.checkpoints, reference, self._device)
+            restore(trainee, state)
+        return trainee
+
+    def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:
+        folders = tuple(self._volumes.partition(dataset, split, partition) for partition in partitions)
+        if folders not in self._mapped:
+            self._mapped[folders] = MappedRows.open(folders)
+        return self._mapped[folders]
+
+    def _feed(self, loader: PartitionLoader) -> Feed:
+        def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
+            self._context.listen()
+            self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
+
+        return Feed(loader, on_batch, self._context.is_progress_due)

@@ -1,0 +1,107 @@
+"""Unpacking is all or nothing, and safe to repeat."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tarfile
+import threading
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from cerebro.archive import extract, inspect, pack
+from cerebro.errors import ArchiveError, StorageFull
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> bytes:
+    source = tmp_path / "source"
+    (source / "package").mkdir(parents=True)
+    (source / "package" / "__init__.py").write_bytes(b"")
+    (source / "model.py").write_bytes(b"x = 1")
+    return pack(source)
+
+
+def test_extracting_again_does_nothing(content: bytes, tmp_path: Path) -> None:
+    """A complete folder is never redone, not even with other bytes at hand."""
+    extract(content, tmp_path / "volume" / "out")
+    before = (tmp_path / "volume" / "out" / "model.py").stat().st_mtime_ns
+    extract(content, tmp_path / "volume" / "out")
+    assert (tmp_path / "volume" / "out" / "model.py").stat().st_mtime_ns == before
+    assert [path.name for path in (tmp_path / "volume").iterdir()] == ["out"]
+
+
+def test_two_processes_at_once(content: bytes, tmp_path: Path) -> None:
+    """Both succeed, one folder appears."""
+    together = threading.Barrier(4)
+    problems: list[BaseException] = []
+
+    def unpack() -> None:
+        together.wait()
+        try:
+            extract(content, tmp_path / "volume" / "out")
+        except BaseException as problem:  # noqa: BLE001 - handed to the test's own thread
+            problems.append(problem)
+
+    threads = [threading.Thread(target=unpack) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert [path.name for path in (tmp_path / "volume").iterdir()] == ["out"]
+
+
+def test_full_disk_leaves_nothing(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room is a retryable error that names the archive and the place."""
+
+    def no_room(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(StorageFull, match=r"no room to unpack code\.zip to .*out"):
+        extract(content, tmp_path / "volume" / "out", name="code.zip")
+    assert list((tmp_path / "volume").iterdir()) == []
+
+
+def test_leftovers_of_a_killed_process_are_removed_later(content: bytes, tmp_path: Path) -> None:
+    """Old ones go; a young one may still be in use."""
+    old, young = tmp_path / ".out.unpacking-old", tmp_path / ".out.unpacking-young"
+    old.mkdir()
+    young.mkdir()
+    os.utime(old, (1, 1))
+    extract(content, tmp_path / "out")
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_late_refusal_leaves_nothing(tmp_path: Path) -> None:
+    """Members before the bad one do not stay."""
+    packed = BytesIO()
+    with zipfile.ZipFile(packed, "w") as opened:
+        opened.writestr("good.py", "1")
+        opened.writestr("../bad.py", "2")
+    with pytest.raises(ArchiveError):
+        extract(packed.getvalue(), tmp_path / "volume" / "out")
+    assert list((tmp_path / "volume").iterdir()) == []
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_tars_as_people_make_them(form: int, mode: str, tmp_path: Path) -> None:
+    """``tar -C folder .`` with folders, long names, accents and an odd owner is taken."""
+    source = tmp_path / "source"
+    long = "/".join(["a" * 60] * 3) if form != tarfile.USTAR_FORMAT else "a" * 60
+    for name in ("model.py", f"{long}/b.py", "caf\u00e9.txt"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(name.encode() * 100)
+    packed = BytesIO()
+    with tarfile.open(fileobj=packed, mode=mode, format=form) as opened:  # type: ignore[call-overload]
+        opened.add(source, ".")
+    extract(packed.getvalue(), tmp_path / "out")
+    assert (tmp_path / "out" / long / "b.py").read_bytes() == f"{long}/b.py".encode() * 100
+    assert (tmp_path / "out" / "caf\u00e9.txt").exists()
+    assert inspect(packed.getvalue()).kind == ("tar.gz" if mode == "w:gz" else "tar")

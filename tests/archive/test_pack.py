@@ -1,0 +1,154 @@
+"""What `cerebro.archive.pack` sends, and what it refuses to send."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.archive import Limits, extract, inspect, pack
+from cerebro.errors import ArchiveError
+
+_PART = st.text(st.characters(codec="ascii", categories=("Ll", "Nd")), min_size=1, max_size=8)
+_TREES = st.dictionaries(
+    st.lists(_PART, min_size=1, max_size=3).map("/".join), st.binary(max_size=300), min_size=1, max_size=8
+).filter(lambda tree: not any(other.startswith(name + "/") for name in tree for other in tree))
+
+
+def _write(tree: dict[str, bytes], root: Path) -> None:
+    for name, content in tree.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
+def _read(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+
+
+def _names(content: bytes) -> list[str]:
+    return [member.name for member in inspect(content).members]
+
+
+@given(tree=_TREES)
+def test_what_is_packed_is_what_is_unpacked(
+    tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Packing a folder, listing it and extracting it keeps every file's name and bytes."""
+    root = tmp_path_factory.mktemp("tree")
+    _write(tree, root / "in")
+    content = pack(root / "in")
+    extract(content, root / "out")
+    assert _read(root / "out") == tree
+    assert {member.name: member.size for member in inspect(content).members} == {
+        name: len(data) for name, data in tree.items()
+    }
+
+
+@given(tree=_TREES)
+def test_same_files_give_the_same_bytes(
+    tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Neither times nor the order of creation reach the archive."""
+    root = tmp_path_factory.mktemp("tree")
+    _write(tree, root / "one")
+    _write(dict(reversed(tree.items())), root / "two")
+    for path in (root / "two").rglob("*"):
+        os.utime(path, (1, 1))
+    assert pack(root / "one") == pack(root / "two")
+
+
+def test_caches_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:
+    """Only what a worker may need travels."""
+    tree = {
+        "model.py": b"1", "package/__init__.py": b"", "package/__pycache__/x.pyc": b"", ".git/config": b"",
+        ".env": b"SECRET=1", "env/pyvenv.cfg": b"", "env/lib/x.py": b"", "package/.cache/x": b"",
+    }  # fmt: skip
+    _write(tree, tmp_path)
+    assert _names(pack(tmp_path)) == ["model.py", "package/__init__.py"]
+
+
+def test_single_file_is_packed_under_its_name(tmp_path: Path) -> None:
+    """A module can be sent without a folder of its own."""
+    (tmp_path / "model.py").write_bytes(b"x = 1")
+    assert _names(pack(tmp_path / "model.py")) == ["model.py"]
+
+
+def test_executable_bit_survives(tmp_path: Path) -> None:
+    """A script can be run after unpacking; nothing else of a mode is kept."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "run.sh").write_bytes(b"true")
+    (tmp_path / "in" / "run.sh").chmod(0o700)
+    extract(pack(tmp_path / "in"), tmp_path / "out")
+    assert (tmp_path / "out" / "run.sh").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_archive_is_sent_as_it_is(suffix: str, tmp_path: Path) -> None:
+    """A file that is an archive already is checked, not packed again."""
+    (tmp_path / "model.py").write_bytes(b"x = 1")
+    packed = tmp_path / f"code{suffix}"
+    if suffix == ".zip":
+        with zipfile.ZipFile(packed, "w") as opened:
+            opened.write(tmp_path / "model.py", "model.py")
+    else:
+        with tarfile.open(packed, "w:gz") as tar:
+            tar.add(tmp_path / "model.py", "model.py")
+    assert pack(packed) == packed.read_bytes()
+
+
+def test_archive_given_as_code_is_checked(tmp_path: Path) -> None:
+    """An evil archive is refused before it is sent."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as opened:
+        opened.writestr("../evil.py", "x")
+    (tmp_path / "code.zip").write_bytes(packed.getvalue())
+    with pytest.raises(ArchiveError, match=r"code\.zip.*'\.\./evil\.py' climbs"):
+        pack(tmp_path / "code.zip")
+
+
+def test_link_is_named_not_followed(tmp_path: Path) -> None:
+    """A link could carry off a file from outside the folder."""
+    (tmp_path / "model.py").write_bytes(b"")
+    (tmp_path / "secrets").symlink_to("/etc/passwd")
+    with pytest.raises(ArchiveError, match="secrets is a link"):
+        pack(tmp_path)
+
+
+def test_too_much_data_names_the_largest_file(tmp_path: Path) -> None:
+    """The message points at what to move out of the folder."""
+    (tmp_path / "a.py").write_bytes(b"")
+    (tmp_path / "data.bin").write_bytes(bytes(2000))
+    with pytest.raises(ArchiveError, match=r"data\.bin.*locators"):
+        pack(tmp_path, limits=Limits(unpacked_bytes=1000))
+
+
+def test_too_many_files(tmp_path: Path) -> None:
+    """The count is bounded before anything is read."""
+    for index in range(4):
+        (tmp_path / f"{index}.py").write_bytes(b"")
+    with pytest.raises(ArchiveError, match="more than 3 files"):
+        pack(tmp_path, limits=Limits(members=3))
+
+
+def test_missing_path_and_empty_folder(tmp_path: Path) -> None:
+    """Both are told apart."""
+    with pytest.raises(ArchiveError, match="neither a folder nor a file"):
+        pack(tmp_path / "nowhere")
+    with pytest.raises(ArchiveError, match="holds no files"):
+        pack(tmp_path)
+
+
+def test_large_code_is_deflated(tmp_path: Path) -> None:
+    """Past a few MiB, size matters more than the same bytes under every zlib."""
+    (tmp_path / "table.csv").write_bytes(b"1,2,3\n" * 1_000_000)
+    listing = inspect(pack(tmp_path), limits=Limits(ratio=2000))
+    assert listing.unpacked_bytes == 6_000_000
+    assert listing.archive_bytes < 100_000

@@ -1,0 +1,185 @@
+"""The command line over a cluster of services that do nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from cerebro import cli, cli_status
+from cerebro.local import cluster
+from cerebro.local.home import find_running
+from tests.local.conftest import MakeCluster
+from tests.local.fakes import Fake, FakeCluster
+
+
+@pytest.fixture
+def fake(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """A cluster that ``cerebro up`` would start, at the home of the environment."""
+    found = make_cluster(
+        Fake(name="one", program="import signal; print('hello', flush=True); signal.pause()")
+    )
+    monkeypatch.setenv("CEREBRO_HOME", str(found.home.path))
+    monkeypatch.setattr(cli_status, "_PATIENCE_S", 0.0)
+    real = cluster.start
+    monkeypatch.setattr(cluster, "start", lambda *a, **k: real(*a, **{"supervisor": found.command} | k))
+    return found
+
+
+def test_up_prints_where_to_go(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The addresses, and where the token is; not the token itself."""
+    assert cli.main(["up", "--workers", "3"]) == 0
+    said = capsys.readouterr().out
+    info = fake.info()
+    assert info.workers == 3
+    assert info.tensorboard is not None
+    assert {info.dispatcher, info.tensorboard} <= set(said.split())
+    assert f"cat {fake.home.token_file}" in said
+    assert info.token() not in said
+
+
+def test_up_twice_is_harmless_and_down_ends_it(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second `up` joins, `down` ends, a second `down` says that there is nothing."""
+    assert cli.main(["up", "--no-tensorboard"]) == 0
+    first = fake.info()
+    assert first.tensorboard is None
+    assert cli.main(["up"]) == 0
+    assert fake.info() == first
+    assert cli.main(["down"]) == 0
+    assert find_running(fake.home) is None
+    assert cli.main(["down"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"The cluster at {fake.home.path} has ended.",
+        f"No cluster runs at {fake.home.path}.",
+    ]
+
+
+def test_status_shows_services_also_when_the_store_is_away(
+    fake: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Process, memory, uptime and restarts of each service; what the store knows is said to be unknown."""
+    fake.start()
+    fake.restarted("one", fake.kill("one"))
+    pid = fake.process("one").pid
+    assert cli.main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(rf"^  one +ready +{pid} +\d+ [kM]B +\d+ s +1$", said, re.MULTILINE)
+    assert re.search(r"^  supervisor +ready", said, re.MULTILINE)
+    assert "Workers and experiments are not known: kvs_api at" in said
+
+
+def test_status_without_a_cluster_is_one_clear_line(
+    fake: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An expected error is a line on stderr and exit status 1, no traceback."""
+    assert cli.main(["status"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        f"cerebro: no local cluster runs at {fake.home.path}: start one with `cerebro up`\n"
+    )
+
+
+def test_home_option_comes_before_the_environment(
+    fake: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command takes --home."""
+    fake.start()
+    assert cli.main(["status", "--home", str(tmp_path / "other")]) == 1
+    assert str(tmp_path / "other") in capsys.readouterr().err
+
+
+def test_logs_of_one_service_and_of_all(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """One log is printed as it is; several have a line with their name above."""
+    fake.start()
+    fake.wrote("one", "hello")
+    assert cli.main(["logs", "one", "-n", "1"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+    assert cli.main(["logs"]) == 0
+    said = capsys.readouterr().out
+    assert said.index(f"==> {fake.home.log('one')} <==") < said.index(
+        f"==> {fake.home.log('supervisor')} <=="
+    )
+
+
+def test_an_unknown_log_lists_the_known_ones(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path is no name: nothing outside the log folder can be shown."""
+    fake.start()
+    for name in ("two", "../run/token"):
+        assert cli.main(["logs", name]) == 1
+        assert "there are one, supervisor" in capsys.readouterr().err
+
+
+def test_logs_can_be_followed(fake: FakeCluster) -> None:
+    """With -f what is written later is shown as well, across restarts."""
+    fake.start()
+    fake.wrote("one", "hello")
+    command = [sys.executable, "-m", "cerebro.cli", "logs", "one", "-f", "-n", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "hello\n"
+        fake.kill("one")
+        assert follower.stdout.readline().startswith("--- started")
+        assert follower.stdout.readline() == "hello\n"
+        follower.kill()
+
+
+def test_a_reader_that_leaves_is_no_error(fake: FakeCluster) -> None:
+    """`cerebro logs | head -1` ends quietly."""
+    fake.start()
+    fake.home.log("big").write_text("line\n" * 200_000)
+    script = f"{sys.executable} -m cerebro.cli logs big -n 200000 | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "line\n", "")
+
+
+def test_foreground_refuses_a_second_cluster(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster in the foreground is meant to be one's own: joining another would surprise."""
+    fake.start()
+    assert cli.main(["up", "--foreground"]) == 1
+    assert "runs at" in capsys.readouterr().err
+
+
+def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experiment and the model are handed on; the trainer is loaded only then."""
+    calls: list[tuple[str, str | None]] = []
+    module = types.ModuleType("cerebro.training.replay")
+    module.main = lambda experiment, model: calls.append((experiment, model))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert cli.main(["replay", "digits", "--model", "m03"]) == 0
+    assert cli.main(["replay", "digits"]) == 0
+    assert calls == [("digits", "m03"), ("digits", None)]
+
+
+@pytest.mark.parametrize("arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["dance"]])
+def test_wrong_arguments_are_a_usage_message(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit status is 2, as of any command."""
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments)
+    assert capsys.readouterr().err.startswith("usage: cerebro")
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    """`cerebro --version` says what is installed."""
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"cerebro {cluster.version()}\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """The command line answers at once: what a command needs is imported when it runs."""
+    program = (
+        "import sys\nfrom cerebro import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
+        "print('\\n', *sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    names = set(loaded.stdout.splitlines()[-1].split())
+    assert not {"torch", "numpy", "pandas", "pyarrow", "urllib3", "cerebro.local.cluster"} & names

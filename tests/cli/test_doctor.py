@@ -1,0 +1,267 @@
+"""`cerebro doctor`: each thing a user can get wrong is found, and how to mend it is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cerebro import cli, doctor
+from cerebro.doctor import Case, Check, Verdict, cluster, installation, machine, settings
+from cerebro.local import ports, processes
+from cerebro.local.home import ClusterHome
+from tests.local.conftest import MakeCluster
+from tests.local.fakes import Fake
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Callable[..., Case]:
+    """Makes cases of a home that exists, without a cluster."""
+
+    def make(workers: int = 1, home: Path | None = None, **environment: str) -> Case:
+        place = ClusterHome(home or tmp_path / "home")
+        if home is None:
+            place.create()
+        return Case(home=place, environment=environment, workers=workers, info=None)
+
+    return make
+
+
+def test_a_good_machine_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Here, where the tests run, nothing fails; nothing is made where there was no home."""
+    home = tmp_path / "home"
+    assert cli.main(["doctor", "--home", str(home), "--workers", "1"]) == 0
+    said = capsys.readouterr().out
+    assert " 0 failed" in said
+    assert not home.exists()
+
+
+def test_a_failed_check_is_an_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One failed check is enough, and comes with a line that says how to mend it."""
+    monkeypatch.setattr(doctor, "CHECKS", (cluster.token,))
+    home = ClusterHome(tmp_path)
+    home.create()
+    home.token_file.chmod(0o644)
+    assert cli.main(["doctor", "--home", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"fail  token        other users can read {home.token_file}",
+        f"                   -> chmod 600 {home.token_file}",
+        "1 checks: 1 failed, 0 to look at.",
+    ]
+
+
+def test_a_check_that_breaks_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of a check is a finding of its own."""
+
+    def broken(case: Case) -> Check:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(doctor, "CHECKS", (broken, cluster.token))
+    found = list(doctor.examine(ClusterHome(tmp_path), {}))
+    assert [check.verdict for check in found] == [Verdict.FAIL, Verdict.OK]
+    assert found[0].message == "could not be checked: ZeroDivisionError: by zero"
+
+
+# --- what is installed --------------------------------------------------------------------------
+
+
+def test_missing_packages_are_named(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mend is the command that installs them into this very Python."""
+    monkeypatch.setattr(installation, "_PACKAGES", ("json", "no_such_package"))
+    found = installation.packages(case())
+    assert (found.verdict, "no_such_package" in found.message) == (Verdict.FAIL, True)
+    assert "-m pip install" in found.mend
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "driver", "verdict"),
+    [
+        ("", 0, "", Verdict.OK),
+        ("12.8", 0, "", Verdict.OK),
+        ("12.8", 2, "570.1", Verdict.OK),
+        ("", 0, "570.1", Verdict.WARN),
+        ("12.8", 0, "470.1", Verdict.FAIL),
+    ],
+)
+def test_torch_must_fit_the_driver(cuda: str, gpus: int, driver: str, verdict: Verdict) -> None:
+    """A GPU that torch cannot use is found before hours are spent on the processor."""
+    found = installation.judge_torch({"version": "2.13.0", "cuda": cuda, "gpus": gpus}, driver=driver)
+    assert found.verdict is verdict
+    assert bool(found.mend) is (verdict is not Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'Redis server v=7.2.4 sha=0'", "Redis 7.2.4"),
+        ("echo 'Redis server v=5.0.1 sha=0'", "is version 5.0.1"),
+        ("echo cannot open shared library >&2; exit 127", "does not run: cannot open shared library"),
+    ],
+)
+def test_the_database_is_tried(
+    case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    """A program of that name may be too old, or not run at all."""
+    program = tmp_path / "valkey-server"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert words in installation.database_server(case()).message
+
+
+# --- the machine --------------------------------------------------------------------------------
+
+
+def test_more_workers_than_cores_are_doubtful(case: Callable[..., Case]) -> None:
+    """The mend is the command with a number that fits."""
+    cores = len(os.sched_getaffinity(0))
+    assert machine.cores(case(workers=cores)).verdict is Verdict.OK
+    found = machine.cores(case(workers=cores + 1))
+    assert (found.verdict, f"--workers {cores}" in found.mend) == (Verdict.WARN, True)
+
+
+def test_more_workers_than_memory_are_doubtful(case: Callable[..., Case]) -> None:
+    """A worker holds a model, its optimizer and mapped data."""
+    assert machine.memory(case(workers=10**6)).verdict is Verdict.WARN
+
+
+def test_a_home_that_is_a_file_or_cannot_be_written_fails(case: Callable[..., Case], tmp_path: Path) -> None:
+    """The mend is another home."""
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/cerebro")):
+        found = machine.home_folder(case(home=home))
+        assert (found.verdict, "CEREBRO_HOME" in found.mend) == (Verdict.FAIL, True)
+
+
+@pytest.mark.parametrize(
+    ("free", "verdict"), [(10**11, Verdict.OK), (10**9, Verdict.WARN), (10**6, Verdict.FAIL)]
+)
+def test_a_full_disk_is_found(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
+) -> None:
+    """Checkpoints need room."""
+    usage = type("usage", (), {"free": free})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    assert machine.space(case()).verdict is verdict
+
+
+def test_the_clock_is_compared(case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the file system's, and with the present century."""
+    assert machine.clock(case()).verdict is Verdict.OK
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    assert machine.clock(case()).verdict is Verdict.WARN
+    monkeypatch.setattr("time.time", lambda: 1e6)
+    assert machine.clock(case()).verdict is Verdict.FAIL
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def test_another_server_is_pointed_out(case: Callable[..., Case]) -> None:
+    """CEREBRO_SERVER leads notebooks elsewhere; without a token it leads nowhere."""
+    assert settings.server(case()).verdict is Verdict.OK
+    assert settings.server(case(CEREBRO_SERVER="http://far")).verdict is Verdict.FAIL
+    assert settings.server(case(CEREBRO_SERVER="http://far", CEREBRO_TOKEN="t")).verdict is Verdict.WARN
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "a"}, "AWS_ACCESS_KEY_ID is set, AWS_SECRET_ACCESS_KEY is not"),
+        ({"AWS_SECRET_ACCESS_KEY": "a"}, "AWS_SECRET_ACCESS_KEY is set, AWS_ACCESS_KEY_ID is not"),
+        ({"AWS_ENDPOINT_URL": "localhost:9000"}, "does not begin with http://"),
+        ({"AWS_ENDPOINT_URL": "http://localhost:x"}, "is no address"),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}, "cannot be reached"),
+    ],
+)
+def test_object_store_settings_must_make_sense(
+    case: Callable[..., Case], environment: dict[str, str], words: str
+) -> None:
+    """Half a pair of keys, and an endpoint that is none or that nobody answers at."""
+    found = settings.object_store(case(**environment))
+    assert (found.verdict, words in found.message) == (Verdict.FAIL, True)
+
+
+def test_an_endpoint_that_answers_is_good(case: Callable[..., Case]) -> None:
+    """The endpoint is reached, not used."""
+    with socket.create_server((ports.HOST, 0)) as server:
+        endpoint = f"http://{ports.HOST}:{server.getsockname()[1]}"
+        assert settings.object_store(case(AWS_ENDPOINT_URL=endpoint)).verdict is Verdict.OK
+
+
+# --- the cluster --------------------------------------------------------------------------------
+
+
+def test_an_empty_token_is_found(case: Callable[..., Case]) -> None:
+    """It would let nobody in."""
+    made = case()
+    made.home.token_file.write_text("")
+    assert cluster.token(made).verdict is Verdict.FAIL
+
+
+def test_a_socket_folder_of_somebody_else_is_found(
+    case: Callable[..., Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link under the expected name is a trap."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = case(home=tmp_path / ("deep/" * 25))
+    made.home.socket.parent.symlink_to(tmp_path)
+    assert cluster.database_socket(made).verdict is Verdict.FAIL
+
+
+def test_leftovers_are_found(case: Callable[..., Case]) -> None:
+    """A process that still belongs to a cluster which does not run."""
+    made = case()
+    marked = os.environ | {processes.MARKER: str(made.home.path)}
+    with subprocess.Popen(["sleep", "600"], env=marked) as process:
+        found = cluster.leftovers(made)
+        process.kill()
+    assert (found.verdict, str(process.pid) in found.message) == (Verdict.WARN, True)
+    assert cluster.leftovers(made).verdict is Verdict.OK
+
+
+def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeCluster) -> None:
+    """A service that is not what it should be fails by its name; so does a taken-over setting."""
+    fake = make_cluster(Fake(name="dispatcher"), Fake(name="extra", required=False))
+    info = fake.start()
+    environment = {**os.environ, "AWS_REGION": "elsewhere"}
+    found = {check.name: check for check in doctor.examine(fake.home, environment)}
+    assert found["cluster"].verdict is Verdict.OK
+    assert (found["dispatcher"].verdict, found["dispatcher"].message.partition("), ")[2]) == (
+        Verdict.FAIL,
+        "but does not answer",
+    )
+    assert found["ports"].message.startswith(f"dispatcher {info.ports['dispatcher']}")
+    assert found["s3"].message.endswith("another AWS_REGION")
+
+
+def test_ports_that_were_taken_meanwhile_are_found(make_cluster: MakeCluster) -> None:
+    """A bookmark will lead to another program."""
+    fake = make_cluster(Fake(name="one"))
+    port = fake.start().ports["dispatcher"]
+    fake.stop()
+    made = Case(home=fake.home, environment={}, workers=1, info=None)
+    assert cluster.addresses(made).verdict is Verdict.OK
+    with socket.create_server((ports.HOST, port)):
+        found = cluster.addresses(made)
+    assert (found.verdict, str(port) in found.message) == (Verdict.WARN, True)
+
+
+def test_a_failed_start_is_remembered(make_cluster: MakeCluster) -> None:
+    """The reason is there to read after the terminal has scrolled away."""
+    fake = make_cluster(Fake(name="one"))
+    info = fake.start()
+    processes.send(info.supervisor, signal.SIGTERM)
+    processes.wait_gone(info.supervisor, 20.0)
+    import dataclasses
+
+    fake.home.write(dataclasses.replace(info, state="failed", problem="one ended"))
+    found = cluster.running(Case(home=fake.home, environment={}, workers=1, info=None))
+    assert (found.verdict, found.message) == (Verdict.WARN, "the last start failed: one ended")

@@ -1,0 +1,140 @@
+"""The local cluster as it is: all services, started, killed and ended through the command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import cleaning, cluster, ports, processes, readiness
+from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from tests.local.fakes import FakeCluster
+
+pytestmark = pytest.mark.slow
+
+SERVICES = ("redis", "kvs_api", "controller", "dispatcher", "worker-0", "worker-1", "tensorboard")
+BAR_BYTES = 400 * 2**20
+"""The idle local cluster, TensorBoard aside."""
+
+
+class RealCluster(FakeCluster):
+    """A home in which the command line starts a cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.environment = {
+            name: text for name, text in os.environ.items() if not name.startswith("CEREBRO_")
+        }
+
+    def command_line(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``cerebro`` for this home."""
+        command = [sys.executable, "-m", "cerebro.cli", *arguments, "--home", str(self.home.path)]
+        return subprocess.run(command, capture_output=True, text=True, env=self.environment, check=False)
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealCluster]:
+    shared_memory = set(Path("/dev/shm").iterdir())
+    found = RealCluster(tmp_path)
+    yield found
+    info = find_running(found.home)
+    found.command_line("down")
+    _check_nothing_is_left(found.home, info)
+    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+
+
+def _check_nothing_is_left(home: ClusterHome, info: ClusterInfo | None) -> None:
+    assert processes.marked(home.path) == ()
+    assert cleaning.leftovers(home) == ()
+    assert not home.socket.exists()
+    assert find_running(home) is None
+    for port in info.ports.values() if info else ():
+        with socket.socket() as client:
+            assert client.connect_ex((ports.HOST, port)) != 0
+
+
+def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
+    """Up, status, doctor, logs, down, each as a user types them, within the bar for memory."""
+    up = real.command_line("up")
+    assert (up.returncode, up.stderr) == (0, "")
+    real.eventually(lambda: real.service("tensorboard").state == "ready" or None, within_s=60)
+    status = real.command_line("status")
+    assert status.returncode == 0, status.stdout
+    assert all(name in status.stdout for name in (*SERVICES, "supervisor", "no experiments yet"))
+    doctor = real.command_line("doctor")
+    assert doctor.returncode == 0, doctor.stdout
+    assert real.command_line("logs", "kvs_api").returncode == 0
+    assert _resident_bytes(real.info()) <= BAR_BYTES
+    assert real.command_line("down").stdout == f"The cluster at {real.home.path} has ended.\n"
+
+
+def test_every_service_comes_back_after_a_kill(real: RealCluster) -> None:
+    """kill -9 of each service in turn: it is restarted, at its address, and the cluster is ready again."""
+    assert real.command_line("up").returncode == 0
+    before = real.info()
+    real.eventually(lambda: real.service("tensorboard").state == "ready" or None, within_s=60)
+    for name in SERVICES:
+        assert real.restarted(name, real.kill(name), within_s=60).restarts == 1
+    assert real.info().ports == before.ports
+    assert readiness.http(before.ports["kvs_api"], "/health")(0, 0.0)
+
+
+def test_all_services_come_back_after_being_killed_at_once(real: RealCluster) -> None:
+    """kill -9 of everything but the supervisor."""
+    assert real.command_line("up", "--no-tensorboard").returncode == 0
+    killed = {service.name: real.kill(service.name) for service in real.info().services}
+    for name, process in killed.items():
+        real.restarted(name, process, within_s=60)
+    assert real.command_line("status").returncode == 0
+
+
+def test_a_killed_supervisor_leaves_nothing_and_up_needs_no_cleaning(real: RealCluster) -> None:
+    """kill -9 of the supervisor ends all services; the next start has the same addresses and token."""
+    assert real.command_line("up", "--no-tensorboard").returncode == 0
+    before, token = real.info(), real.home.token()
+    services = [service.process for service in before.services if service.process]
+    processes.send(before.supervisor, signal.SIGKILL)
+    assert all(processes.wait_gone(process, 10.0) for process in services)
+    assert real.command_line("status").returncode == 1
+    assert real.command_line("up", "--no-tensorboard").returncode == 0
+    after = real.info()
+    assert (after.ports, after.token()) == ({**before.ports}, token)
+
+
+def test_ctrl_c_ends_a_cluster_in_the_foreground(real: RealCluster) -> None:
+    """The terminal gets the addresses, Ctrl-C ends all of it with status 0."""
+    command = [sys.executable, "-m", "cerebro.cli", "up", "--foreground", "--no-tensorboard"]
+    command += ["--home", str(real.home.path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=real.environment
+    ) as terminal:
+        assert terminal.stdout is not None
+        assert terminal.stdout.readline().startswith("Ready: web page http://127.0.0.1:")
+        info = real.info()
+        terminal.send_signal(signal.SIGINT)
+        assert terminal.wait(timeout=60) == 0
+    _check_nothing_is_left(real.home, info)
+
+
+def test_a_deep_home_works(tmp_path: Path) -> None:
+    """Where the database's socket does not fit, it lies elsewhere, and is removed from there."""
+    home = ClusterHome(tmp_path / ("deep/" * 25))
+    info = cluster.start(home.path, workers=1, tensorboard=False)
+    try:
+        assert info.socket.parent != home.run
+        assert info.socket.exists()
+    finally:
+        cluster.stop(home.path)
+    assert not info.socket.parent.exists()
+
+
+def _resident_bytes(info: ClusterInfo) -> int:
+    processes_of = {service.name: service.process.pid for service in info.services if service.process}
+    memory = processes.resident_bytes([*processes_of.values(), info.supervisor.pid])
+    return sum(memory.values()) - memory[processes_of["tensorboard"]]

@@ -1,0 +1,93 @@
+"""What `cerebro status` writes about workers, experiments, runs and models."""
+
+from __future__ import annotations
+
+from cerebro import cli_status, cli_text
+from cerebro.contract.events import FitPlan, FitRequest, RunRequested, RunStarted
+from cerebro.contract.records import (
+    ExperimentRecord,
+    ExperimentSummary,
+    Hyperparameters,
+    Locator,
+    Locators,
+    WorkerRecord,
+    WorkerStatus,
+)
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.state import ModelState
+from cerebro.state.experiment import ExperimentState, fold
+
+
+def test_workers_are_listed_by_name() -> None:
+    """How long each has been silent, what it holds and what it runs."""
+    lines = cli_status.worker_lines([_worker("worker-1", None), _worker("worker-0", "digits/fit-1.train")])
+    assert [line.split() for line in lines[1:]] == [
+        ["worker-0", "4", "s", "ago", "2", "8", "1", "0", "digits/fit-1.train"],
+        ["worker-1", "4", "s", "ago", "2", "8", "1", "0", "idle"],
+    ]
+    assert cli_status.worker_lines([]) == ["  no worker has registered yet"]
+
+
+def test_experiments_are_listed_with_their_open_runs() -> None:
+    """An experiment without open runs is idle; one without events has no last event."""
+    lines = cli_status.experiment_lines(
+        [_summary("digits", 7, ("fit-2",)), _summary("new", 0, ())], now=1060.0
+    )
+    assert [line.split() for line in lines[1:]] == [
+        ["digits", "running", "fit-2", "1", "min", "ago", "ada"],
+        ["new", "idle", "-", "ada"],
+    ]
+    assert cli_status.experiment_lines([], now=0.0) == ["  no experiments yet"]
+
+
+def test_an_experiment_shows_its_runs_and_models() -> None:
+    """Runs with their state and progress; models of the newest fit with why they failed."""
+    state = _state()
+    failed = state.runs["fit-1"].models["m01"]
+    failed.state, failed.failure = ModelState.FAILED, Failure(kind=FailureKind.USER_ERROR, message="no\nmore")
+    lines = cli_status.state_lines(state, now=160.0)
+    assert lines[0] == "Experiment digits"
+    assert lines[3].split() == ["fit-1", "running", "4/8", "1", "min"]
+    assert [line.split() for line in lines[-2:]] == [
+        ["m00", "active", "0/2", "-", "lr=0.1,", "batch_size=32"],
+        ["m01", "failed", "0/2", "-", "lr=0.2,", "batch_size=32", "no"],
+    ]
+
+
+def test_an_experiment_without_runs_says_so() -> None:
+    """Nothing is shown as if it were there."""
+    assert cli_status.state_lines(ExperimentState(name="digits"))[-1] == "  no runs yet"
+
+
+def test_numbers_are_rounded_for_people() -> None:
+    """Each in its largest unit."""
+    assert [cli_text.size(n) for n in (0, 999, 38e6, 1.25e9)] == ["0 B", "999 B", "38 MB", "1.2 GB"]
+    spans = [cli_text.duration(s) for s in (-1, 59, 60, 7200, 200_000)]
+    assert spans == ["0 s", "59 s", "1 min", "2 h", "2 days"]
+
+
+def _worker(name: str, running: str | None) -> WorkerStatus:
+    record = WorkerRecord(
+        worker=name, incarnation="a", weight=2, cores=8, gpus=("H200",), kinds=("train",), host="h", pid=1
+    )
+    return WorkerStatus(record=record, silent_s=4.2, running=running)
+
+
+def _summary(name: str, last_seq: int, open_runs: tuple[str, ...]) -> ExperimentSummary:
+    locators = Locators(train=Locator(metadata="train.csv"))
+    record = ExperimentRecord(name=name, locators=locators, author="ada")
+    return ExperimentSummary(experiment=record, last_seq=last_seq, last_event=1000.0, open_runs=open_runs)
+
+
+def _state() -> ExperimentState:
+    first: Hyperparameters = {"lr": 0.1, "batch_size": 32}
+    second: Hyperparameters = {"lr": 0.2, "batch_size": 32}
+    request = FitRequest(code="0" * 64, models=(first, second), epochs=2, metric="accuracy", mode="max")
+    plan = FitPlan(dataset="d", models={"m00": first, "m01": second}, partitions={0: 10, 1: 10})
+    return fold(
+        "digits",
+        [
+            RunRequested(seq=1, time=90.0, run="fit-1", request=request),
+            RunStarted(seq=2, time=100.0, run="fit-1", plan=plan),
+        ],
+    )

@@ -1,0 +1,258 @@
+"""The controller's core against simulated workers: the promises of model hopping, under everything that can go wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    FitPlan,
+    FitRequest,
+    RunStarted,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import DATASET, EXPERIMENT, Outage, Scenario, Simulation
+
+
+def request(models: int, epochs: int) -> FitRequest:
+    """A fit of as many models, ranked by loss."""
+    return FitRequest(
+        code="0" * 64,
+        models=tuple({"batch_size": 1, "n": n} for n in range(models)),
+        epochs=epochs,
+        metric="loss",
+        mode="min",
+    )
+
+
+def plan(models: int, partitions: int, *, validated: bool = False) -> RunStarted:
+    """The plan of that fit over as many partitions."""
+    return RunStarted(
+        run="fit-1",
+        plan=FitPlan(
+            dataset=DATASET,
+            models={f"m{n:02}": {"batch_size": 1} for n in range(models)},
+            partitions=dict.fromkeys(range(partitions), 1),
+            valid_partitions=(0,) if validated else (),
+        ),
+    )
+
+
+def simulate(
+    scenario: Scenario, *, models: int, partitions: int, epochs: int = 1, validated: bool = False
+) -> Simulation:
+    """A finished simulation."""
+    simulation = Simulation(scenario, request(models, epochs), plan(models, partitions, validated=validated))
+    simulation.run()
+    return simulation
+
+
+def own_partition(workers: int) -> dict[str, list[int]]:
+    """Each worker holds the partition of its number."""
+    return {f"worker-{n}": [n] for n in range(workers)}
+
+
+def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> None:
+    """Every model that was not given up visited every partition once per epoch."""
+    run = state.runs["fit-1"]
+    for model in run.models.values():
+        if model.state is ModelState.FAILED:
+            continue
+        assert model.state is ModelState.FINISHED
+        visited = Counter((visit.epoch, visit.partition) for visit in model.visits)
+        assert visited == {(e, p): 1 for e in range(1, epochs + 1) for p in range(partitions)}
+
+
+def assert_exclusive(simulation: Simulation) -> None:
+    """No worker runs two attempts at once, no model has two running units; each attempt is committed at most once."""
+    at_worker: dict[str, str] = {}
+    of_model: dict[str, str] = {}
+    committed: Counter[str] = Counter()
+    for event in simulation.log:
+        if isinstance(event, TaskStarted):
+            assert event.worker not in at_worker
+            at_worker[event.worker] = event.task
+            if TaskKey.parse(event.task).kind == "train":
+                assert (model := TaskKey.parse(event.task).model or "") not in of_model
+                of_model[model] = event.task
+        elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
+            if at_worker.get(event.worker) == event.task:
+                del at_worker[event.worker]
+            model = TaskKey.parse(event.task).model or ""
+            if of_model.get(model) == event.task:
+                del of_model[model]
+            if isinstance(event, TaskCommitted):
+                committed[event.task] += 1
+    assert set(committed.values()) <= {1}
+
+
+shapes = st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
+
+
+@settings(deadline=None, max_examples=60)
+@given(shape=shapes, times=st.randoms(use_true_random=False), validated=st.booleans())
+def test_every_model_visits_every_partition_once_per_epoch(shape, times, validated) -> None:  # type: ignore[no-untyped-def]
+    """Completeness, isolation and exclusive access hold for any grid, any workers, any unit times."""
+    models, workers, epochs = shape
+    scenario = Scenario(
+        holdings=own_partition(workers), unit_time=lambda body, worker: times.uniform(0.1, 5.0)
+    )
+    simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs, validated=validated)
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["fit-1"].state is RunState.FINISHED
+    assert_complete(state, epochs=epochs, partitions=workers)
+    assert_exclusive(simulation)
+    if validated:
+        assert all(len(model.validations) == epochs for model in state.runs["fit-1"].models.values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shape=shapes,
+    outages=st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)), max_size=4, unique_by=lambda o: o[0]
+    ),
+)
+def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  # type: ignore[no-untyped-def]
+    """A worker lost in the middle of a unit costs that unit's time only; every invariant holds throughout."""
+    models, workers, epochs = shape
+    scenario = Scenario(
+        holdings=own_partition(workers),
+        unit_time=lambda body, worker: 3.0,
+        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
+    )
+    simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs)
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["fit-1"].state is RunState.FINISHED
+    assert_complete(state, epochs=epochs, partitions=workers)
+    assert_exclusive(simulation)
+
+
+def test_a_replica_takes_over_while_its_holder_is_away() -> None:
+    """With two holders of each partition the loss of one stops nobody (paper, sections 5.5 and 5.6)."""
+    scenario = Scenario(
+        holdings={"worker-0": [0, 1], "worker-1": [0, 1]},
+        outages=[Outage(worker="worker-1", start=0.5, length=1e6)],
+        lease_s=2.0,
+    )
+    simulation = simulate(scenario, models=3, partitions=2)
+    assert simulation.now < 60  # noqa: PLR2004 - 6 units of a second on one worker, and a lease
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+
+
+def test_a_failing_model_fails_alone() -> None:
+    """An error in user code ends its model at the first attempt and no other."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        bad = getattr(body, "model", "") == "m01"
+        return Failure(kind=FailureKind.USER_ERROR, message="boom") if bad else None
+
+    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=3, partitions=2)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    assert {m.id: m.state for m in run.models.values()} == {
+        "m00": ModelState.FINISHED,
+        "m01": ModelState.FAILED,
+        "m02": ModelState.FINISHED,
+    }
+    assert sum(isinstance(e, TaskFailed) for e in simulation.log) == 1
+
+
+def test_a_run_whose_models_all_fail_has_failed() -> None:
+    """The run says so, and why."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
+        return Failure(kind=FailureKind.NON_FINITE, message="loss became nan")
+
+    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=2, partitions=2)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    assert run.state is RunState.FAILED
+    assert "loss became nan" in run.error
+
+
+@pytest.mark.parametrize(("crashes", "survives"), [(2, True), (3, False)])
+def test_a_crashing_unit_gets_three_attempts(crashes: int, survives: bool) -> None:
+    """A process that dies is tried again; one that always dies is given up."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if getattr(body, "model", "") == "m00" and getattr(body, "unit", 0) == 1 and attempt <= crashes:
+            return Failure(kind=FailureKind.CRASH, message="killed")
+        return None
+
+    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=2, partitions=2)
+    model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
+    assert (model.state is ModelState.FINISHED) == survives
+
+
+def test_a_corrupt_checkpoint_has_the_unit_before_done_again() -> None:
+    """The next unit finds the damage; the unit that wrote the file is committed anew under another attempt."""
+    told: list[int] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if getattr(body, "model", "") == "m00" and getattr(body, "unit", 0) == 2 and not told:  # noqa: PLR2004
+            told.append(attempt)
+            return Failure(kind=FailureKind.CHECKPOINT, message="checksum")
+        return None
+
+    scenario = Scenario(holdings=own_partition(3), outcome=outcome)
+    simulation = simulate(scenario, models=2, partitions=3)
+    model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
+    assert model.state is ModelState.FINISHED
+    assert [visit.attempt for visit in model.visits] == [1, 2, 1] or 2 in {v.attempt for v in model.visits}  # noqa: PLR2004
+    assert Counter(visit.partition for visit in model.visits) == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_full_volume_pauses_the_run_until_there_is_room() -> None:
+    """The run says why it pauses, and goes on by itself."""
+    told: list[int] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if not told:
+            told.append(attempt)
+            return Failure(kind=FailureKind.STORAGE_FULL, message="no room", needs_bytes=1000)
+        return None
+
+    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=2, partitions=2)
+    types = [event.type for event in simulation.log]
+    assert types.index("RunPaused") < types.index("RunResumed")
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+
+
+def test_queued_units_never_keep_an_idle_worker_waiting() -> None:
+    """With as many models as workers plus one, prefetching must not cost makespan against not prefetching."""
+    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 1.0 if w == "worker-0" else 2.0)
+    simulation = simulate(scenario, models=3, partitions=2, epochs=4)
+    # The slow worker needs 3 models x 4 epochs x 2 s; it must never be left without work for long.
+    assert simulation.now <= 3 * 4 * 2 + 4
+
+
+def test_the_controller_may_die_before_or_after_any_write() -> None:
+    """Sweep: for each write of a small run, crash there; the run ends, complete, each unit committed once."""
+    holdings = own_partition(2)
+    undisturbed = simulate(Scenario(holdings=holdings), models=3, partitions=2, epochs=2, validated=True)
+    assert undisturbed.writes > 10  # noqa: PLR2004 - else the sweep would show little
+    for write in range(undisturbed.writes + 1):
+        scenario = Scenario(holdings=holdings, crash_before=frozenset({write}))
+        simulation = simulate(scenario, models=3, partitions=2, epochs=2, validated=True)
+        state = fold(EXPERIMENT, simulation.log)
+        assert state.runs["fit-1"].state is RunState.FINISHED, f"crash at write {write}"
+        assert_complete(state, epochs=2, partitions=2)
+        assert_exclusive(simulation)
+
+
+def test_the_same_scenario_gives_the_same_log() -> None:
+    """The core has no hidden source of chance: a run can be repeated to the event."""
+    first = simulate(Scenario(holdings=own_partition(3)), models=4, partitions=3)
+    second = simulate(Scenario(holdings=own_partition(3)), models=4, partitions=3)
+    assert first.log == second.log
+    assert any(isinstance(event, TaskAssigned) for event in first.log)

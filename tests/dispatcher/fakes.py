@@ -1,0 +1,164 @@
+"""Doubles at the dispatcher's seam: a store in memory, event logs told as stories, a browser without a
+browser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from cerebro.contract import api
+from cerebro.contract.events import Event
+from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
+from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
+from dispatcher.app import create_app
+from dispatcher.settings import Settings
+from tests.dispatcher.stories import NOW, Story
+
+TOKEN = "a-long-token-of-this-cluster"
+
+
+def settings(**changes: object) -> Settings:
+    """Settings of a dispatcher on a laptop."""
+    values: dict[str, object] = {
+        "host": "127.0.0.1",
+        "port": 7080,
+        "server": "http://127.0.0.1:7070",
+        "token": TOKEN,
+        "link_tensorboard": "http://127.0.0.1:6006",
+    }
+    return Settings(**(values | changes))  # type: ignore[arg-type]
+
+
+@dataclass(kw_only=True)
+class FakeStore:
+    """The store's rules that pages depend on, in memory. `is_away` makes every call fail as an outage
+    does."""
+
+    records: dict[str, ExperimentRecord] = field(default_factory=dict)
+    logs: dict[str, list[Event]] = field(default_factory=dict)
+    archives: dict[str, bytes] = field(default_factory=dict)
+    statuses: list[WorkerStatus] = field(default_factory=list)
+    is_away: bool = False
+    problem: Exception | None = None
+    calls: list[str] = field(default_factory=list)
+
+    def add(self, story: Story) -> None:
+        """Hold an experiment with its log."""
+        self.records[story.record.name] = story.record
+        self.logs[story.record.name] = story.events
+
+    def _called(self, call: str) -> None:
+        self.calls.append(call)
+        if self.is_away:
+            raise StoreUnavailableError("kvs_api at http://127.0.0.1:7070 did not answer for 3 s")
+        if self.problem:
+            raise self.problem
+
+    def health(self) -> api.Health:
+        self._called("health")
+        return api.Health(status="ok", schema_version=1, version="0")
+
+    def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
+        self._called("create_experiment")
+        known = self.records.setdefault(record.name, record.model_copy(update={"created": NOW}))
+        if (known.locators, known.archive) != (record.locators, record.archive):
+            raise ConflictError(f"experiment {record.name!r} exists already with other locators")
+        return known
+
+    def experiment(self, name: str) -> ExperimentRecord:
+        self._called("experiment")
+        if name not in self.records:
+            raise NotFoundError(f"no experiment {name!r}")
+        return self.records[name]
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        self._called("experiments")
+        return tuple(
+            ExperimentSummary(
+                experiment=record,
+                last_seq=len(self.logs.get(name, [])),
+                last_event=record.created,
+                open_runs=(),
+            )
+            for name, record in self.records.items()
+        )
+
+    def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+        self._called("events")
+        return tuple(self.logs.get(experiment, [])[after : after + 1000])
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        self._called("workers")
+        return tuple(self.statuses)
+
+    def put_archive(self, sha256: str, content: bytes) -> None:
+        self._called("put_archive")
+        self.archives[sha256] = content
+
+    def archive(self, sha256: str) -> bytes:
+        self._called("archive")
+        if sha256 not in self.archives:
+            raise NotFoundError(f"no archive {sha256}")
+        return self.archives[sha256]
+
+
+class Clock:
+    """Time that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Browser:
+    """A Flask test client that asks for HTML and carries form tokens, as a browser does."""
+
+    def __init__(self, app: Flask, host: str = "127.0.0.1:7080") -> None:
+        self.client: FlaskClient = app.test_client()
+        self._where = {"base_url": f"http://{host}", "headers": {"Accept": "text/html,*/*"}}
+
+    def get(self, path: str) -> TestResponse:
+        return self.client.get(path, buffered=True, **self._where)
+
+    def post(self, path: str, fields: dict[str, object], *, form: str | None = None) -> TestResponse:
+        """Open `form` (default: `path`), take its token, send the fields."""
+        page = self.get(form or path).text
+        found = re.search(r'name="csrf" value="([^"]+)"', page)
+        return self.send(path, {"csrf": found[1] if found else "", **fields})
+
+    def send(self, path: str, fields: dict[str, object]) -> TestResponse:
+        """Send exactly these fields."""
+        return self.client.post(path, data=fields, content_type="multipart/form-data", **self._where)
+
+    def sign_in(self) -> Browser:
+        answer = self.post("/sign-in", {"token": TOKEN})
+        assert answer.status_code == 303
+        return self
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """An app over a fake store, with clocks to turn."""
+
+    store: FakeStore = field(default_factory=FakeStore)
+    clock: Clock = field(default_factory=Clock)
+    monotonic: Clock = field(default_factory=Clock)
+    settings: Settings = field(default_factory=settings)
+
+    def __post_init__(self) -> None:
+        self.app = create_app(self.settings, self.store, clock=self.clock, monotonic=self.monotonic)
+        self.app.testing = False
+
+    def browser(self) -> Browser:
+        """Not signed in."""
+        return Browser(self.app)
+
+    def signed_in(self) -> Browser:
+        """Signed in."""
+        return self.browser().sign_in()

@@ -1,0 +1,167 @@
+"""Event logs told as stories: experiments as the dispatcher's tests meet them, each event checked by the
+real fold."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import (
+    EtlPlan,
+    EtlRequest,
+    EvaluatePlan,
+    EvaluateRequest,
+    Event,
+    FitPlan,
+    FitRequest,
+    PartitionPlan,
+    RunFinished,
+    RunPaused,
+    RunRequested,
+    RunStarted,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskStarted,
+    WorkerJoined,
+    WorkerLost,
+)
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
+from cerebro.state import ExperimentState, RunState
+
+CODE = "0" * 64
+NOW = 1_800_000_000.0
+
+
+def record(name: str, **changes: object) -> ExperimentRecord:
+    """An experiment with a training split."""
+    values: dict[str, object] = {
+        "name": name,
+        "locators": Locators(train=Locator(metadata="/data/train.csv", objects="/data/images")),
+        "author": "ada",
+        "created": NOW - 600,
+    }
+    return ExperimentRecord.model_validate(values | changes)
+
+
+class Story:
+    """An experiment's event log, one call per chapter; every event is checked by the real fold."""
+
+    def __init__(self, name: str, *, began: float = NOW - 300, **changes: object) -> None:
+        self.record = record(name, created=began, **changes)
+        self.state = ExperimentState(name=name)
+        self.events: list[Event] = []
+        self.time = began
+
+    def tell(self, event: Event, takes_s: float = 1.0) -> None:
+        """Append one event, `takes_s` after the one before."""
+        self.time += takes_s
+        told = event.model_copy(update={"seq": len(self.events) + 1, "time": self.time})
+        self.state.apply(told)
+        self.events.append(told)
+
+    def workers_join(self, number: int = 2) -> None:
+        for index in range(number):
+            kinds = ("etl", "train", "valid", "test", "predict")
+            self.tell(WorkerJoined(worker=f"worker-{index}", incarnation="a", weight=1, kinds=kinds), 0.1)
+
+    def etl(self, rows: int = 898, failed: int = 0) -> None:
+        """A finished preprocessing of two training partitions."""
+        parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=rows) for p in range(2))
+        self.tell(
+            RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada")
+        )
+        self.tell(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts})))
+        for part in parts:
+            key = f"etl-1/etl/train/p{part.partition}"
+            self.run_task(key, part.worker, TaskResult(rows=rows - failed, rows_failed=failed))
+        self.tell(RunFinished(run="etl-1", outcome="finished"))
+
+    def fit(self, models: int = 8, epochs: int = 3, run: str = "fit-1") -> None:
+        """A fit that was planned; nothing of it is done."""
+        rates = tuple(
+            {"learning_rate": 0.1 / 2**i, "layers": 1 + i % 2, "batch_size": 32} for i in range(models)
+        )
+        request = FitRequest(code=CODE, models=rates, epochs=epochs, metric="accuracy", mode="max")
+        self.tell(RunRequested(run=run, request=request, author="ada"))
+        plan = FitPlan(
+            dataset="d1",
+            models={f"m{i:02}": rate for i, rate in enumerate(rates)},
+            partitions={0: 898, 1: 898},
+        )
+        self.tell(RunStarted(run=run, plan=plan))
+
+    def train(self, model: str, epoch: int, run: str = "fit-1") -> None:
+        """One epoch of one model, over both partitions."""
+        for partition in range(2):
+            value = 0.9 + 0.02 * epoch - 0.003 * int(model[1:]) + 0.001 * partition
+            result = TaskResult(
+                rows=898,
+                metrics={"accuracy": value, "loss": 1 - value},
+                checkpoint=CheckpointRef(name=f"{model}/e{epoch}p{partition}", checksum="0" * 16, size=1),
+            )
+            self.run_task(f"{run}/train/{model}/e{epoch}/p{partition}", f"worker-{partition}", result)
+
+    def run_task(self, key: str, worker: str, result: TaskResult | None) -> None:
+        """Assign, start and, with a result, commit."""
+        attempt = next((r.tasks[key].attempt for r in self.state.runs.values() if key in r.tasks), 0) + 1
+        self.tell(TaskAssigned(task=key, attempt=attempt, worker=worker), 0.1)
+        self.tell(TaskStarted(task=key, attempt=attempt, worker=worker), 0.1)
+        if result is not None:
+            self.tell(TaskCommitted(task=key, attempt=attempt, worker=worker, result=result), 2.0)
+
+    def fail(self, key: str, worker: str, message: str, traceback: str = "") -> None:
+        """A task whose user code raises."""
+        self.run_task(key, worker, None)
+        failure = Failure(kind=FailureKind.USER_ERROR, message=message, traceback=traceback)
+        self.tell(TaskFailed(task=key, attempt=1, worker=worker, failure=failure))
+
+    def pause(self, reason: str, run: str = "fit-1") -> None:
+        self.tell(RunPaused(run=run, reason=reason, needs_bytes=1))
+
+    def lose(self, worker: str) -> None:
+        self.tell(WorkerLost(worker=worker, incarnation="a", reason="silent for 15 s"))
+
+    def finish(self, run: str = "fit-1", error: str = "") -> None:
+        outcome = "failed" if error else "finished"
+        self.tell(RunFinished.model_validate({"run": run, "outcome": outcome, "error": error}))
+
+    def test(self, model: str = "m00") -> None:
+        """A finished test of one model over two partitions of different sizes."""
+        self.tell(RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")))
+        plan = EvaluatePlan(
+            kind="test", dataset="d1", fit="fit-1", models={model: 1}, partitions={0: 300, 1: 100}
+        )
+        self.tell(RunStarted(run="test-1", plan=plan))
+        for partition, (rows, value) in enumerate(((300, 1.0), (100, 0.9))):
+            result = TaskResult(rows=rows, metrics={"accuracy": value})
+            self.run_task(f"test-1/test/{model}/p{partition}", f"worker-{partition}", result)
+        self.finish("test-1")
+
+    @property
+    def is_open(self) -> bool:
+        return any(run.state is RunState.RUNNING for run in self.state.runs.values())
+
+
+def status(worker: str, *, silent_s: float = 0.4, running: str | None = None) -> WorkerStatus:
+    """A registered worker's latest report."""
+    known = WorkerRecord(worker=worker, incarnation="a", weight=1, cores=1, kinds=("train",))
+    return WorkerStatus(record=known, silent_s=silent_s, running=running)
+
+
+def running_story(name: str = "digits", **changes: object) -> Story:
+    """Preprocessed, and in the middle of a fit of eight models with one failure."""
+    story = Story(name, began=NOW - 120, **changes)
+    story.workers_join()
+    story.etl()
+    story.fit()
+    for model in ("m00", "m01", "m02", "m03"):
+        story.train(model, 1)
+    story.train("m00", 2)
+    story.fail(
+        "fit-1/train/m07/e1/p0",
+        "worker-0",
+        "ValueError: shapes differ",
+        "Traceback\n  ValueError: shapes differ",
+    )
+    story.run_task("fit-1/train/m04/e1/p1", "worker-1", None)
+    story.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
+    return story

@@ -1,0 +1,244 @@
+"""Nobody gets in, and nothing is changed, without the token; whatever the route."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from werkzeug.routing import Rule
+
+from dispatcher.guard import local_path
+from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
+from tests.dispatcher.stories import running_story
+
+OPEN = {"health", "sign_in", "static"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+LOCAL = "http://127.0.0.1:7080"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.store.add(running_story())
+    return bench
+
+
+def routes(bench: Bench) -> list[tuple[str, str]]:
+    """Every method and path of the app that is not open."""
+    rules: list[Rule] = [rule for rule in bench.app.url_map.iter_rules() if rule.endpoint not in OPEN]
+    return [
+        (method, rule.rule.replace("<name:name>", "digits"))
+        for rule in rules
+        for method in rule.methods or ()
+    ]
+
+
+def test_every_route_is_known_here(bench: Bench) -> None:
+    """A new route must be thought of: this list is the whole surface."""
+    assert {path for _, path in routes(bench)} == {
+        "/", "/sign-out", "/start", "/experiments", "/experiments/digits", "/experiments/digits/code",
+        "/fragments/experiments", "/fragments/experiments/digits",
+    }  # fmt: skip
+
+
+def test_programs_without_the_token_get_401(bench: Bench) -> None:
+    """Every route, every method, also routes that do not exist; and the store is not asked."""
+    for method, path in [*routes(bench), ("GET", "/nowhere"), ("DELETE", "/start")]:
+        answer = bench.app.test_client().open(path, method=method, base_url=LOCAL)
+        assert answer.status_code == 401, (method, path)
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert bench.store.calls == []
+
+
+def test_browsers_without_a_session_are_led_to_the_sign_in(bench: Bench) -> None:
+    """And come back to where they wanted to go."""
+    answer = bench.browser().get("/experiments?q=dig")
+    assert answer.status_code == 303
+    assert answer.headers["Location"] == "/sign-in?next=/experiments%3Fq%3Ddig"
+
+
+def test_form_of_a_signed_out_browser_is_refused_with_a_way_back(bench: Bench) -> None:
+    """A redirect would lose what was typed; the page says how to send it again."""
+    answer = bench.browser().send("/start", {"name": "x"})
+    assert answer.status_code == 401
+    assert "Sign in in a new tab" in answer.text
+
+
+def test_bearer_token_opens_every_route(bench: Bench) -> None:
+    """Programs send the token; they need no form token, since no browser sends this header by itself."""
+    client = bench.app.test_client()
+    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
+    fields = {"name": "new", "train_metadata": "/data/train.csv"}
+    assert client.post("/start", data=fields, headers=BEARER, base_url=LOCAL).status_code == 303
+    assert "new" in bench.store.records
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer wrong", "Bearer", "Basic " + TOKEN, TOKEN, "Bearer \u00e9", f"Bearer {TOKEN}x"]
+)
+def test_wrong_bearer_token(bench: Bench, header: str) -> None:
+    """A wrong header is refused, also beside a good session."""
+    client = bench.signed_in().client
+    answer = client.get("/experiments", headers={"Authorization": header}, base_url=LOCAL)
+    assert answer.status_code == 401
+
+
+def test_guessing_by_header_is_slowed_down(bench: Bench) -> None:
+    """After some wrong headers even the right one has to wait; sessions do not."""
+    browser = bench.signed_in()
+    client = bench.app.test_client()
+    for _ in range(5):
+        client.get("/experiments", headers={"Authorization": "Bearer no"}, base_url=LOCAL)
+    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 429
+    assert browser.get("/experiments").status_code == 200
+    bench.monotonic.now += 61
+    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/start", "/sign-out"])
+@pytest.mark.parametrize("token", ["", "guessed"])
+def test_form_of_another_site_changes_nothing(bench: Bench, path: str, token: str) -> None:
+    """The session's cookie alone is not enough: each form carries its token."""
+    browser = bench.signed_in()
+    answer = browser.send(path, {"csrf": token, "name": "x", "train_metadata": "/data/train.csv"})
+    assert answer.status_code in (400, 403)
+    assert "x" not in bench.store.records
+    assert browser.get("/experiments").status_code == 200
+
+
+def test_form_token_of_another_session_is_worth_nothing(bench: Bench) -> None:
+    """Tokens are bound to the session that they were made for."""
+    theirs = re.search(r'name="csrf" value="([^"]+)"', bench.signed_in().get("/start").text)
+    assert theirs
+    assert bench.signed_in().send("/sign-out", {"csrf": theirs[1]}).status_code == 403
+
+
+def test_every_form_carries_a_token(bench: Bench) -> None:
+    """Counted in the pages themselves."""
+    browser = bench.signed_in()
+    for path in ("/experiments", "/start", "/experiments/digits"):
+        page = browser.get(path).text
+        assert page.count('method="post"') == page.count('name="csrf"') >= 1
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:7080", "", "[::2]"])
+def test_foreign_host_name_is_refused(bench: Bench, host: str) -> None:
+    """A name that an attacker points at this machine (DNS rebinding) opens nothing, not even the sign-in."""
+    client = bench.app.test_client()
+    for path in ("/sign-in", "/experiments", "/static/style.css"):
+        answer = client.get(path, headers={"Host": host, **BEARER})
+        assert answer.status_code == 421
+    assert client.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:7080", "LOCALHOST", "127.0.0.1", "[::1]:7080", "cerebro.example.org"]
+)
+def test_own_host_names(host: str) -> None:
+    """Loopback names, and those that were configured."""
+    bench = Bench(settings=settings(public_hosts=frozenset({"cerebro.example.org"})))
+    assert bench.app.test_client().get("/sign-in", headers={"Host": host}).status_code == 200
+
+
+def test_listening_everywhere_does_not_answer_to_every_name() -> None:
+    """0.0.0.0 is an address to listen on, not a name to be called by."""
+    bench = Bench(settings=settings(host="0.0.0.0"))
+    assert bench.app.test_client().get("/sign-in", headers={"Host": "0.0.0.0:7080"}).status_code == 421
+
+
+def test_health_needs_nothing(bench: Bench) -> None:
+    """And answers while the store is away."""
+    bench.store.is_away = True
+    answer = bench.app.test_client().get("/health")
+    assert (answer.status_code, answer.json) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(
+    "path", ["/sign-in", "/experiments", "/start", "/nowhere", "/health", "/static/style.css"]
+)
+def test_headers_of_every_answer(bench: Bench, path: str) -> None:
+    """No foreign or inline script, no frame, no sniffing, no referrer to other sites; pages are not
+    cached."""
+    headers = bench.signed_in().get(path).headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "same-origin"
+    assert ("no-store" in headers["Cache-Control"]) == (not path.startswith("/static"))
+
+
+def test_pages_have_no_inline_script_or_style(bench: Bench) -> None:
+    """The policy would block them: this finds them without a browser."""
+    browser = bench.signed_in()
+    for path in ("/experiments", "/experiments/digits", "/start", "/nowhere"):
+        page = browser.get(path).text
+        assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|javascript:", page), path
+
+
+def test_cookie_is_out_of_reach_of_scripts_and_other_sites(bench: Bench) -> None:
+    """HttpOnly, SameSite, named for this port; Secure where a proxy speaks TLS; and the token is not in
+    it."""
+    cookie = bench.browser().get("/sign-in").headers["Set-Cookie"]
+    assert cookie.startswith("cerebro-7080=")
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert "Secure" not in cookie
+    assert TOKEN not in cookie
+    secure = Bench(settings=settings(is_https=True)).browser().get("/sign-in").headers["Set-Cookie"]
+    assert "Secure" in secure
+
+
+def test_forged_cookie(bench: Bench) -> None:
+    """A session is worth what its signature is worth."""
+    elsewhere = Bench(settings=settings(token="another-cluster")).browser()
+    elsewhere.post("/sign-in", {"token": "another-cluster"})
+    cookie = elsewhere.client.get_cookie("cerebro-7080", "127.0.0.1")
+    assert cookie
+    browser = bench.browser()
+    browser.client.set_cookie("cerebro-7080", cookie.value, domain="127.0.0.1")
+    assert browser.get("/experiments").status_code == 303
+
+
+def test_session_outlives_a_restart_of_the_page(bench: Bench) -> None:
+    """Its key comes from the token, not from the process."""
+    browser = bench.signed_in()
+    cookie = browser.client.get_cookie("cerebro-7080", "127.0.0.1")
+    assert cookie
+    again = Browser(Bench().app)
+    again.client.set_cookie("cerebro-7080", cookie.value, domain="127.0.0.1")
+    assert again.get("/experiments").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "\\\\evil",
+        "javascript:alert(1)",
+        "evil",
+        "",
+        "/a\nb",
+        "/\t/evil",
+    ],
+)
+def test_sign_in_leads_nowhere_else(target: str) -> None:
+    """Only paths of this page are followed."""
+    assert local_path(target, "/experiments") == "/experiments"
+
+
+def test_sign_in_leads_to_local_paths() -> None:
+    """With their query."""
+    assert local_path("/experiments/digits?fit=fit-1", "/") == "/experiments/digits?fit=fit-1"
+
+
+@pytest.mark.parametrize("name", ["Digits", "a" * 51, "-a", "a%2F..%2Fb", "..", "a.b", "\u00e9", "a%00"])
+def test_name_in_an_address_is_checked_before_it_reaches_the_store(bench: Bench, name: str) -> None:
+    """It becomes part of a URL of the store."""
+    browser = bench.signed_in()
+    bench.store.calls.clear()
+    assert browser.get(f"/experiments/{name}").status_code == 404
+    assert bench.store.calls == []

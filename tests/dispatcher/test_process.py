@@ -1,0 +1,105 @@
+"""The dispatcher as a process: starts from its environment, is small, ends at once, imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.dispatcher.fakes import TOKEN
+
+_MIB = 1024 * 1024
+_STARTS_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def dispatcher(port: int, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A running process; its store is nowhere."""
+    given = {
+        "PATH": os.environ["PATH"],
+        "CEREBRO_BIND": f"127.0.0.1:{port}",
+        "CEREBRO_SERVER": f"http://127.0.0.1:{free_port()}",
+        "CEREBRO_TOKEN": TOKEN,
+    }
+    command = [sys.executable, "-m", "dispatcher"]
+    with subprocess.Popen(command, env=given | environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
+    # Connecting is retried by urllib3 with growing pauses: no fixed sleep, and a bound.
+    patience = urllib3.Retry(connect=12, backoff_factor=0.05, backoff_max=1.0)
+    with urllib3.PoolManager() as http:
+        return http.request("GET", f"http://127.0.0.1:{port}/health", retries=patience, timeout=_STARTS_S)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_process_is_small_and_ends_at_once() -> None:
+    """Healthy without a store, at most 70 MiB resident after a page, gone on SIGTERM within a second."""
+    port = free_port()
+    with dispatcher(port) as process:
+        answer = wait_until_healthy(port)
+        assert (answer.status, json.loads(answer.data)) == (200, {"status": "ok"})
+        with urllib3.PoolManager(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+            assert http.request("GET", f"http://127.0.0.1:{port}/start", timeout=_STARTS_S).status == 200
+        pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+        assert pages * os.sysconf("SC_PAGE_SIZE") < 70 * _MIB
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=5) == 0
+        assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "match"),
+    [
+        ({"CEREBRO_TOKEN": ""}, "CEREBRO_TOKEN is not set"),
+        ({"CEREBRO_BIND": "nonsense"}, "expected host:port"),
+    ],
+)
+def test_wrong_setting_is_one_sentence(environment: dict[str, str], match: str) -> None:
+    """No traceback for what a person has to mend."""
+    with dispatcher(free_port(), **environment) as process:
+        _, said = process.communicate(timeout=_STARTS_S)
+        assert process.returncode == 1
+    assert match in said
+    assert "Traceback" not in said
+
+
+def test_port_in_use_is_one_sentence() -> None:
+    """It names the address and the variable."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        with dispatcher(port) as process:
+            _, said = process.communicate(timeout=_STARTS_S)
+            assert process.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+
+
+def test_heavy_libraries_are_not_imported() -> None:
+    """Neither tensors nor tables nor the database's client."""
+    heavy = "{'torch', 'pandas', 'pyarrow', 'numpy', 'redis', 'boto3'}"
+    code = f"import sys, dispatcher.__main__; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

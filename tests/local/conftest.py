@@ -1,0 +1,30 @@
+"""Fixtures of fake clusters, which check that every test leaves no process behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import cleaning, processes
+from tests.local.fakes import Fake, FakeCluster
+
+MakeCluster = Callable[..., FakeCluster]
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+    made: list[FakeCluster] = []
+
+    def make(*fakes: Fake) -> FakeCluster:
+        made.append(FakeCluster(tmp_path / str(len(made)), *fakes))
+        return made[-1]
+
+    (tmp_path / "0").mkdir()
+    (tmp_path / "1").mkdir()
+    yield make
+    for cluster in made:
+        cluster.stop()
+        assert processes.marked(cluster.home.path) == ()
+        assert cleaning.leftovers(cluster.home) == ()

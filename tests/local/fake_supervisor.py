@@ -1,0 +1,36 @@
+"""The supervisor over services that do nothing: ``python fake_supervisor.py SERVICES.json OPTIONS...``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cerebro.local import readiness
+from cerebro.local.__main__ import main
+from cerebro.local.home import ClusterHome
+from cerebro.local.processes import MARKER
+from cerebro.local.services import Plan, Service
+
+
+def build(
+    plan: Plan, home: ClusterHome, ports: Mapping[str, int], socket: Path, inherited: Mapping[str, str]
+) -> Sequence[Service]:
+    """The services of the JSON file: each a program text for Python and how it is to be treated."""
+    return [
+        Service(
+            name=fake["name"],
+            command=(sys.executable, "-I", "-S", "-c", fake["program"]),
+            environment={"PATH": os.defpath, "FAKE_HOME": str(home.path), MARKER: str(home.path)},
+            stage=fake["stage"],
+            ready=readiness.lived(0.0) if fake["ready"] else readiness.lived(1e9),
+            required=fake["required"],
+        )
+        for fake in json.loads(Path(sys.argv[1]).read_text())
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:], build=build, grace_s=float(os.environ.get("FAKE_GRACE_S", "5"))))

@@ -1,0 +1,113 @@
+"""Clusters of services that do nothing, for tests of how they are started, watched and ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cerebro.local import cluster, processes
+from cerebro.local.home import ClusterHome, ClusterInfo, ServiceInfo, find_running
+
+STEADY = "import signal; signal.pause()"
+STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('deaf', flush=True)
+while True:
+    signal.pause()
+"""
+BROKEN = "import sys; print('no module named happiness'); sys.exit(3)"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fake:
+    """A service: its name, Python program, and place."""
+
+    name: str
+    program: str = STEADY
+    stage: int = 0
+    ready: bool = True
+    required: bool = True
+
+
+class FakeCluster:
+    """A home and the services that its cluster runs."""
+
+    def __init__(self, folder: Path, *fakes: Fake) -> None:
+        self.home = ClusterHome(folder / "home")
+        self._list = folder / "services.json"
+        self.will_run(*fakes)
+
+    def will_run(self, *fakes: Fake) -> None:
+        """Change what the next start runs."""
+        self._list.write_text(json.dumps([asdict(fake) for fake in fakes]))
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Arguments of the Python that is the supervisor."""
+        return (str(Path(__file__).with_name("fake_supervisor.py")), str(self._list))
+
+    def start(self, *, workers: int | None = None, timeout_s: float = 30.0) -> ClusterInfo:
+        """Start or join the cluster."""
+        return cluster.start(self.home.path, workers=workers, timeout_s=timeout_s, supervisor=self.command)
+
+    def stop(self) -> bool:
+        """End the cluster."""
+        return cluster.stop(self.home.path)
+
+    def info(self) -> ClusterInfo:
+        """The record of the running cluster."""
+        info = find_running(self.home)
+        assert info is not None, "the cluster runs"
+        return info
+
+    def service(self, name: str) -> ServiceInfo:
+        """What is recorded of one service."""
+        return next(service for service in self.info().services if service.name == name)
+
+    def process(self, name: str) -> processes.ProcessId:
+        """The process of one service."""
+        process = self.service(name).process
+        assert process is not None, f"{name} has a process"
+        return process
+
+    def kill(self, name: str) -> processes.ProcessId:
+        """kill -9 the process of one service; returns which one it was."""
+        process = self.process(name)
+        assert processes.send(process, signal.SIGKILL)
+        return process
+
+    def wrote(self, name: str, words: str) -> None:
+        """Wait until a service has written something."""
+        self.eventually(lambda: words in self.home.log(name).read_text() or None)
+
+    def restarted(self, name: str, before: processes.ProcessId, *, within_s: float = 20.0) -> ServiceInfo:
+        """Wait until the service is ready in another process."""
+
+        def look() -> ServiceInfo | None:
+            service = self.service(name)
+            return service if service.state == "ready" and service.process != before else None
+
+        return self.eventually(look, within_s=within_s)
+
+    def eventually(self, look: Callable[[], Found | None], *, within_s: float = 20.0) -> Found:
+        """The first answer that is not None; ends early if the supervisor ends."""
+        deadline = time.monotonic() + within_s
+        supervisor = self.info().supervisor
+        while (found := look()) is None:
+            assert time.monotonic() < deadline, f"did not happen within {within_s} s; {self.home.read()}"
+            processes.wait_gone(supervisor, 0.02)
+        return found
+
+
+def python(program: str) -> list[str]:
+    """The command line of a small Python program."""
+    return [sys.executable, "-I", "-S", "-c", program]

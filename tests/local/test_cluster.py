@@ -1,0 +1,213 @@
+"""Starting, joining and stopping, from several places at once and after accidents."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.local import cluster, processes
+from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from cerebro.local.processes import ProcessId
+from tests.local.conftest import MakeCluster
+from tests.local.fakes import STUBBORN, Fake
+
+
+def test_a_second_start_joins_the_first(make_cluster: MakeCluster) -> None:
+    """Starting again returns the cluster that runs; so does joining."""
+    fake = make_cluster(Fake(name="one"))
+    first = fake.start()
+    assert fake.start() == first
+    assert cluster.join(fake.home.path) == first
+
+
+def test_starts_at_once_end_with_one_cluster(make_cluster: MakeCluster) -> None:
+    """However many start a cluster at the same moment, all get the same one."""
+    fake = make_cluster(Fake(name="one"), Fake(name="two", stage=1))
+    with ThreadPoolExecutor(4) as pool:
+        infos = [start.result() for start in [pool.submit(fake.start) for _ in range(4)]]
+    assert len({info.supervisor for info in infos}) == 1
+    assert len(processes.marked(fake.home.path)) == 2
+
+
+def test_clusters_with_different_homes_do_not_meet(make_cluster: MakeCluster) -> None:
+    """Two homes are two clusters, with ports of their own."""
+    one, two = make_cluster(Fake(name="one")), make_cluster(Fake(name="one"))
+    first, second = one.start(), two.start()
+    assert first.supervisor != second.supervisor
+    assert not set(first.ports.values()) & set(second.ports.values())
+    assert first.token() != second.token()
+    one.stop()
+    assert find_running(two.home) == second
+
+
+def test_stop_and_start_keep_the_addresses_and_the_token(make_cluster: MakeCluster) -> None:
+    """A bookmark of the web page outlives the cluster."""
+    fake = make_cluster(Fake(name="one"))
+    first, token = fake.start(), fake.home.token()
+    assert fake.stop()
+    second = fake.start()
+    assert second.supervisor != first.supervisor
+    assert (second.kvs, second.dispatcher, second.token()) == (first.kvs, first.dispatcher, token)
+
+
+def test_a_start_while_the_cluster_stops_waits_for_it(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new cluster begins when the old one has ended."""
+    monkeypatch.setenv("FAKE_GRACE_S", "0.5")
+    fake = make_cluster(Fake(name="mule", program=STUBBORN))
+    first = fake.start()
+    fake.wrote("mule", "deaf")
+    processes.send(first.supervisor, signal.SIGTERM)
+    fake.eventually(lambda: fake.info().state == "stopping" or None)
+    second = fake.start()
+    assert second.supervisor != first.supervisor
+    assert not processes.is_alive(first.supervisor)
+
+
+def test_stopping_twice_is_harmless(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """`stop` says whether there was anything to end, also where there never was a cluster."""
+    fake = make_cluster(Fake(name="one"))
+    fake.start()
+    assert fake.stop()
+    assert not fake.stop()
+    assert not cluster.stop(tmp_path / "never")
+
+
+def test_a_supervisor_that_does_not_answer_is_killed(make_cluster: MakeCluster) -> None:
+    """`stop` ends a frozen supervisor, and its services with it."""
+    fake = make_cluster(Fake(name="one"))
+    info = fake.start()
+    service = fake.process("one")
+    processes.send(info.supervisor, signal.SIGSTOP)
+    assert cluster.stop(fake.home.path, patience_s=0.2)
+    assert not processes.is_alive(service)
+    assert find_running(fake.home) is None
+
+
+def test_joining_nothing_says_how_to_start(tmp_path: Path) -> None:
+    """The error names the home and the command."""
+    with pytest.raises(ClusterError, match=r"no local cluster runs at .*/empty: start one with `cerebro up`"):
+        cluster.join(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": "0.0.1"}, r"runs Cerebro 0\.0\.1 .* this is Cerebro .*cerebro down"),
+        ({"python_version": "3.8.1"}, r"runs Python 3\.8\.1 .* this is Python 3\..*cerebro down"),
+    ],
+)
+def test_a_cluster_of_another_version_is_not_joined(
+    make_cluster: MakeCluster, change: dict[str, str], message: str
+) -> None:
+    """The error says what runs, what this is, and what to do."""
+    fake = make_cluster(Fake(name="one"))
+    _alter(fake.home, fake.start(), **change)
+    with pytest.raises(ClusterError, match=message):
+        fake.start()
+    with pytest.raises(ClusterError, match=message):
+        cluster.join(fake.home.path)
+
+
+def test_another_python_of_the_same_series_is_joined(make_cluster: MakeCluster) -> None:
+    """Where the cluster's Python lies does not matter, and neither does its last number."""
+    fake = make_cluster(Fake(name="one"))
+    info = fake.start()
+    _alter(fake.home, info, python="/elsewhere/python", python_version=f"{_series()}.99")
+    assert fake.start().supervisor == info.supervisor
+
+
+def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> None:
+    """A running cluster has the workers it has; not asking for a number joins it."""
+    fake = make_cluster(Fake(name="one"))
+    fake.start(workers=3)
+    with pytest.raises(ClusterError, match="runs with 3 workers, not 2"):
+        fake.start(workers=2)
+    assert fake.start().workers == 3
+    assert fake.start(workers=3).workers == 3
+
+
+def test_no_worker_is_an_error(make_cluster: MakeCluster) -> None:
+    """A cluster without workers could do nothing."""
+    with pytest.raises(ClusterError, match="at least one worker, not 0"):
+        make_cluster(Fake(name="one")).start(workers=0)
+
+
+def test_a_recycled_pid_is_not_taken_for_the_supervisor(make_cluster: MakeCluster) -> None:
+    """A record whose pid now belongs to another program is stale: a start replaces it."""
+    fake = make_cluster(Fake(name="one"))
+    info = fake.start()
+    fake.stop()
+    _alter(fake.home, info, supervisor=ProcessId(os.getpid(), "another boot/1"))
+    assert find_running(fake.home) is None
+    assert not fake.stop()
+    assert fake.start().supervisor.pid != os.getpid()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"home": 3}', '{"services": [1], "supervisor": {}}'])
+def test_a_record_that_cannot_be_read_is_none(make_cluster: MakeCluster, text: str) -> None:
+    """A file cut short by a power failure does not keep a cluster from starting."""
+    fake = make_cluster(Fake(name="one"))
+    fake.home.create()
+    fake.home.record.write_text(text)
+    assert fake.home.read() is None
+    assert fake.start().state == "ready"
+
+
+def test_a_supervisor_that_dies_at_once_is_reported(make_cluster: MakeCluster) -> None:
+    """The error carries what it wrote."""
+    fake = make_cluster()
+    with pytest.raises(ClusterError, match=r"(?s)did not start: it ended at once.*out of luck"):
+        cluster.start(fake.home.path, supervisor=("-c", "raise SystemExit('out of luck')"))
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """The error says which folder, and how to choose another."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match=r"home .*/file/home cannot be used .*--home or CEREBRO_HOME"):
+        cluster.start(tmp_path / "file" / "home")
+
+
+def test_a_start_needs_no_terminal_folder(
+    make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster does not stay in the folder in which it was started, and finds relative search paths."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "modules")
+    fake = make_cluster(Fake(name="one"))
+    supervisor = fake.start().supervisor
+    assert Path(f"/proc/{supervisor.pid}/cwd").readlink() == fake.home.path
+    environment = Path(f"/proc/{supervisor.pid}/environ").read_bytes().split(b"\0")
+    assert f"PYTHONPATH={tmp_path}/modules".encode() in environment
+
+
+def test_a_start_leaves_no_descriptor_and_no_child(make_cluster: MakeCluster) -> None:
+    """The cluster belongs to nobody: the process that started it owes it nothing."""
+    fake = make_cluster(Fake(name="one"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    info = fake.start()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert _parent_of(info.supervisor.pid) != os.getpid()
+
+
+def _alter(home: ClusterHome, info: ClusterInfo, **change: object) -> None:
+    write: Callable[[ClusterInfo], None] = home.write
+    write(replace(info, **change))  # type: ignore[arg-type]
+
+
+def _series() -> str:
+    import platform
+
+    return platform.python_version().rpartition(".")[0]
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

