@@ -24,6 +24,7 @@ from torch.nn import functional
 from cerebro import ETLSpec, Experiment, SubEpochSpec
 from cerebro.errors import CerebroError
 from cerebro.local import cluster
+from cerebro.local.home import ClusterHome, find_running
 
 SPLITS = {"train": 1200, "valid": 297, "test": 300}
 SEARCH_SPACE = {"lr": [0.003, 0.01], "width": [32, 64], "dropout": [0.0, 0.25], "batch_size": [32]}
@@ -192,7 +193,7 @@ def main() -> int:
     parser.add_argument("--name", default="digits", help="name of the experiment")
     arguments = parser.parse_args()
     began = time.monotonic()
-    is_ours = not cluster.is_running()
+    is_ours = find_running(ClusterHome()) is None
     try:
         experiment = Experiment(arguments.name, locators=lay_out(arguments.data))
         run(experiment, arguments.output)
@@ -206,7 +207,7 @@ def main() -> int:
         return 1
     connection = experiment.connection
     print(f"done in {time.monotonic() - began:.0f} s. The local cluster goes on (end it with: make stop)")
-    print(f"  web page     {connection.page}   (sign in with the token in {cluster.token_path()})")
+    print(f"  web page     {connection.page}   (sign in with the token in {ClusterHome().token_file})")
     print(f"  TensorBoard  {connection.tensorboard}")
     return 0
 

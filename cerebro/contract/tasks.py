@@ -91,8 +91,6 @@ class EtlTask(Contract):
     dataset: str
     split: Split
     partition: int
-    metadata: str
-    """Arrow IPC file of this partition's rows, relative to the shared volume."""
     code: Sha256
     archive: Sha256 | None = None
     locators: Locators

@@ -75,34 +75,52 @@ def start(
 
     Raises:
         ClusterError: a service does not start (the message ends with what it last wrote), or the cluster that
-        runs
-            has another version or another number of workers.
+            runs has another version or another number of workers.
     """
     if workers is not None and workers < 1:
         raise ClusterError(f"a cluster needs at least one worker, not {workers}")
     place = ClusterHome(home)
     place.create()
     options = ["--workers", str(workers or DEFAULT_WORKERS), *(() if tensorboard else ("--no-tensorboard",))]
-    deadline = time.monotonic() + timeout_s
-    launched = False
-    while True:
-        info = find_running(place)
-        if info is None:
-            if launched:
-                raise _failure(place)
-            launched = _launch(place, [*supervisor, *options], deadline)
-        elif info.state in ENDING:
-            processes.wait_gone(info.supervisor, deadline - time.monotonic())
-        else:
-            _require_fit(info, workers)
-            if info.state == ClusterState.READY:
-                return info
-            processes.wait_gone(info.supervisor, _LOOK_AGAIN_S)
-        if time.monotonic() > deadline:
-            problem = _too_slow(place, timeout_s)
-            if launched:
-                stop(place.path)
-            raise problem
+    attempt = _Start(place, [*supervisor, *options], workers, timeout_s)
+    try:
+        return attempt.until_ready()
+    except BaseException:  # Ctrl-C included: who gives up a start that is theirs leaves nothing half-made
+        if attempt.is_ours:
+            stop(place.path)
+        raise
+
+
+class _Start:
+    """One call of `start`: watches whatever cluster the home has until it is ready."""
+
+    def __init__(
+        self, place: ClusterHome, arguments: Sequence[str], workers: int | None, timeout_s: float
+    ) -> None:
+        self._place, self._arguments, self._workers, self._timeout_s = place, arguments, workers, timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self.is_ours = False
+        """Whether the cluster was launched by this call."""
+
+    def until_ready(self) -> ClusterInfo:
+        while time.monotonic() < self._deadline:
+            info = find_running(self._place)
+            if info is None:
+                self._launch_once()
+            elif info.state in ENDING:
+                processes.wait_gone(info.supervisor, self._deadline - time.monotonic())
+            else:
+                _require_fit(info, self._workers)
+                if info.state == ClusterState.READY:
+                    return info
+                processes.wait_gone(info.supervisor, _LOOK_AGAIN_S)
+        raise _too_slow(self._place, self._timeout_s)
+
+    def _launch_once(self) -> None:
+        if self.is_ours:  # and has ended already
+            raise _failure(self._place)
+        self.is_ours = True
+        self.is_ours = _launch(self._place, self._arguments, self._deadline)
 
 
 def stop(home: Path | str | None = None, *, patience_s: float = GRACE_S * (_STAGES + 1)) -> bool:

@@ -19,7 +19,10 @@ def open_log(path: Path) -> int:
     if path.exists() and path.stat().st_size > _LARGEST_BYTES:
         path.replace(path.with_name(path.name + ".1"))
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(descriptor, f"{START_MARK}{time.strftime('%Y-%m-%d %H:%M:%S')} ---\n".encode())
+    try:
+        os.write(descriptor, f"{START_MARK}{time.strftime('%Y-%m-%d %H:%M:%S')} ---\n".encode())
+    except OSError:  # a full disk must not keep a service from running
+        pass
     return descriptor
 
 

@@ -2,7 +2,20 @@
 readiness.
 
 A list of facts, in the words of `supervisor`, which knows none of these services. Services read their
-settings from the environment; the contract is the table in `docs/local-cluster.md`.
+settings from the environment, where they find:
+
+    CEREBRO_TOKEN               bearer token of kvs_api             all but redis and tensorboard
+    CEREBRO_SERVER              base URL of kvs_api                 controller, dispatcher, workers
+    CEREBRO_BIND                host:port to listen on              kvs_api, dispatcher
+    CEREBRO_REDIS_URL           the database's socket               kvs_api
+    CEREBRO_VOLUMES             folder with a folder per volume     kvs_api, controller, dispatcher, workers
+    CEREBRO_VOLUME_LOGS         where logs go instead               kvs_api, controller, dispatcher, workers
+    CEREBRO_VOLUME_SHARDS       the worker's own volume             workers
+    CEREBRO_WORKER              name                                workers
+    CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
+    CEREBRO_LINK_TENSORBOARD    address to show                     dispatcher
+
+Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGHT, are handed on to these.
 """
 
 from __future__ import annotations

@@ -69,6 +69,11 @@ class FakeCluster:
         assert info is not None, "the cluster runs"
         return info
 
+    def services(self) -> tuple[ServiceInfo, ...]:
+        """What is recorded of all services; nothing if there is no record yet."""
+        info = self.home.read()
+        return info.services if info else ()
+
     def service(self, name: str) -> ServiceInfo:
         """What is recorded of one service."""
         return next(service for service in self.info().services if service.name == name)

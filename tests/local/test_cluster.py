@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -174,6 +176,24 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match=r"home .*/file/home cannot be used .*--home or CEREBRO_HOME"):
         cluster.start(tmp_path / "file" / "home")
+
+
+def test_a_start_that_is_interrupted_leaves_nothing(make_cluster: MakeCluster) -> None:
+    """Ctrl-C while the services start ends those that have started."""
+    fake = make_cluster(Fake(name="one"), Fake(name="slow", ready=False, stage=1))
+    program = (
+        "import sys; from cerebro.local import cluster; cluster.start(sys.argv[1], supervisor=sys.argv[2:])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(fake.home.path), *fake.command], stderr=subprocess.DEVNULL
+    ) as starting:
+        process = processes.identify(starting.pid)
+        assert process is not None
+        while not any(service.state == "ready" for service in fake.services()):
+            assert not processes.wait_gone(process, 0.02)
+        starting.send_signal(signal.SIGINT)
+    assert find_running(fake.home) is None
+    assert processes.marked(fake.home.path) == ()
 
 
 def test_a_start_needs_no_terminal_folder(

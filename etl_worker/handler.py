@@ -1,0 +1,59 @@
+"""The handler of ETL tasks: a task of the contract as a job on this worker's folders. Runs in a worker's child process."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+from cerebro.agent.context import Context
+from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
+from cerebro.errors import SpecError
+from etl_worker.job import EtlJob, EtlProgress
+from etl_worker.partition import preprocess_partition
+
+
+class Handler:
+    """Preprocesses one partition. One child serves one task: cores are forked from it before it runs user code."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._volumes = context, context.volumes
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Make the partition's shards; those that are complete already are not made again."""
+        if not isinstance(body, EtlTask):
+            raise SpecError(f"etl_worker does not do tasks of kind {body.kind!r}")
+        began = time.monotonic()
+        job = self._job(body)
+
+        def progress(seen: EtlProgress) -> None:
+            self._context.progress(
+                rows=seen.rows_done, rows_failed=seen.rows_failed, total_rows=seen.rows_total
+            )
+
+        manifest = preprocess_partition(
+            job, self._context.spec_factory(body.code, body.locators.misc), progress
+        )
+        return TaskResult(
+            rows=manifest.rows_out,
+            rows_failed=manifest.rows_failed,
+            output=f"{body.dataset}/{body.split}/{body.partition}",
+            timings=Timings(compute_s=time.monotonic() - began),
+        )
+
+    def preload(self, body: TaskBody) -> None:
+        """Nothing to load ahead."""
+
+    def _job(self, body: EtlTask) -> EtlJob:
+        locator = body.locators.splits()[body.split]
+        metadata = self._volumes.metadata(body.dataset, body.split, body.partition)
+        return EtlJob(
+            split=body.split,  # type: ignore[arg-type]  # the contract's pattern admits only the four modes
+            metadata_path=metadata,
+            output_folder=self._volumes.partition(body.dataset, body.split, body.partition),
+            objects_uri=locator.objects,
+            cache_folder=self._volumes.downloads(body.dataset, body.split) / str(body.partition),
+            cores=self._context.cores,
+            max_failed_fraction=body.max_failed,
+            # The data set's id stands for code, locators, seed and fraction; the rows are this partition's.
+            fingerprint=hashlib.sha256(body.dataset.encode() + metadata.read_bytes()).hexdigest(),
+        )

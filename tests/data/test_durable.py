@@ -1,0 +1,93 @@
+"""Files appear whole, and a full disk is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cerebro.data.durable import DurableFile, Written, checksum, discard_leftovers, verify, write_json
+from cerebro.errors import ShardCorrupt, StorageFull
+
+
+def test_nothing_appears_before_commit(tmp_path: Path) -> None:
+    """Until it is committed, a file's place keeps what was there."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    file = DurableFile(path)
+    file.write(b"new")
+    assert path.read_bytes() == b"old"
+    written = file.commit()
+    assert path.read_bytes() == b"new"
+    assert written == checksum(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_discarded_file_leaves_no_trace(tmp_path: Path) -> None:
+    """Discarding removes the copy aside, twice if need be."""
+    file = DurableFile(tmp_path / "file")
+    file.write(b"new")
+    file.discard()
+    file.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Two attempts write aside under names of their own; the last to commit wins, whole."""
+    first, second = DurableFile(tmp_path / "file"), DurableFile(tmp_path / "file")
+    first.write(b"first")
+    second.write(b"second")
+    second.commit()
+    first.commit()
+    assert (tmp_path / "file").read_bytes() == b"first"
+
+
+def test_leftovers_of_the_killed_are_removed(tmp_path: Path) -> None:
+    """What a killed writer left is recognised; other files stay."""
+    (tmp_path / "kept").touch()
+    file = DurableFile(tmp_path / "file")
+    discard_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    file.discard()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The error names the folder and its free bytes; the previous content stays."""
+    write_json(tmp_path / "file", {"a": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageFull, match=rf"{tmp_path} \(\d+ bytes free\)"):
+        write_json(tmp_path / "file", {"a": 2})
+    assert json.loads((tmp_path / "file").read_bytes()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_other_errors_of_the_disk_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input/output error is not reported as a full disk."""
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="input/output"):
+        write_json(tmp_path / "file", {})
+
+
+def test_changed_bytes_are_found(tmp_path: Path) -> None:
+    """Another byte, another length and a missing file are all corrupt."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    written = checksum(path)
+    verify(path, written)
+    path.write_bytes(b"c0ntent")
+    with pytest.raises(ShardCorrupt, match="checksum"):
+        verify(path, written)
+    with pytest.raises(ShardCorrupt, match="cannot be read"):
+        verify(tmp_path / "absent", Written(num_bytes=0, checksum=""))

@@ -1,0 +1,173 @@
+"""Trees become named fields and batches become trees again; what cannot be stored is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from cerebro.data.fields import DTYPES, Layout, flatten, rebuild
+from cerebro.errors import DataError, RowError
+
+_leaves = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(width=32, allow_nan=False),
+    npst.arrays(
+        st.sampled_from([np.dtype(name) for name in DTYPES]),
+        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+        elements={"allow_nan": False},
+    ),
+)
+_keys = st.text(min_size=0, max_size=4)
+_trees = st.recursive(
+    _leaves,
+    lambda children: (
+        st.dictionaries(_keys, children, min_size=1, max_size=3)
+        | st.lists(children, min_size=1, max_size=3).map(tuple)
+    ),
+    max_leaves=6,
+)
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Whether two trees have the same nesting and values."""
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(_same(left[k], right[k]) for k in left)
+        )
+    if isinstance(left, tuple):
+        return isinstance(right, tuple) and len(left) == len(right) and all(map(_same, left, right))
+    if left is None:
+        return right is None
+    return bool(np.array_equal(np.asarray(left), np.asarray(right)))
+
+
+@settings(deadline=None)
+@given(inputs=_trees, outputs=st.none() | _trees)
+def test_a_row_is_rebuilt_as_it_was(inputs: Any, outputs: Any) -> None:
+    """Flattening and rebuilding gives back nesting and values, whatever the keys are."""
+    row = flatten(1, inputs, outputs)
+    assert _same(inputs, rebuild(row.structure["input"], row.values))
+    assert _same(outputs, rebuild(row.structure["output"], row.values))
+
+
+@settings(deadline=None)
+@given(inputs=_trees)
+def test_a_layout_survives_json(inputs: Any) -> None:
+    """A stored layout describes the same rows as the one that was stored."""
+    row = flatten("a", inputs, 1)
+    layout = Layout.from_json(Layout.of(row).to_json())
+    assert layout == Layout.of(row)
+    layout.check(row)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (True, "bool"),
+        (3, "int64"),
+        (0.5, "float32"),
+        (np.float64(0.5), "float64"),
+        (np.bool_(True), "bool"),
+        (np.zeros(2, np.float16), "float16"),
+        (np.zeros(2, ">i4"), "int32"),
+        (torch.zeros(2, dtype=torch.float16), "float16"),
+        (torch.zeros(2, requires_grad=True), "float32"),
+        (torch.nn.Parameter(torch.zeros(2)), "float32"),
+        (torch.tensor(True), "bool"),
+    ],
+)
+def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> None:
+    """Python numbers get the dtype torch would give them; arrays and tensors keep their own, in native order."""
+    array = flatten(1, value, None).values["input"]
+    assert array.dtype.name == dtype
+    assert array.dtype.isnative
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("cat", r"row 7: field 'output\.label' is a builtins\.str.*looked up in the metadata"),
+        ([1, 2], r"row 7: field 'output\.label' is a builtins\.list.*tuple"),
+        (None, r"row 7: field 'output\.label' is a builtins\.NoneType"),
+        (np.array(["a"]), r"row 7: field 'output\.label' is an array of dtype <U1"),
+        (np.array([None]), r"row 7: field 'output\.label' is an array of dtype object"),
+        (1j, r"row 7: field 'output\.label' is a builtins\.complex"),
+        (2**63, r"row 7: field 'output\.label' cannot be stored"),
+        (1e300, r"row 7: field 'output\.label' cannot be stored.*np\.float64"),
+        (torch.zeros(2, dtype=torch.bfloat16), r"row 7: field 'output\.label' cannot be stored"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(value: object, expected: str) -> None:
+    """The error names row, field and type, and says what to return instead."""
+    with pytest.raises(RowError, match=expected):
+        flatten(7, 1, {"label": value})
+
+
+def test_an_input_is_required() -> None:
+    """Only the output may be None; an input without any field is an error."""
+    with pytest.raises(RowError, match="NoneType"):
+        flatten(7, None, 1)
+    with pytest.raises(RowError, match="input is empty"):
+        flatten(7, {}, 1)
+
+
+def test_keys_must_be_strings_and_trees_finite() -> None:
+    """A number as key and a dict that contains itself are errors, not crashes."""
+    with pytest.raises(RowError, match="keys must be strings"):
+        flatten(7, {1: 2}, None)
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    with pytest.raises(RowError, match="deep"):
+        flatten(7, endless, None)
+
+
+def test_a_row_of_another_shape_is_told_how_to_pad() -> None:
+    """The error names both rows, the field, both shapes, and the remedy."""
+    layout = Layout.of(flatten("first", {"image": np.zeros((3, 4))}, 1))
+    with pytest.raises(RowError) as caught:
+        layout.check(flatten("odd", {"image": np.zeros((3, 5))}, 1))
+    for part in ["'odd'", "'first'", "'input.image'", "(3, 4)", "(3, 5)", "Pad"]:
+        assert part in str(caught.value)
+
+
+def test_a_row_of_another_dtype_is_told_to_convert() -> None:
+    """The error names the field and both dtypes."""
+    layout = Layout.of(flatten(1, 1.0, 1))
+    with pytest.raises(RowError, match=r"'input' of row 2.*int64.*row \(id 1\).*float32.*astype"):
+        layout.check(flatten(2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "expected"),
+    [
+        ({"a": 1, "b": 1}, {"a": 1}, r"no field 'input\.b'"),
+        ({"a": 1}, {"a": 1, "b": 1}, r"a field 'input\.b' that"),
+        ({"0": 1}, (1,), "nested otherwise"),
+    ],
+)
+def test_a_row_of_another_nesting_is_named(first: object, other: object, expected: str) -> None:
+    """Fields that are missing, added or nested otherwise are told apart."""
+    with pytest.raises(RowError, match=expected):
+        Layout.of(flatten(1, first, None)).check(flatten(2, other, None))
+
+
+def test_the_order_of_keys_does_not_matter() -> None:
+    """Rows whose dicts have the same keys in another order are alike."""
+    Layout.of(flatten(1, {"a": 1, "b": 2.0}, None)).check(flatten(2, {"b": 1.0, "a": 5}, None))
+
+
+def test_an_unknown_dtype_on_disk_is_refused() -> None:
+    """A layout written by a later version is an error that says what to do."""
+    stored = Layout.of(flatten(1, 1, None)).to_json()
+    stored["fields"][0]["dtype"] = "float8"
+    with pytest.raises(DataError, match="float8"):
+        Layout.from_json(stored)
