@@ -148,7 +148,7 @@ def _replay(options: argparse.Namespace) -> int:
     return int(replay.main(options.experiment, options.model) or 0)
 
 
-# --- arguments ----------------------------------------------------------------------------------------------
+# --- arguments ----------------------------------------------------------------------------------
 
 
 class _Version(argparse.Action):

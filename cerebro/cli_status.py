@@ -120,7 +120,7 @@ def experiment_lines(experiments: Sequence[ExperimentSummary], now: float) -> li
     return table(("EXPERIMENT", "STATE", "LAST EVENT", "AUTHOR"), rows) or ["  no experiments yet"]
 
 
-# --- one experiment -----------------------------------------------------------------------------------------
+# --- one experiment -----------------------------------------------------------------------------
 
 
 def load(kvs: KvsClient, name: str) -> ExperimentState:

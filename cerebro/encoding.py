@@ -33,7 +33,8 @@ def encode(spec: object, *, author: str = "") -> CodeRecord:
     """Encode a spec object.
 
     Raises:
-        SpecError: `spec` is a class, or something it refers to cannot be serialised (the message says what), or it is too
+        SpecError: `spec` is a class, or something it refers to cannot be serialised (the message says what),
+        or it is too
             large.
     """
     if isinstance(spec, type):
@@ -44,14 +45,16 @@ def encode(spec: object, *, author: str = "") -> CodeRecord:
     except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
         culprit = _culprit(spec) or f"{type(cause).__name__}: {cause}"
         raise SpecError(
-            f"{type(spec).__name__} cannot be sent to the workers: {culprit}. Make such objects in initialize_worker(), "
+            f"{type(spec).__name__} cannot be sent to the workers: {culprit}. Make such objects in "
+            "initialize_worker(), "
             "which runs on the worker"
         ) from cause
     encoded = base64.b64encode(content).decode()
     if len(encoded) > MAX_ENCODED_BYTES:
         raise SpecError(
             f"{type(spec).__name__} takes {len(encoded) / 2**20:.0f} MiB when serialised, at most "
-            f"{MAX_ENCODED_BYTES // 2**20}: list large files under `misc` in the locators instead of holding their content"
+            f"{MAX_ENCODED_BYTES // 2**20}: list large files under `misc` in the locators instead of "
+            "holding their content"
         )
     return CodeRecord(
         sha256=hashlib.sha256(encoded.encode()).hexdigest(),
@@ -77,7 +80,9 @@ def decode(encoded: str) -> Any:
             "uploaded code, or upload the module itself"
         ) from cause
     except Exception as cause:  # unpickling runs user code, which may raise anything
-        raise SpecError(f"the spec cannot be restored on the worker: {type(cause).__name__}: {cause}") from cause
+        raise SpecError(
+            f"the spec cannot be restored on the worker: {type(cause).__name__}: {cause}"
+        ) from cause
 
 
 def fingerprint(spec: object) -> str:
@@ -89,7 +94,7 @@ def fingerprint(spec: object) -> str:
     return digest.hexdigest()
 
 
-# --- serialising ---------------------------------------------------------------------------------------------------
+# --- serialising --------------------------------------------------------------------------------
 
 
 class _by_value:  # noqa: N801 - reads as a phrase where it is used
@@ -117,7 +122,9 @@ def _is_local(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "cerebro":
         return False
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")} | set(site.getsitepackages())
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")} | set(
+        site.getsitepackages()
+    )
     return not any(Path(file).is_relative_to(folder) for folder in installed)
 
 
@@ -129,14 +136,16 @@ def _culprit(spec: object) -> str:
     for name, function in inspect.getmembers(type(spec), inspect.isfunction):
         for used, value in _globals_of(function):
             if problem := _problem(value):
-                return f"{name}() uses {used!r} ({type(value).__name__}), which cannot be serialised: {problem}"
+                return (
+                    f"{name}() uses {used!r} ({type(value).__name__}), which cannot be serialised: {problem}"
+                )
     return ""
 
 
 def _problem(value: object) -> str:
     try:
         cloudpickle.dumps(value)
-    except Exception as cause:  # see encode
+    except Exception as cause:  # noqa: BLE001 - see encode
         return f"{type(cause).__name__}: {cause}"
     return ""
 
@@ -148,7 +157,7 @@ def _source(cls: type) -> str:
         return f"# the source of {cls.__name__} is not available"
 
 
-# --- fingerprint ---------------------------------------------------------------------------------------------------
+# --- fingerprint --------------------------------------------------------------------------------
 
 
 def _parts(value: object, seen: set[int]) -> Iterator[str]:
@@ -185,7 +194,7 @@ def _compound_parts(value: object, seen: set[int]) -> Iterator[str]:
         yield from _parts((value.fget, value.fset), seen)
     elif isinstance(value, type):
         yield from _class_parts(value, seen)
-    elif hasattr(value, "__dict__") and type(value).__module__ == "__main__" or _is_users(value):
+    elif (hasattr(value, "__dict__") and type(value).__module__ == "__main__") or _is_users(value):
         yield from _parts(type(value), seen)
         yield from _parts(vars(value), seen)
     else:
@@ -239,6 +248,13 @@ def _class_parts(cls: type, seen: set[int]) -> Iterator[str]:
         yield from _parts(base, seen)
     for name in sorted(vars(cls)):
         # Python's own bookkeeping differs between versions and carries line numbers.
-        if name not in ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "__static_attributes__"):
+        if name not in (
+            "__dict__",
+            "__weakref__",
+            "__module__",
+            "__doc__",
+            "__firstlineno__",
+            "__static_attributes__",
+        ):
             yield name
             yield from _parts(vars(cls)[name], seen)

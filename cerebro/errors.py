@@ -17,7 +17,7 @@ class RetryableError(CerebroError):
     """Trying again, later or elsewhere, may succeed."""
 
 
-# --- what a user gave us ----------------------------------------------------------------------------------------
+# --- what a user gave us ------------------------------------------------------------------------
 
 
 class LocatorError(PermanentError):
@@ -64,7 +64,7 @@ class NonFiniteMetricError(PermanentError):
     """A metric became NaN or infinite."""
 
 
-# --- what the store or the services answer ------------------------------------------------------------------------
+# --- what the store or the services answer ------------------------------------------------------
 
 
 class UnauthorizedError(PermanentError):
@@ -99,24 +99,24 @@ class IllegalEventError(PermanentError):
     """An event does not fit the state it is applied to; the state is unchanged."""
 
 
-# --- what machines do ---------------------------------------------------------------------------------------------
+# --- what machines do ---------------------------------------------------------------------------
 
 
 class ObjectStoreError(RetryableError):
     """An object store did not answer properly although the object should exist."""
 
 
-class ShardCorrupt(RetryableError):
+class ShardCorruptError(RetryableError):
     """A data shard's bytes do not match its checksum."""
 
 
-class CheckpointCorrupt(RetryableError):
+class CheckpointCorruptError(RetryableError):
     """A checkpoint is missing or its bytes do not match its checksum."""
 
 
-class StorageFull(RetryableError):
+class StorageFullError(RetryableError):
     """A volume has no room for what is being written; what was there before stays."""
 
 
-class WorkerCrashed(RetryableError):
+class WorkerCrashedError(RetryableError):
     """A child process ended by itself in the middle of a task."""

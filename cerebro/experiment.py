@@ -25,7 +25,15 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.encoding import encode
-from cerebro.errors import ConflictError, DataError, LocatorError, MetricError, NotFoundError, RunFailedError, SpecError
+from cerebro.errors import (
+    ConflictError,
+    DataError,
+    LocatorError,
+    MetricError,
+    NotFoundError,
+    RunFailedError,
+    SpecError,
+)
 from cerebro.locators import parse_locators
 from cerebro.progress import Progress
 from cerebro.search import SearchSpace, configurations
@@ -49,8 +57,8 @@ class Experiment:
     Args:
         name: lower-case letters, digits and dashes, at most 50.
         locators: per split a metadata file and an object root, and optionally miscellaneous files:
-            ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``. Addresses are
-            paths, ``file://`` or ``s3://``.
+            ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``.
+            Addresses are paths, ``file://`` or ``s3://``.
         code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
         server, token: of a cluster elsewhere.
 
@@ -99,7 +107,7 @@ class Experiment:
         self._record = record
         self._state = ExperimentState(name=record.name)
 
-    # --- what it is ----------------------------------------------------------------------------------------------------
+    # --- what it is ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -133,10 +141,16 @@ class Experiment:
             lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")
         return "\n".join(lines)
 
-    # --- runs ----------------------------------------------------------------------------------------------------------
+    # --- runs ------------------------------------------------------------------------------------
 
     def run_etl(
-        self, spec: ETLSpec, *, fraction: float = 1.0, seed: int = 0, max_failed: float = 0.0, progress: bool = True
+        self,
+        spec: ETLSpec,
+        *,
+        fraction: float = 1.0,
+        seed: int = 0,
+        max_failed: float = 0.0,
+        progress: bool = True,
     ) -> EtlResult:
         """Preprocess every located split over all workers; returns when done.
 
@@ -159,7 +173,11 @@ class Experiment:
             raise DataError(f"max_failed is {max_failed}, expected a share between 0 and 1")
         code = self._kvs.put_code(encode(spec, author=_author()))
         request = EtlRequest(
-            code=code.sha256, code_fingerprint=code.fingerprint, seed=seed, fraction=fraction, max_failed=max_failed
+            code=code.sha256,
+            code_fingerprint=code.fingerprint,
+            seed=seed,
+            fraction=fraction,
+            max_failed=max_failed,
         )
         run = self._complete(self._request("etl", request), progress)
         from cerebro.results import EtlResult
@@ -167,7 +185,7 @@ class Experiment:
         assert isinstance(run.plan, EtlPlan)
         return EtlResult.of(self._state.datasets[run.plan.dataset], run)
 
-    def run_fit(
+    def run_fit(  # noqa: PLR0913 - the user's whole vocabulary, by keyword
         self,
         spec: SubEpochSpec,
         search_space: SearchSpace,
@@ -187,7 +205,8 @@ class Experiment:
         Args:
             search_space: see `cerebro.search`; must name ``batch_size``.
             epochs: passes over all partitions, for each model.
-            metric: what models are ranked by: a name that `SubEpochSpec.test` returns (`train` without validation data).
+            metric: what models are ranked by: a name that `SubEpochSpec.test` returns (`train` without
+            validation data).
             mode: ``"max"`` if more is better, ``"min"`` if less is.
             seed: of weights, shuffles and the schedule.
             samples: configurations to draw where the search space has distributions.
@@ -197,11 +216,14 @@ class Experiment:
 
         Raises:
             SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
-            RunFailedError: the run failed as a whole. A model that fails does not fail the run: see `FitResult.failures`.
+            RunFailedError: the run failed as a whole. A model that fails does not fail the run: see
+            `FitResult.failures`.
         """
         _require(spec, SubEpochSpec, "run_fit")
         if mode not in ("min", "max"):
-            raise MetricError(f"mode is {mode!r}: say mode='max' if more of the metric is better, mode='min' if less is")
+            raise MetricError(
+                f"mode is {mode!r}: say mode='max' if more of the metric is better, mode='min' if less is"
+            )
         if not metric:
             raise MetricError("no metric: name the one that models are ranked by, such as metric='accuracy'")
         if epochs < 1:
@@ -249,12 +271,14 @@ class Experiment:
         progress: bool = True,
     ) -> pd.DataFrame:
         """Predictions for a split, by all workers: one table keyed by row id (by model and id for several models)."""
-        run = self._complete(self._request("predict", self._evaluation("predict", models, fit, split)), progress)
+        run = self._complete(
+            self._request("predict", self._evaluation("predict", models, fit, split)), progress
+        )
         from cerebro.results import prediction_table
 
         return prediction_table(run, self._connection.volumes)
 
-    # --- a run that goes on ----------------------------------------------------------------------------------------------
+    # --- a run that goes on ----------------------------------------------------------------------
 
     def watch(self, run: str | None = None, *, progress: bool = True) -> Run:
         """Follow a run (the open one, or the newest) until it ends, from any kernel."""
@@ -277,10 +301,14 @@ class Experiment:
         """Let a paused run go on."""
         self._kvs.append(self.name, RunResumed(run=self._chosen(run).id, by=_author()))
 
-    # --- mechanism -------------------------------------------------------------------------------------------------------
+    # --- mechanism -------------------------------------------------------------------------------
 
     def _evaluation(
-        self, kind: Literal["test", "predict"], models: str | Sequence[str] | None, fit: str | None, split: _Split
+        self,
+        kind: Literal["test", "predict"],
+        models: str | Sequence[str] | None,
+        fit: str | None,
+        split: _Split,
     ) -> EvaluateRequest:
         names = (models,) if isinstance(models, str) else tuple(models or ())
         return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
@@ -321,7 +349,9 @@ class Experiment:
                     for event in self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S):
                         self._state.apply(event)
         except KeyboardInterrupt:
-            print(f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, .stop() ends it")
+            print(  # noqa: T201 - to the person who pressed the keys
+                f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, .stop() ends it"
+            )
             raise
 
     def _catch_up(self) -> None:
@@ -333,7 +363,9 @@ class Experiment:
         state = self.state()
         if run is not None:
             if run not in state.runs:
-                raise NotFoundError(f"no run {run!r} in experiment {self.name!r}; there is {', '.join(state.runs) or 'none'}")
+                raise NotFoundError(
+                    f"no run {run!r} in experiment {self.name!r}; there is {', '.join(state.runs) or 'none'}"
+                )
             return state.runs[run]
         chosen = state.active_run() or next(reversed(state.runs.values()), None)
         if chosen is None:
@@ -358,7 +390,9 @@ def _require(spec: object, template: type, method: str) -> None:
     if isinstance(spec, type) and issubclass(spec, template):
         raise SpecError(f"{method} takes an object: pass {spec.__name__}() instead of {spec.__name__}")
     if not isinstance(spec, template):
-        raise SpecError(f"{method} takes an object of a subclass of cerebro.{template.__name__}, not a {type(spec).__name__}")
+        raise SpecError(
+            f"{method} takes an object of a subclass of cerebro.{template.__name__}, not a {type(spec).__name__}"
+        )
 
 
 def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
@@ -378,7 +412,10 @@ def _absolute(locators: Locators) -> Locators:
 
     splits = {
         split: locator.model_copy(
-            update={"metadata": absolute(locator.metadata), "objects": locator.objects and absolute(locator.objects)}
+            update={
+                "metadata": absolute(locator.metadata),
+                "objects": locator.objects and absolute(locator.objects),
+            }
         )
         for split, locator in locators.splits().items()
     }
@@ -398,5 +435,3 @@ def _author() -> str:
     except (KeyError, OSError):
         # A container may run under a user id without a name.
         return ""
-
-

@@ -46,7 +46,9 @@ def schedule(visits: pd.DataFrame, path: Path | str | None) -> Figure:
     for row, worker in enumerate(workers):
         units = visits[visits["worker"] == worker]
         spans = list(zip(units["started"] - origin, units["ended"] - units["started"], strict=True))
-        axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=[colours[m] for m in units["model"]], edgecolor="white")
+        axes.broken_barh(
+            spans, (row - 0.4, 0.8), facecolors=[colours[m] for m in units["model"]], edgecolor="white"
+        )
     axes.set_yticks(range(len(workers)), workers)
     axes.set(xlabel="seconds", title="Units over workers")
     if len(models) <= _NAMED:

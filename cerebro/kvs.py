@@ -16,7 +16,13 @@ from pydantic import BaseModel
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.events import ClientEvent, Event, LivePoint
-from cerebro.contract.records import CodeRecord, ExperimentRecord, ExperimentSummary, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    WorkerRecord,
+    WorkerStatus,
+)
 from cerebro.contract.tasks import InboxItem
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -50,7 +56,7 @@ class KvsClient:
         """Close pooled connections. Calling twice is safe."""
         self._http.clear()
 
-    # --- health and leadership ---------------------------------------------------------------------------------------
+    # --- health and leadership -------------------------------------------------------------------
 
     def health(self) -> api.Health:
         """The service's state; the one call that needs no token.
@@ -68,9 +74,11 @@ class KvsClient:
 
     def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds."""
-        return self._call("POST", "/v1/leader", api.LeaderAnswer, api.LeaderRequest(holder=holder, ttl_s=ttl_s))
+        return self._call(
+            "POST", "/v1/leader", api.LeaderAnswer, api.LeaderRequest(holder=holder, ttl_s=ttl_s)
+        )
 
-    # --- experiments ---------------------------------------------------------------------------------------------------
+    # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
         """Create, or find again the same experiment.
@@ -102,7 +110,7 @@ class KvsClient:
         path = f"/v1/experiments/{experiment}/live?after={after}&wait_s={wait_s}"
         return self._call("GET", path, api.LiveAnswer, wait_s=wait_s).points
 
-    # --- controller ----------------------------------------------------------------------------------------------------
+    # --- controller ------------------------------------------------------------------------------
 
     def watch(self, cursors: dict[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
         """Block until any named log or the cluster has news."""
@@ -121,7 +129,7 @@ class KvsClient:
         """Open runs of all experiments, oldest first."""
         return self._call("GET", "/v1/queue", api.QueueAnswer).runs
 
-    # --- workers -------------------------------------------------------------------------------------------------------
+    # --- workers ---------------------------------------------------------------------------------
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
         """Register a worker's new incarnation; empties its inbox and fences the previous incarnation."""
@@ -140,7 +148,7 @@ class KvsClient:
         path = f"/v1/workers/{worker}/inbox?incarnation={incarnation}&after={after}&wait_s={wait_s}"
         return self._call("GET", path, api.InboxAnswer, wait_s=wait_s).items
 
-    # --- code ----------------------------------------------------------------------------------------------------------
+    # --- code ------------------------------------------------------------------------------------
 
     def put_code(self, record: CodeRecord) -> CodeRecord:
         """Store encoded user code under its hash; storing it twice is harmless."""
@@ -158,10 +166,16 @@ class KvsClient:
         """A code archive's bytes; `NotFoundError` if there is none."""
         return self._send("GET", f"/v1/archives/{sha256}", None, 0.0)
 
-    # --- mechanism -----------------------------------------------------------------------------------------------------
+    # --- mechanism -------------------------------------------------------------------------------
 
     def _call(
-        self, method: str, path: str, answer: type[Answer], body: BaseModel | None = None, *, wait_s: float = 0.0
+        self,
+        method: str,
+        path: str,
+        answer: type[Answer],
+        body: BaseModel | None = None,
+        *,
+        wait_s: float = 0.0,
     ) -> Answer:
         content = body.model_dump_json().encode() if body is not None else None
         return answer.model_validate_json(self._send(method, path, content, wait_s))
@@ -205,4 +219,8 @@ def _error_of(status: int, content: bytes) -> errors.CerebroError:
     except ValueError:
         return errors.BadRequestError(f"kvs_api answered HTTP {status} without a reason: {content[:200]!r}")
     kind = getattr(errors, problem.error, errors.BadRequestError)
-    return kind(problem.message) if issubclass(kind, errors.CerebroError) else errors.BadRequestError(problem.message)
+    return (
+        kind(problem.message)
+        if issubclass(kind, errors.CerebroError)
+        else errors.BadRequestError(problem.message)
+    )

@@ -1,13 +1,12 @@
 """Dataset locators made concrete: a metadata table read, checked and described.
 
-The one place that decides what a usable metadata table is. Imports pyarrow only when a table is read, so that processes
-which merely pass locators on stay small.
+The one place that decides what a usable metadata table is. Arrow is loaded only when a
+table is read, so that processes which merely pass locators on stay small.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,35 +61,27 @@ def read_metadata(split: Split, locator: Locator) -> Metadata:
         MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
     """
     content = read_bytes(locator.metadata)
-    table = _parse(split, locator.metadata, content)
+    from cerebro.data.tables import parse_table
+
+    table = parse_table(content, locator.metadata)
     where = f"metadata of {split!r} ({locator.metadata})"
     if "id" not in table.column_names:
         raise MetadataError(
-            f"{where} has no column 'id', only {', '.join(table.column_names)}: add a column 'id' with a unique value per row"
+            f"{where} has no column 'id', only {', '.join(table.column_names)}: add a column 'id' with a "
+            "unique value per row"
         )
     if table.num_rows == 0:
         raise MetadataError(f"{where} has no rows: expected one row per example")
     ids = table.column("id").to_pylist()
     if any(value is None or value == "" for value in ids):
-        raise MetadataError(f"{where} lacks an 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}")
-    if len(set(ids)) < len(ids):
-        raise MetadataError(f"{where} has the id {_first_duplicate(ids)!r} more than once: ids must be unique")
-    return Metadata(table=table, digest=hashlib.sha256(content).hexdigest())
-
-
-def _parse(split: Split, uri: str, content: bytes) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    try:
-        if uri.endswith((".parquet", ".pq")):
-            return pa.parquet.read_table(io.BytesIO(content))
-        return pa.csv.read_csv(io.BytesIO(content))
-    except pa.ArrowException as cause:
         raise MetadataError(
-            f"metadata of {split!r} ({uri}) cannot be read as {'Parquet' if 'p' in uri[-3:] else 'CSV'}: {cause}"
-        ) from cause
+            f"{where} lacks an 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}"
+        )
+    if len(set(ids)) < len(ids):
+        raise MetadataError(
+            f"{where} has the id {_first_duplicate(ids)!r} more than once: ids must be unique"
+        )
+    return Metadata(table=table, digest=hashlib.sha256(content).hexdigest())
 
 
 def _first_duplicate(values: list[Any]) -> Any:
@@ -99,4 +90,4 @@ def _first_duplicate(values: list[Any]) -> Any:
         if value in seen:
             return value
         seen.add(value)
-    raise LocatorError("no duplicate among the values")
+    raise AssertionError("called without a duplicate")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from cerebro.contract.events import EvaluatePlan, FitRequest
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.tables import read_columns
 from cerebro.errors import RunFailedError
 from cerebro.state import Dataset, ExperimentState, Model, Run
 from cerebro.volumes import Volumes
@@ -39,7 +39,9 @@ class EtlResult:
         """The result of a finished ETL run."""
         splits = dataset.plan.splits
         kept = {s: sum(dataset.rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
-        failed = {s: sum(dataset.failed_rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
+        failed = {
+            s: sum(dataset.failed_rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()
+        }
         rows = {split: sum(p.rows for p in parts) for split, parts in splits.items()}
         return cls(dataset=dataset.id, rows=rows, kept=kept, failed=failed, seconds=run.ended - run.requested)
 
@@ -59,12 +61,10 @@ class BestModel:
 
     def load(self) -> dict[str, Any]:
         """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked."""
-        import torch
-
         from cerebro.training.checkpoint import load
 
         root = Path(str(self.path).removesuffix(self.checkpoint.name))
-        return load(root, self.checkpoint, torch.device("cpu"))
+        return load(root, self.checkpoint, "cpu")
 
 
 class FitResult:
@@ -93,7 +93,8 @@ class FitResult:
             raise RunFailedError(f"{self._run.id} has no best model: no model finished an epoch")
         epoch = self._best_epoch(model)
         checkpoint = model.epoch_checkpoint(epoch or 0) if epoch else None
-        assert epoch is not None and checkpoint is not None
+        assert epoch is not None
+        assert checkpoint is not None
         value = model.metric(self._request.metric, epoch, validated=self._run.is_validated)
         assert value is not None
         return BestModel(
@@ -107,11 +108,15 @@ class FitResult:
         )
 
     def leaderboard(self) -> pd.DataFrame:
-        """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-parameters, failure."""
+        """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
+        parameters, failure.
+        """
         rows = []
         for model in self._run.models.values():
             epoch = self._best_epoch(model)
-            value = model.metric(self._request.metric, epoch, validated=self._run.is_validated) if epoch else None
+            value = (
+                model.metric(self._request.metric, epoch, validated=self._run.is_validated) if epoch else None
+            )
             rows.append(
                 {
                     "model": model.id,
@@ -221,8 +226,7 @@ def prediction_table(run: Run, volumes: Volumes) -> pd.DataFrame:
     frames = []
     for task in run.tasks.values():
         if task.result is not None:
-            with pa.memory_map(str(volumes.shared / task.result.output)) as source:
-                frame = pa.ipc.open_file(source).read_all().to_pandas()
+            frame = pd.DataFrame(read_columns(volumes.shared / task.result.output))
             frames.append(frame.assign(model=task.key.model))
     table = pd.concat(frames, ignore_index=True)
     if len(run.plan.models) == 1:

@@ -42,7 +42,9 @@ def loguniform(low: float, high: float) -> Distribution:
     _ordered("loguniform", low, high)
     if low <= 0:
         raise SearchSpaceError(f"loguniform({low}, {high}): the lower end must be positive")
-    return Distribution(name="loguniform", draw=lambda rng: math.exp(rng.uniform(math.log(low), math.log(high))))
+    return Distribution(
+        name="loguniform", draw=lambda rng: math.exp(rng.uniform(math.log(low), math.log(high)))
+    )
 
 
 def randint(low: int, high: int) -> Distribution:
@@ -79,7 +81,7 @@ def configurations(space: SearchSpace, *, samples: int | None = None, seed: int 
             )
         else:
             found = _grid(space)
-    elif isinstance(space, Sequence) and not isinstance(space, str | bytes):
+    elif isinstance(space, list | tuple):
         found = [_configuration(position, item) for position, item in enumerate(space)]
     else:
         raise SearchSpaceError(
@@ -100,13 +102,17 @@ def _grid(space: Mapping[str, Any]) -> list[Hyperparameters]:
         if not values:
             raise SearchSpaceError(f"hyper-parameter {name!r} has an empty list of values")
         axes[name] = values
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
+    return (
+        [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []
+    )
 
 
 def _sampled(space: Mapping[str, Any], samples: int | None, seed: int) -> list[Hyperparameters]:
     _check_names(space)
     if samples is None or samples < 1:
-        raise SearchSpaceError(f"samples={samples}: a search space with distributions needs samples=N, at least 1")
+        raise SearchSpaceError(
+            f"samples={samples}: a search space with distributions needs samples=N, at least 1"
+        )
     generators = {name: random.Random(f"{seed}/{name}") for name in space}
 
     def draw(name: str) -> Any:
@@ -120,7 +126,9 @@ def _sampled(space: Mapping[str, Any], samples: int | None, seed: int) -> list[H
 
 def _configuration(position: int, item: object) -> Hyperparameters:
     if not isinstance(item, Mapping):
-        raise SearchSpaceError(f"configuration {position} of the search space is a {type(item).__name__}, expected a dict")
+        raise SearchSpaceError(
+            f"configuration {position} of the search space is a {type(item).__name__}, expected a dict"
+        )
     _check_names(item)
     return dict(item)
 
@@ -137,12 +145,15 @@ def _check(configuration: Hyperparameters) -> None:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as cause:
             raise SearchSpaceError(
-                f"hyper-parameter {name!r} has the value {value!r} ({type(value).__name__}): use numbers, text, booleans, or "
+                f"hyper-parameter {name!r} has the value {value!r} ({type(value).__name__}): use "
+                "numbers, text, booleans, or "
                 "lists and dicts of them"
             ) from cause
     size = configuration.get("batch_size")
     if size is None:
-        raise SearchSpaceError("the search space lacks 'batch_size': the data loader needs it; add 'batch_size': [32]")
+        raise SearchSpaceError(
+            "the search space lacks 'batch_size': the data loader needs it; add 'batch_size': [32]"
+        )
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise SearchSpaceError(f"batch_size is {size!r}, expected a positive integer")
 

@@ -82,7 +82,8 @@ class SubEpochSpec:
 
         Args:
             models: what `create_models` returned, in training mode, with the state of the unit before.
-            checkpoint: lives across units, saved with the models. Empty in a model's first unit. Holds tensors, numbers,
+            checkpoint: lives across units, saved with the models. Empty in a model's first unit. Holds
+            tensors, numbers,
                 strings and dicts, lists or tuples of them: put ``optimizer.state_dict()`` here.
             dataloader: shuffled batches of this partition.
             hyperparams: the configuration.

@@ -49,7 +49,7 @@ class Volumes:
             logs=folder("logs"),
         )
 
-    # --- data ----------------------------------------------------------------------------------------------------------
+    # --- data ------------------------------------------------------------------------------------
 
     def partition(self, dataset: str, split: str, partition: int) -> Path:
         """Folder of one partition's shards: on the worker's own volume for training data, shared otherwise."""
@@ -76,7 +76,7 @@ class Volumes:
         """Extracted code archive."""
         return self.code / sha256
 
-    # --- results ---------------------------------------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------
 
     def model_checkpoints(self, experiment: str, run: str, model: str) -> Path:
         """Folder of one model's checkpoints."""

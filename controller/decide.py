@@ -1,8 +1,8 @@
 """What to do next: the controller's pure core. State and world in, steps out; no I/O, no clock, no memory.
 
-Everything is decided anew from the state at each call, so a controller that was restarted, or that reads an event it did
-not expect, needs no special case. Steps are compare-and-set in the store: one that comes too late is refused there, the
-next read of the log shows why, and the next call decides on that.
+Everything is decided anew from the state at each call, so a controller that was restarted, or that reads an
+event it did not expect, needs no special case. Steps are compare-and-set in the store: one that comes too
+late is refused there, the next read of the log shows why, and the next call decides on that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
-from cerebro.contract.events import FitPlan, FitRequest, RunFinished, RunPaused, RunResumed, WorkerJoined, WorkerLost
+from cerebro.contract.events import (
+    FitPlan,
+    FitRequest,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    WorkerJoined,
+    WorkerLost,
+)
 from cerebro.contract.records import ExperimentRecord, Holding
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.experiment import QUEUE_DEPTH
@@ -83,7 +91,7 @@ def decide(record: ExperimentRecord, state: ExperimentState, world: World) -> li
     return _assign(record, state, run)
 
 
-# --- workers -------------------------------------------------------------------------------------------------------
+# --- workers ------------------------------------------------------------------------------------
 
 
 def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
@@ -91,12 +99,20 @@ def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
         known = state.workers.get(name)
         is_replaced = known is not None and known.incarnation != seen.incarnation
         if known is not None and (is_replaced or seen.is_silent or not known.is_alive):
-            reason = "its process was started anew" if is_replaced else "it has not reported for longer than its lease"
+            reason = (
+                "its process was started anew"
+                if is_replaced
+                else "it has not reported for longer than its lease"
+            )
             # A live lease is respected unless its holder is known to be gone: then nobody could renew it.
-            yield from (_revoke(state, key, known, f"{name}: {reason}", force=is_replaced) for key in known.open_tasks)
+            yield from (
+                _revoke(state, key, known, f"{name}: {reason}", force=is_replaced) for key in known.open_tasks
+            )
             if known.is_alive:
                 yield _note(WorkerLost(worker=name, incarnation=known.incarnation, reason=reason))
-        if not seen.is_silent and (known is None or is_replaced or (not known.is_alive and not known.open_tasks)):
+        if not seen.is_silent and (
+            known is None or is_replaced or (not known.is_alive and not known.open_tasks)
+        ):
             yield _note(
                 WorkerJoined(
                     worker=name,
@@ -108,7 +124,7 @@ def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
             )
 
 
-# --- ends ----------------------------------------------------------------------------------------------------------
+# --- ends ---------------------------------------------------------------------------------------
 
 
 def _end(run: Run, outcome: str, error: str) -> list[Step]:
@@ -124,7 +140,9 @@ def _finished(run: Run) -> Step:
     failed = [model for model in run.models.values() if model.state is ModelState.FAILED]
     if run.kind == "fit" and len(failed) == len(run.models):
         reasons = "\n".join(f"{m.id}: {m.failure.message}" for m in failed if m.failure)
-        return _note(RunFinished(run=run.id, outcome="failed", error=f"all {len(failed)} models failed:\n{reasons}"))
+        return _note(
+            RunFinished(run=run.id, outcome="failed", error=f"all {len(failed)} models failed:\n{reasons}")
+        )
     return _note(RunFinished(run=run.id, outcome="finished"))
 
 
@@ -156,11 +174,15 @@ def _metric_problem(run: Run) -> str:
 def _revoke_failed_models(run: Run) -> Iterator[Step]:
     """Queued units of a model that was given up meanwhile; a running one is left to end by itself."""
     for model in run.models.values():
-        if model.state is ModelState.FAILED and model.busy and run.tasks[model.busy].state is TaskState.ASSIGNED:
+        if (
+            model.state is ModelState.FAILED
+            and model.busy
+            and run.tasks[model.busy].state is TaskState.ASSIGNED
+        ):
             yield _revoke_task(run.tasks[model.busy], "its model has failed", force=True)
 
 
-# --- assignments ---------------------------------------------------------------------------------------------------
+# --- assignments --------------------------------------------------------------------------------
 
 
 def _assign(record: ExperimentRecord, state: ExperimentState, run: Run) -> list[Step]:
@@ -295,7 +317,7 @@ class _Assigner:
         )
 
 
-# --- steps ---------------------------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------
 
 
 def _revoke(state: ExperimentState, key: str, worker: Worker, reason: str, *, force: bool) -> Step:

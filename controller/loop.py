@@ -1,7 +1,7 @@
 """The thin loop around the pure core: reads the log, lets the core decide, writes the steps.
 
-Owns no state that matters: what it holds is a fold of the log and is rebuilt from there after a crash. One experiment is
-worked on at a time, the one whose open run is oldest; the others wait in the queue.
+Owns no state that matters: what it holds is a fold of the log and is rebuilt from there after a crash. One
+experiment is worked on at a time, the one whose open run is oldest; the others wait in the queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cerebro.contract import api
-from cerebro.contract.events import EtlRequest, Event, EvaluateRequest, FitRequest, Plan, RunFinished, RunStarted
+from cerebro.contract.events import (
+    EtlRequest,
+    EvaluateRequest,
+    Event,
+    FitRequest,
+    Plan,
+    RunFinished,
+    RunStarted,
+)
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.errors import CerebroError, ConflictError, RetryableError
 from cerebro.kvs import KvsClient
@@ -70,7 +78,7 @@ class Controller:
                 log.warning("leadership lost: %s", error)
                 self._led_until = 0.0
 
-    # --- one experiment ------------------------------------------------------------------------------------------------
+    # --- one experiment --------------------------------------------------------------------------
 
     def _work(self, experiment: str) -> None:
         record = self._kvs.experiment(experiment)
@@ -85,7 +93,9 @@ class Controller:
                 steps = self._plan(record, state, run)
             if steps and self._perform(state, steps):
                 continue
-            self._apply(state, self._watch({experiment: state.seq}, self._settings.tick_s).get(experiment, ()))
+            self._apply(
+                state, self._watch({experiment: state.seq}, self._settings.tick_s).get(experiment, ())
+            )
 
     def _perform(self, state: ExperimentState, steps: Sequence[Step]) -> bool:
         """Write steps and take in what the log says then; false when none took effect, so that the caller waits."""
@@ -108,10 +118,12 @@ class Controller:
             log.info("%s %s", state.name, event)
             self._observer.observe(state, event)
 
-    # --- plans ---------------------------------------------------------------------------------------------------------
+    # --- plans -----------------------------------------------------------------------------------
 
     def _plan(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> list[Step]:
-        weights = {w.name: w.weight for w in sorted(state.workers.values(), key=lambda w: w.name) if w.is_alive}
+        weights = {
+            w.name: w.weight for w in sorted(state.workers.values(), key=lambda w: w.name) if w.is_alive
+        }
         if not weights:
             return []
         try:
@@ -133,7 +145,7 @@ class Controller:
         assert isinstance(run.request, EvaluateRequest)
         return plan_evaluation(state, run.request)
 
-    # --- the world -----------------------------------------------------------------------------------------------------
+    # --- the world -------------------------------------------------------------------------------
 
     def _watch(self, cursors: dict[str, int], wait_s: float) -> dict[str, tuple[Event, ...]]:
         answer = self._kvs.watch(cursors, self._cluster, wait_s)
@@ -162,7 +174,9 @@ class Controller:
             self._workers_read = now
         # While the store was away nobody could report: silence counts from its return.
         patience = now - self._reachable_since
-        return World(workers={w.record.worker: _seen(w, self._settings.lease_s, patience) for w in self._workers})
+        return World(
+            workers={w.record.worker: _seen(w, self._settings.lease_s, patience) for w in self._workers}
+        )
 
 
 def _seen(status: WorkerStatus, lease_s: float, patience_s: float) -> Seen:

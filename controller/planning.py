@@ -1,9 +1,8 @@
-"""Plans: what a requested run will do, made from the request and the state. Pure but for nothing; ETL's reading of metadata
+"""Plans: what a requested run will do, made from the request and the state. Pure but for nothing; ETL's
+reading of metadata
 is in `controller.preparation`."""
 
 from __future__ import annotations
-
-import numbers
 
 from cerebro.contract.events import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.records import Hyperparameters
@@ -22,9 +21,13 @@ def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:
     dataset = _dataset(state)
     partitions = dataset.partitions("train")
     if not partitions:
-        raise DataError(f"the data set of experiment {state.name!r} has no training rows: locate a split 'train'")
+        raise DataError(
+            f"the data set of experiment {state.name!r} has no training rows: locate a split 'train'"
+        )
     if request.scheduler not in POLICIES:
-        raise SearchSpaceError(f"no scheduler {request.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
+        raise SearchSpaceError(
+            f"no scheduler {request.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}"
+        )
     width = max(2, len(str(len(request.models) - 1)))
     models = {f"m{number:0{width}}": hyperparams for number, hyperparams in enumerate(request.models)}
     for name, hyperparams in models.items():
@@ -58,15 +61,20 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
             raise NotFoundError(f"no model {name!r} in {fit.id}: it has {', '.join(fit.models)}")
         epoch = fit.models[name].best_epoch(fit.request.metric, fit.request.mode, validated=fit.is_validated)
         if epoch is None:
-            raise NotFoundError(f"model {name!r} of {fit.id} has no completed epoch with {fit.request.metric!r}")
+            raise NotFoundError(
+                f"model {name!r} of {fit.id} has no completed epoch with {fit.request.metric!r}"
+            )
         models[name] = epoch
     dataset = _dataset(state)
     partitions = dataset.partitions(request.split)
     if not partitions:
         raise DataError(
-            f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: locate it and run run_etl"
+            f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: locate "
+            "it and run run_etl"
         )
-    return EvaluatePlan(kind=request.kind, dataset=dataset.id, fit=fit.id, models=models, partitions=partitions)
+    return EvaluatePlan(
+        kind=request.kind, dataset=dataset.id, fit=fit.id, models=models, partitions=partitions
+    )
 
 
 def _dataset(state: ExperimentState) -> Dataset:
@@ -79,12 +87,15 @@ def _dataset(state: ExperimentState) -> Dataset:
 def _check_batch_size(name: str, hyperparams: Hyperparameters, partitions: dict[int, int]) -> None:
     size = hyperparams.get("batch_size")
     if size is None:
-        raise SearchSpaceError(f"model {name} has no hyper-parameter 'batch_size': add it to the search space")
-    if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
+        raise SearchSpaceError(
+            f"model {name} has no hyper-parameter 'batch_size': add it to the search space"
+        )
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise SearchSpaceError(f"batch_size of model {name} is {size!r}, expected a positive integer")
     smallest = min(partitions, key=lambda p: partitions[p])
     if size > partitions[smallest]:
         raise SearchSpaceError(
-            f"batch_size {size} of model {name} is larger than partition {smallest}, which has {partitions[smallest]} rows: "
+            f"batch_size {size} of model {name} is larger than partition {smallest}, which has "
+            f"{partitions[smallest]} rows: "
             f"choose at most {partitions[smallest]}, or preprocess more data"
         )

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EtlPlan, EtlRequest, PartitionPlan
@@ -21,12 +18,13 @@ from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
 from controller.partition import cut, sample
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def prepare_etl(
-    record: ExperimentRecord, state: ExperimentState, request: EtlRequest, weights: Mapping[str, float], volumes: Volumes
+    record: ExperimentRecord,
+    state: ExperimentState,
+    request: EtlRequest,
+    weights: Mapping[str, float],
+    volumes: Volumes,
 ) -> EtlPlan:
     """The plan of an ETL run, its partitioned metadata written to the shared volume.
 
@@ -39,6 +37,8 @@ def prepare_etl(
     Raises:
         LocatorError, MetadataError: the metadata cannot be used.
     """
+    from cerebro.data.tables import write_table
+
     tables = {split: read_metadata(split, locator) for split, locator in record.locators.splits().items()}
     dataset = _fingerprint(record, request, tables)
     if dataset in state.datasets:
@@ -53,7 +53,7 @@ def prepare_etl(
             )
         pieces = cut(order, weights)
         for partition, rows in enumerate(pieces.values()):
-            _write(metadata.table.take(rows), volumes.metadata(dataset, split, partition))
+            write_table(volumes.metadata(dataset, split, partition), metadata.table.take(rows))
         splits[split] = tuple(
             PartitionPlan(partition=partition, worker=worker, rows=len(rows))
             for partition, (worker, rows) in enumerate(pieces.items())
@@ -72,13 +72,3 @@ def _fingerprint(record: ExperimentRecord, request: EtlRequest, tables: Mapping[
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     return f"{record.name}-{digest[:16]}"
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    import pyarrow as pa
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    aside.replace(path)

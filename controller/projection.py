@@ -1,6 +1,7 @@
 """TensorBoard event files as a projection of the log: a pure function of what was committed, written as it grows.
 
-One file per model. Its records follow from the log in a fixed order, so after a crash the projection counts the complete
+One file per model. Its records follow from the log in a fixed order, so after a crash the projection counts
+the complete
 records of a file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. Values
 reported within a unit are written when the unit commits, so a superseded attempt leaves no trace.
 
@@ -148,7 +149,10 @@ def _live_scalars(commit: _Commit, points: Sequence[LivePoint]) -> Iterator[Scal
     for point in points:
         for name in sorted(point.values):
             yield Scalar(
-                tag=f"live/{name}", step=commit.rows_before + point.rows, time=point.time, value=point.values[name]
+                tag=f"live/{name}",
+                step=commit.rows_before + point.rows,
+                time=point.time,
+                value=point.values[name],
             )
 
 

@@ -19,7 +19,8 @@ class Settings:
         server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
         token: bearer token (``CEREBRO_TOKEN``, required).
         volumes: mounted volumes; the controller writes metadata to `shared` and event files to `metrics`.
-        lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that a slow disk
+        lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that
+        a slow disk
             or a store that restarts costs nobody a unit.
         tick_s: longest wait between two looks at the workers. 1 s: the delay it adds to the lease.
         holder: who this process is in the leadership record.
@@ -37,7 +38,9 @@ class Settings:
         """Read and check the environment."""
         token = environment.get("CEREBRO_TOKEN", "")
         if not token:
-            raise ClusterError("CEREBRO_TOKEN is not set: the controller cannot talk to kvs_api without a token")
+            raise ClusterError(
+                "CEREBRO_TOKEN is not set: the controller cannot talk to kvs_api without a token"
+            )
         return cls(
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=token,

@@ -85,7 +85,12 @@ def _evaluate(
     if checkpoint is None:
         raise IllegalEventError(f"{key}: epoch {epoch} of {key.model} has no checkpoint")
     fields = _model_fields(record, run, fit, key)
-    where: dict[str, Any] = {"epoch": epoch, "split": run.request.split, "partitions": (key.partition,), "checkpoint": checkpoint}
+    where: dict[str, Any] = {
+        "epoch": epoch,
+        "split": run.request.split,
+        "partitions": (key.partition,),
+        "checkpoint": checkpoint,
+    }
     if run.request.kind == "test":
         return EvaluateTask(**fields, kind="test", **where)
     output = f"predictions/{record.name}/{run.id}/{key.model}-{key.partition:04d}.arrow"

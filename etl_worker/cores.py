@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from cerebro.data.manifests import FailedRow, ShardManifest
 from cerebro.errors import RetryableError
-from etl_worker.errors import CoreDied
+from etl_worker.errors import CoreDiedError
 from etl_worker.plan import ShardRange
 from etl_worker.shard import Preprocessor
 from etl_worker.tally import REPORT_S, Tally
@@ -59,7 +59,7 @@ def make_shards(
     No process is left when this returns or raises.
 
     Raises:
-        CoreDied: a core ended by itself.
+        CoreDiedError: a core ended by itself.
         Whatever `Preprocessor.shard`, ``prepare`` or ``tally`` raise.
     """
     counts = np.frombuffer(mmap.mmap(-1, cores * 3 * 8), np.int64).reshape(cores, 3)
@@ -115,13 +115,13 @@ def _receive(core: _Core, counts: NDArray[np.int64]) -> tuple[str, Any]:
     return kind, content
 
 
-def _obituary(core: _Core, counts: NDArray[np.int64]) -> CoreDied:
+def _obituary(core: _Core, counts: NDArray[np.int64]) -> CoreDiedError:
     core.process.join()
     code = core.process.exitcode or 0
     how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
     at = int(counts[core.number, _AT])
     where = "before its first row" if at < 0 else f"at row {at} of the partition (counted from 0)"
-    return CoreDied(
+    return CoreDiedError(
         f"preprocessing process {core.number} ended by itself with {how} {where}: "
         "look for what row_preprocessor does there, or whether memory ran out"
     )

@@ -55,7 +55,7 @@ class ShardObjects:
         Raises:
             LocatorError: one is missing, forbidden, or has a name that leaves the root.
             ObjectStoreError: the store did not answer properly.
-            StorageFull: there is no room for it.
+            StorageFullError: there is no room for it.
         """
         if not self._columns or self._store is None:
             return

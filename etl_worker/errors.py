@@ -1,7 +1,7 @@
 """Errors of preprocessing that are not the user's input."""
 
-from cerebro.errors import WorkerCrashed
+from cerebro.errors import WorkerCrashedError
 
 
-class CoreDied(WorkerCrashed):
+class CoreDiedError(WorkerCrashedError):
     """A process that preprocessed rows ended by itself; the message names the row it was at."""

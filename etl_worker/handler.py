@@ -1,4 +1,6 @@
-"""The handler of ETL tasks: a task of the contract as a job on this worker's folders. Runs in a worker's child process."""
+"""The handler of ETL tasks: a task of the contract as a job on this worker's folders. Runs in a worker's
+child process.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cerebro.data.manifests import FailedRow, PartitionManifest, ShardManifest, Source
 from cerebro.data.partitions import complete_shards, read_manifest, write_manifest
-from cerebro.errors import DataError, RowError, ShardCorrupt
+from cerebro.errors import DataError, RowError, ShardCorruptError
 from etl_worker.cores import make_shards
 from etl_worker.job import EtlJob, ProgressCallback, SpecFactory
 from etl_worker.metadata import Metadata
@@ -31,9 +31,9 @@ def preprocess_partition(
     Raises:
         RowError: more rows failed than allowed (failed rows are then tried again by the next call), or rows
             differ in fields, shapes or dtypes.
-        CoreDied: a core process ended by itself.
+        CoreDiedError: a core process ended by itself.
         SpecError, MetadataError, LocatorError: what was given cannot be used.
-        ObjectStoreError, StorageFull: outside trouble; complete shards are kept.
+        ObjectStoreError, StorageFullError: outside trouble; complete shards are kept.
     """
     metadata = Metadata(job.metadata_path)
     source = Source(fingerprint=job.fingerprint, metadata=metadata.checksum)
@@ -98,5 +98,5 @@ def _tally(job: EtlJob, metadata: Metadata, plan: Plan, progress: ProgressCallba
 def _existing(job: EtlJob) -> PartitionManifest | None:
     try:
         return read_manifest(job.output_folder)
-    except (DataError, ShardCorrupt):
+    except (DataError, ShardCorruptError):
         return None

@@ -18,7 +18,7 @@ from cerebro.data.partitions import (
     read_json,
     shard_manifest_path,
 )
-from cerebro.errors import DataError, ShardCorrupt
+from cerebro.errors import DataError, ShardCorruptError
 
 MAX_SHARD_ROWS = 4096
 SHARDS_PER_CORE = 4
@@ -99,7 +99,7 @@ def _planned(folder: Path, num_rows: int, source: Source) -> tuple[ShardRange, .
     """The cut written down in ``folder``, if it is one of these rows."""
     try:
         plan = read_json(folder / _PLAN_FILE)
-    except (FileNotFoundError, ShardCorrupt, DataError):
+    except (FileNotFoundError, ShardCorruptError, DataError):
         return None
     ranges = tuple(ShardRange(**item) for item in plan["ranges"])
     covered = ranges[-1].stop if ranges else 0

@@ -54,7 +54,7 @@ class Preprocessor:
 
         Raises:
             RowError: a row cannot be stored or differs from the shard's first.
-            ObjectStoreError, StorageFull: see `ShardObjects`, `ShardWriter`.
+            ObjectStoreError, StorageFullError: see `ShardObjects`, `ShardWriter`.
             Whatever ``on_row`` raises.
         """
         rows = self.metadata.rows(part.start, part.stop)

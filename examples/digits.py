@@ -1,6 +1,7 @@
 """The main job of `make run`: scans of handwritten digits, from PNG files to a ranked grid of models.
 
-The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as any data set
+The data come with scikit-learn (1,797 scans of 8 x 8 pixels), so nothing is downloaded. They are laid out as
+any data set
 would be: one PNG object per scan and a CSV table per split, in a folder or in an S3 bucket.
 """
 
@@ -73,7 +74,7 @@ class DigitsTraining(SubEpochSpec):
             logits = network(images)
             loss = functional.cross_entropy(logits, labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             optimizer.step()
             total += loss.item() * len(labels)
             correct += int((logits.argmax(1) == labels).sum())
@@ -122,7 +123,8 @@ def lay_out(target: str) -> dict[str, dict[str, str]]:
         if split == "test":
             write("predict.csv", _table([{"id": row["id"], "image": row["image"]} for row in rows]))
     return {
-        split: {"metadata": f"{target}/{split}.csv", "objects": f"{target}/images"} for split in (*SPLITS, "predict")
+        split: {"metadata": f"{target}/{split}.csv", "objects": f"{target}/images"}
+        for split in (*SPLITS, "predict")
     }
 
 
@@ -155,7 +157,9 @@ def _s3_writer(uri: str) -> Any:
 
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     client = boto3.client("s3")
-    return lambda name, content: client.put_object(Bucket=bucket, Key=f"{prefix}/{name}".lstrip("/"), Body=content)
+    return lambda name, content: client.put_object(
+        Bucket=bucket, Key=f"{prefix}/{name}".lstrip("/"), Body=content
+    )
 
 
 def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
@@ -179,8 +183,11 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
     predictions.to_csv(output / "predictions.csv")
     result.plot_curves(output / "curves.png")
     result.plot_schedule(output / "schedule.png")
-    accuracy = float(test.loc[result.best.id, "accuracy"])
-    print(f"best model {result.best.id} {result.best.hyperparams}, epoch {result.best.epoch}: test accuracy {accuracy:.4f}")
+    accuracy = float(test["accuracy"][result.best.id])
+    print(
+        f"best model {result.best.id} {result.best.hyperparams}, epoch {result.best.epoch}: test "
+        f"accuracy {accuracy:.4f}"
+    )
     print(f"{len(predictions)} predictions, tables and plots: {output.resolve()}")
     return accuracy
 
@@ -188,8 +195,12 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
 def main() -> int:
     """Run on the local cluster, starting it if need be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--data", default="results/digits/data", help="folder or s3://bucket/prefix for the data set")
-    parser.add_argument("--output", type=Path, default=Path("results/digits"), help="folder for tables and plots")
+    parser.add_argument(
+        "--data", default="results/digits/data", help="folder or s3://bucket/prefix for the data set"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("results/digits"), help="folder for tables and plots"
+    )
     parser.add_argument("--name", default="digits", help="name of the experiment")
     arguments = parser.parse_args()
     began = time.monotonic()

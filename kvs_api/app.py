@@ -7,7 +7,7 @@ when it was written.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from kvs_api.settings import Settings
 from kvs_api.store import Store
 
 Body = TypeVar("Body", bound=BaseModel)
+View = Callable[..., Response]
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
@@ -54,7 +55,8 @@ def create_app(settings: Settings, store: Store) -> Flask:
         if not hmac.compare_digest(given, expected):
             return _problem(
                 errors.UnauthorizedError(
-                    "wrong or missing bearer token: a local cluster keeps it in <home>/run/token; elsewhere set CEREBRO_TOKEN"
+                    "wrong or missing bearer token: a local cluster keeps it in <home>/run/token; "
+                    "elsewhere set CEREBRO_TOKEN"
                 )
             )
         return None
@@ -70,101 +72,131 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
     @app.errorhandler(HTTPException)
     def on_http(error: HTTPException) -> Response:
-        answer = api.Problem(error="BadRequestError", message=f"{request.method} {request.path}: {error.description}")
+        answer = api.Problem(
+            error="BadRequestError", message=f"{request.method} {request.path}: {error.description}"
+        )
         return Response(answer.model_dump_json(), error.code or 500, mimetype="application/json")
 
-    for route, view in _views(store).items():
-        method, rule = route.split(" ", 1)
-        app.add_url_rule(rule, endpoint=route, view_func=view, methods=[method])
+    views = Views(store)
+    for key, route in ROUTES.items():
+        method, rule = key.split(" ", 1)
+        view: View = getattr(views, route.view)
+        app.add_url_rule(rule, endpoint=key, view_func=view, methods=[method])
     return app
 
 
-def _views(store: Store) -> dict[str, object]:  # noqa: PLR0915 - one entry per route, each a line or two
-    """A view per entry of `ROUTES`."""
+class Views:
+    """A method per entry of `ROUTES`, which describes it."""
 
-    def health() -> Response:
-        ok = store.ping()
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def health(self) -> Response:
+        """Health: see `ROUTES`."""
+        ok = self._store.ping()
         answer = api.Health(
-            status="ok" if ok else "store-unavailable", schema_version=SCHEMA_VERSION, version=package_version()
+            status="ok" if ok else "store-unavailable",
+            schema_version=SCHEMA_VERSION,
+            version=package_version(),
         )
         return Response(answer.model_dump_json(), 200 if ok else 503, mimetype="application/json")
 
-    def openapi() -> Response:
+    def openapi(self) -> Response:
+        """Openapi: see `ROUTES`."""
         return Response(document(package_version()), mimetype="application/json")
 
-    def lead() -> Response:
-        return _answer(store.lead(_body(api.LeaderRequest)))
+    def lead(self) -> Response:
+        """Lead: see `ROUTES`."""
+        return _answer(self._store.lead(_body(api.LeaderRequest)))
 
-    def experiments() -> Response:
-        return _answer(api.ExperimentsAnswer(experiments=store.experiments()))
+    def experiments(self) -> Response:
+        """Experiments: see `ROUTES`."""
+        return _answer(api.ExperimentsAnswer(experiments=self._store.experiments()))
 
-    def create_experiment(name: str) -> Response:
+    def create_experiment(self, name: str) -> Response:
+        """Create experiment: see `ROUTES`."""
         record = _body(ExperimentRecord)
         if record.name != name:
             raise errors.BadRequestError(f"the path names {name!r}, the body {record.name!r}")
-        return _answer(store.create_experiment(record))
+        return _answer(self._store.create_experiment(record))
 
-    def experiment(name: str) -> Response:
-        return _answer(store.experiment(_name(name)))
+    def experiment(self, name: str) -> Response:
+        """Experiment: see `ROUTES`."""
+        return _answer(self._store.experiment(_name(name)))
 
-    def append(name: str) -> Response:
+    def append(self, name: str) -> Response:
+        """Append: see `ROUTES`."""
         event = _CLIENT_EVENT.validate_json(request.get_data())
-        return _answer(api.AppendAnswer(seq=store.append(_name(name), event)))
+        return _answer(api.AppendAnswer(seq=self._store.append(_name(name), event)))
 
-    def events(name: str) -> Response:
-        store.experiment(_name(name))
-        return _spliced("events", store.read(keys.log(name), *_cursor()))
+    def events(self, name: str) -> Response:
+        """Events: see `ROUTES`."""
+        self._store.experiment(_name(name))
+        return _spliced("events", self._store.read(keys.log(name), *_cursor()))
 
-    def live(name: str) -> Response:
-        store.experiment(_name(name))
-        return _spliced("points", store.read(keys.live(name), *_cursor()))
+    def live(self, name: str) -> Response:
+        """Live: see `ROUTES`."""
+        self._store.experiment(_name(name))
+        return _spliced("points", self._store.read(keys.live(name), *_cursor()))
 
-    def watch() -> Response:
-        found, cluster = store.watch(_body(api.WatchRequest))
+    def watch(self) -> Response:
+        """Watch: see `ROUTES`."""
+        found, cluster = self._store.watch(_body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return _json(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
-    def decide(name: str) -> Response:
-        outcomes, found = store.decide(_name(name), _body(api.DecideRequest))
+    def decide(self, name: str) -> Response:
+        """Decide: see `ROUTES`."""
+        outcomes, found = self._store.decide(_name(name), _body(api.DecideRequest))
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
         return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
 
-    def queue() -> Response:
-        return _answer(api.QueueAnswer(runs=store.queue()))
+    def queue(self) -> Response:
+        """Queue: see `ROUTES`."""
+        return _answer(api.QueueAnswer(runs=self._store.queue()))
 
-    def workers() -> Response:
-        return _answer(api.WorkersAnswer(workers=store.workers()))
+    def workers(self) -> Response:
+        """Workers: see `ROUTES`."""
+        return _answer(api.WorkersAnswer(workers=self._store.workers()))
 
-    def register(name: str) -> Response:
+    def register(self, name: str) -> Response:
+        """Register: see `ROUTES`."""
         record = _body(WorkerRecord)
         if record.worker != name:
             raise errors.BadRequestError(f"the path names {name!r}, the body {record.worker!r}")
-        return _answer(store.register(record))
+        return _answer(self._store.register(record))
 
-    def report(name: str) -> Response:
-        return _answer(api.ReportAnswer.model_validate(store.report(_name(name), _body(api.ReportRequest))))
+    def report(self, name: str) -> Response:
+        """Report: see `ROUTES`."""
+        return _answer(
+            api.ReportAnswer.model_validate(self._store.report(_name(name), _body(api.ReportRequest)))
+        )
 
-    def inbox(name: str) -> Response:
-        return _spliced("items", store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor()))
+    def inbox(self, name: str) -> Response:
+        """Inbox: see `ROUTES`."""
+        return _spliced(
+            "items", self._store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor())
+        )
 
-    def put_code(sha256: str) -> Response:
+    def put_code(self, sha256: str) -> Response:
+        """Put code: see `ROUTES`."""
         record = _body(CodeRecord)
         if record.sha256 != sha256:
             raise errors.BadRequestError(f"the path names {sha256}, the body {record.sha256}")
-        return _answer(store.put_code(record))
+        return _answer(self._store.put_code(record))
 
-    def code(sha256: str) -> Response:
-        return _answer(store.code(sha256))
+    def code(self, sha256: str) -> Response:
+        """Code: see `ROUTES`."""
+        return _answer(self._store.code(sha256))
 
-    def put_archive(sha256: str) -> Response:
-        store.put_archive(sha256, request.get_data())
+    def put_archive(self, sha256: str) -> Response:
+        """Put archive: see `ROUTES`."""
+        self._store.put_archive(sha256, request.get_data())
         return Response(status=204)
 
-    def archive(sha256: str) -> Response:
-        return Response(store.archive(sha256), mimetype="application/octet-stream")
-
-    local = locals()
-    return {key: local[route.view] for key, route in ROUTES.items()}
+    def archive(self, sha256: str) -> Response:
+        """Archive: see `ROUTES`."""
+        return Response(self._store.archive(sha256), mimetype="application/octet-stream")
 
 
 def package_version() -> str:

@@ -22,6 +22,8 @@
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
 
+# ruff: noqa: E501 - a table is read by its columns
+
 from __future__ import annotations
 
 _PREFIX = "cerebro:1:"

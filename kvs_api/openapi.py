@@ -55,7 +55,11 @@ ROUTES: dict[str, Route] = {
         errors=(404, 409),
     ),
     "GET /v1/experiments/<name>/events": Route(
-        view="events", summary="The event log after a cursor.", answer=api.EventsAnswer, cursor=True, errors=(404,)
+        view="events",
+        summary="The event log after a cursor.",
+        answer=api.EventsAnswer,
+        cursor=True,
+        errors=(404,),
     ),
     "GET /v1/experiments/<name>/live": Route(
         view="live", summary="Live points after a cursor.", answer=api.LiveAnswer, cursor=True, errors=(404,)
@@ -73,7 +77,10 @@ ROUTES: dict[str, Route] = {
     "GET /v1/queue": Route(view="queue", summary="Open runs, oldest first.", answer=api.QueueAnswer),
     "GET /v1/workers": Route(view="workers", summary="All workers.", answer=api.WorkersAnswer),
     "PUT /v1/workers/<name>": Route(
-        view="register", summary="Register a worker's new incarnation.", body=WorkerRecord, answer=WorkerRecord
+        view="register",
+        summary="Register a worker's new incarnation.",
+        body=WorkerRecord,
+        answer=WorkerRecord,
     ),
     "POST /v1/workers/<name>/reports": Route(
         view="report", summary="Apply a worker's steps.", body=api.ReportRequest, answer=api.ReportAnswer
@@ -81,8 +88,12 @@ ROUTES: dict[str, Route] = {
     "GET /v1/workers/<name>/inbox": Route(
         view="inbox", summary="A worker's inbox after a cursor.", answer=api.InboxAnswer, cursor=True
     ),
-    "PUT /v1/code/<sha256>": Route(view="put_code", summary="Store user code.", body=CodeRecord, answer=CodeRecord),
-    "GET /v1/code/<sha256>": Route(view="code", summary="User code by hash.", answer=CodeRecord, errors=(404,)),
+    "PUT /v1/code/<sha256>": Route(
+        view="put_code", summary="Store user code.", body=CodeRecord, answer=CodeRecord
+    ),
+    "GET /v1/code/<sha256>": Route(
+        view="code", summary="User code by hash.", answer=CodeRecord, errors=(404,)
+    ),
     "PUT /v1/archives/<sha256>": Route(view="put_archive", summary="Store a code archive (bytes)."),
     "GET /v1/archives/<sha256>": Route(view="archive", summary="A code archive (bytes).", errors=(404,)),
 }

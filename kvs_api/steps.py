@@ -33,7 +33,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             ended = {"run": step.event.run, "ended": f"{experiment}/{step.event.run}"}
             table |= ended | {"queue": keys.QUEUE, "cluster": keys.CLUSTER}
         return table
-    named = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
+    named: Any = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
     table = {
         **named,
         "op": step.op,
@@ -72,7 +72,12 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
 
 def _entry(experiment: str, step: api.Assign | api.Revoke) -> str:
     return json.dumps(
-        {"experiment": experiment, "task": step.task, "attempt": step.attempt, "cancel": isinstance(step, api.Revoke)}
+        {
+            "experiment": experiment,
+            "task": step.task,
+            "attempt": step.attempt,
+            "cancel": isinstance(step, api.Revoke),
+        }
     )
 
 

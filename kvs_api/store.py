@@ -19,7 +19,13 @@ from pydantic import BaseModel
 from cerebro import errors
 from cerebro.contract import api
 from cerebro.contract.events import ClientEvent, RunRequested
-from cerebro.contract.records import CodeRecord, ExperimentRecord, ExperimentSummary, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    WorkerRecord,
+    WorkerStatus,
+)
 from kvs_api import keys, steps
 
 PAGE = 1000
@@ -48,7 +54,7 @@ class Store:
         except redis.RedisError:
             return False
 
-    # --- experiments ---------------------------------------------------------------------------------------------------
+    # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
         """Create, or return the same experiment; `ConflictError` when the name holds another one."""
@@ -77,14 +83,14 @@ class Store:
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """All experiments, newest event first."""
         with _translated():
-            names = [name.decode() for name in self._redis.zrange(keys.EXPERIMENTS, 0, -1)]
+            names = [_text(name) for name in self._redis.zrange(keys.EXPERIMENTS, 0, -1)]
             pipe = self._redis.pipeline(transaction=False)
             for name in names:
                 pipe.get(keys.experiment(name))
                 pipe.xrevrange(keys.log(name), count=1)
             pipe.lrange(keys.QUEUE, 0, -1)
             answers = pipe.execute()
-        runs = [entry.decode() for entry in answers.pop()]
+        runs = [_text(entry) for entry in answers.pop()]
         summaries = []
         for position, name in enumerate(names):
             record = ExperimentRecord.model_validate_json(answers[2 * position])
@@ -119,10 +125,12 @@ class Store:
             }
         answer = self._run(call)
         if "conflict" in answer:
-            raise errors.ConflictError(f"run {event.run!r} of experiment {experiment!r} was requested already")
+            raise errors.ConflictError(
+                f"run {event.run!r} of experiment {experiment!r} was requested already"
+            )
         return int(answer["seq"])
 
-    # --- logs ------------------------------------------------------------------------------------------------------------
+    # --- logs ------------------------------------------------------------------------------------
 
     def read(self, key: str, after: int, wait_s: float) -> Iterator[str]:
         """JSON objects of a log or live stream after a cursor; `seq` and `time` are put in front of the stored rest."""
@@ -151,31 +159,42 @@ class Store:
         pairs = answer.items() if isinstance(answer, dict) else answer
         return [(key, entries) for key, entries in pairs or ()]
 
-    # --- controller --------------------------------------------------------------------------------------------------------
+    # --- controller ------------------------------------------------------------------------------
 
     def lead(self, request: api.LeaderRequest) -> api.LeaderAnswer:
         """Take or keep the leadership."""
-        call = {"call": "lead", "leader": keys.LEADER, "holder": request.holder, "ttl_ms": round(request.ttl_s * 1000)}
+        call = {
+            "call": "lead",
+            "leader": keys.LEADER,
+            "holder": request.holder,
+            "ttl_ms": round(request.ttl_s * 1000),
+        }
         return api.LeaderAnswer.model_validate(self._run(call))
 
-    def decide(self, experiment: str, request: api.DecideRequest) -> tuple[list[dict[str, str]], Iterator[str]]:
+    def decide(
+        self, experiment: str, request: api.DecideRequest
+    ) -> tuple[list[dict[str, str]], Iterator[str]]:
         """Apply the controller's steps; returns their outcomes and the log after the cursor."""
         outcomes: list[dict[str, str]] = []
         if request.steps:
             changes = [steps.decision(experiment, step) for step in request.steps]
-            answer = self._run({"call": "decide", "leader": keys.LEADER, "term": request.term, "steps": changes})
+            answer = self._run(
+                {"call": "decide", "leader": keys.LEADER, "term": request.term, "steps": changes}
+            )
             if "stale" in answer:
-                raise errors.ConflictError(f"leadership term {request.term} has ended, term {answer['stale']} leads")
+                raise errors.ConflictError(
+                    f"leadership term {request.term} has ended, term {answer['stale']} leads"
+                )
             outcomes = answer["outcomes"]
         return outcomes, self.read(keys.log(experiment), request.after, 0)
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs, oldest first."""
         with _translated():
-            entries = [entry.decode().split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
+            entries = [_text(entry).split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
         return tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries)
 
-    # --- workers -------------------------------------------------------------------------------------------------------------
+    # --- workers ---------------------------------------------------------------------------------
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
         """Register a worker's new incarnation."""
@@ -198,7 +217,7 @@ class Store:
         with _translated():
             seconds, micros = self._redis.time()
             now = seconds + micros / 1e6
-            names = sorted(name.decode() for name in self._redis.smembers(keys.WORKERS))
+            names = sorted(_text(name) for name in self._redis.smembers(keys.WORKERS))
             pipe = self._redis.pipeline(transaction=False)
             for name in names:
                 pipe.hgetall(keys.worker(name))
@@ -220,7 +239,9 @@ class Store:
                 "log": keys.live(experiment),
                 "key": keys.task(experiment, point.task),
                 "attempt": point.attempt,
-                "event": point.model_copy(update={"worker": worker}).model_dump_json(exclude=steps.UNNUMBERED),
+                "event": point.model_copy(update={"worker": worker}).model_dump_json(
+                    exclude=steps.UNNUMBERED
+                ),
             }
             for experiment, points in request.live.items()
             for point in points
@@ -248,7 +269,7 @@ class Store:
                 body = fields[b"b"].decode() or "null"
                 yield f'{{"seq":{_seq(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
 
-    # --- code ------------------------------------------------------------------------------------------------------------------
+    # --- code ------------------------------------------------------------------------------------
 
     def put_code(self, record: CodeRecord) -> CodeRecord:
         """Store code under its hash."""
@@ -277,7 +298,7 @@ class Store:
             raise errors.NotFoundError(f"no code archive {sha256[:12]} in the store")
         return bytes(content)
 
-    # --- mechanism -----------------------------------------------------------------------------------------------------------
+    # --- mechanism -------------------------------------------------------------------------------
 
     def _document(self, key: str, model: type[Model], what: str) -> Model:
         with _translated():
@@ -294,6 +315,11 @@ class Store:
             # Lua cannot tell an empty list from an empty table: cjson writes both as {}.
             parsed["outcomes"] = parsed["outcomes"] or []
         return parsed
+
+
+def _text(value: Any) -> str:
+    """A string as Redis returns it: the client library's types allow for options we do not use."""
+    return str(value.decode())
 
 
 def _seq(identity: bytes) -> int:

@@ -1,4 +1,6 @@
-"""Trains, validates, tests and predicts: a model hops in as a checkpoint, meets a partition, hops out as the next one."""
+"""Trains, validates, tests and predicts: a model hops in as a checkpoint, meets a partition, hops out as the
+next one.
+"""
 
 KINDS = ("train", "valid", "test", "predict")
 """Task kinds this package handles."""

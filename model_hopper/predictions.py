@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from cerebro.data.durable import DurableFile
+from cerebro.data.tables import write_columns
 from cerebro.errors import SpecError
 
 _SINGLE = "prediction"
@@ -33,18 +32,11 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
     for name, column in columns.items():
         if len(column) != len(ids):
             raise SpecError(
-                f"predict() returned {len(column)} values of {name!r} for {len(ids)} rows: return one per row, in the order "
+                f"predict() returned {len(column)} values of {name!r} for {len(ids)} rows: return one "
+                "per row, in the order "
                 "of the data loader"
             )
-    arrays = {"id": pa.array(list(ids)), **{name: _arrow(column) for name, column in columns.items()}}
-    table = pa.table(arrays)
-    file = DurableFile(path)
-    try:
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        file.commit()
-    finally:
-        file.discard()
+    write_columns(path, {"id": list(ids), **columns})
 
 
 def _joined(returned: object) -> Columns:
@@ -72,9 +64,3 @@ def _columns(value: object) -> Columns | None:
 
 def _array(value: object) -> np.ndarray[Any, Any]:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _arrow(column: np.ndarray[Any, Any]) -> pa.Array:
-    if column.ndim == 1:
-        return pa.array(column)
-    return pa.array(column.reshape(len(column), -1).tolist()) if column.ndim == 2 else pa.array(column.tolist())

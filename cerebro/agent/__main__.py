@@ -63,11 +63,19 @@ def visible_gpus() -> tuple[str, ...]:
     """Names of the GPUs this worker may use, asked of the driver so that the agent needs no torch."""
     try:
         done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=20, check=False
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    names = tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
+    names = (
+        tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+        if done.returncode == 0
+        else ()
+    )
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         return names

@@ -1,7 +1,7 @@
 """The child process: runs user code through a handler, one task after another, and says what became of it.
 
-It has no token and no connection to the store. What fails in user code ends as a typed `Failure`; what kills the process
-is told by its absence.
+It has no token and no connection to the store. What fails in user code ends as a typed `Failure`; what kills
+the process is told by its absence.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
 _MAX_TRACEBACK = 20_000
 
 _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
-    (errors.CheckpointCorrupt, FailureKind.CHECKPOINT),
-    (errors.StorageFull, FailureKind.STORAGE_FULL),
+    (errors.CheckpointCorruptError, FailureKind.CHECKPOINT),
+    (errors.StorageFullError, FailureKind.STORAGE_FULL),
     (errors.NonFiniteMetricError, FailureKind.NON_FINITE),
     (errors.ObjectStoreError, FailureKind.UNAVAILABLE),
-    (errors.ShardCorrupt, FailureKind.DATA),
+    (errors.ShardCorruptError, FailureKind.DATA),
     (errors.RowError, FailureKind.DATA),
     (errors.DataError, FailureKind.DATA),
     (errors.LocatorError, FailureKind.DATA),
@@ -77,11 +77,14 @@ class Child:
             body = _BODY.validate_python(message["body"])
             result = self._handler.handle(body, message["attempt"])
             return {"is": "done", "result": result.model_dump(mode="json")}
-        except Exception as error:  # the outermost frame: whatever user code raises is recorded, not lost
+        except Exception as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded
             traceback.print_exc()
             return {"is": "failed", "failure": failure_of(error).model_dump(mode="json")}
         except SystemExit as error:
-            return {"is": "failed", "failure": failure_of(RuntimeError(f"user code called exit({error.code})")).model_dump()}
+            return {
+                "is": "failed",
+                "failure": failure_of(RuntimeError(f"user code called exit({error.code})")).model_dump(),
+            }
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -61,15 +61,17 @@ def _install(requirements: Path, target: Path) -> None:
     _run([sys.executable, "-m", "venv", "--without-pip", str(target)], requirements)
     python = str(target / "bin" / "python")
     own = Path(sysconfig.get_path("purelib", vars={"base": str(target), "platbase": str(target)}))
-    seen = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | {p for p in sys.path if p.endswith("-packages")}
+    seen = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | {
+        p for p in sys.path if p.endswith("-packages")
+    }
     editable = {entry for entry in sys.path if entry and Path(entry).is_dir()} - seen
     own.mkdir(parents=True, exist_ok=True)
     (own / "cerebro-worker.pth").write_text("\n".join([*sorted(seen), *sorted(editable)]) + "\n")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     constraints = target / "constraints.txt"
     constraints.write_text("".join(f"{name}=={found}\n" for name in _HELD if (found := _version(name))))
     _run(
-        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-        + ["-r", str(requirements), "-c", str(constraints)],
+        [*pip, "-r", str(requirements), "-c", str(constraints)],
         requirements,
     )
 
@@ -83,7 +85,12 @@ def _version(name: str) -> str:
 
 def _run(command: list[str], requirements: Path) -> None:
     done = subprocess.run(
-        command, cwd=requirements.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        cwd=requirements.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise RequirementsError(

@@ -1,7 +1,8 @@
 """The loop every worker runs.
 
 Three threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the
-controller assigns; *reports* keeps leases and says how far the task is. They meet in `Mailbox` and `Lease`, both locked.
+controller assigns; *reports* keeps leases and says how far the task is. They meet in `Mailbox` and `Lease`,
+both locked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IDLE_S = 60.0
 """A child with nothing to do is ended after this: it holds a few hundred MB."""
 
 
-class Superseded(Exception):
+class SupersededError(Exception):
     """A newer process registered under this worker's name: this one must end."""
 
 
@@ -78,7 +79,7 @@ class Agent:
             threading.Thread(target=duty, name=duty.__name__, daemon=True).start()
         try:
             self._work()
-        except Superseded:
+        except SupersededError:
             log.warning("superseded by a newer process of %s", self._settings.worker)
         finally:
             self._end_child()
@@ -100,7 +101,7 @@ class Agent:
         self._kvs.register(record)
         log.info("registered %s", record)
 
-    # --- main thread: one task after another -------------------------------------------------------------------------
+    # --- main thread: one task after another -----------------------------------------------------
 
     def _work(self) -> None:
         steps: list[api.Report] = []
@@ -168,7 +169,8 @@ class Agent:
                         self._end_child()
                         return Failure(
                             kind=FailureKind.HANG,
-                            message=f"no batch for {limit_s:g} s: the process was ended. If the work is only slow, raise "
+                            message=f"no batch for {limit_s:g} s: the process was ended. If the work is "
+                            "only slow, raise "
                             "run_fit(hang_timeout_s=...)",
                         )
                     if self._mailbox in ready:
@@ -200,14 +202,16 @@ class Agent:
             except OSError:
                 log.info("the child ended before it could be told of %s", item.task)
 
-    # --- the child ---------------------------------------------------------------------------------------------------
+    # --- the child -------------------------------------------------------------------------------
 
     def _child_for(self, item: InboxItem) -> ChildProcess:
         body = item.body
         assert body is not None
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
         setting = Setting(
-            handler=self._handlers[body.kind], python=python_for(folder, self._settings.volumes), archive=folder
+            handler=self._handlers[body.kind],
+            python=python_for(folder, self._settings.volumes),
+            archive=folder,
         )
         child = self._child
         # An ETL child must not have run user code before it forks its cores: one child for each ETL task.
@@ -228,7 +232,7 @@ class Agent:
         if child is not None:
             child.kill()
 
-    # --- reports -----------------------------------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------------
 
     def _report(self, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
         """Send steps, with the live points that belong before them."""
@@ -247,7 +251,7 @@ class Agent:
             ),
         )
         if not answer.current:
-            raise Superseded
+            raise SupersededError
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
@@ -269,7 +273,7 @@ class Agent:
         except OSError:
             return None
 
-    # --- the other two threads -----------------------------------------------------------------------------------------
+    # --- the other two threads -------------------------------------------------------------------
 
     def _report_regularly(self) -> None:
         while not self._stopping.wait(self._settings.report_s):
@@ -282,7 +286,7 @@ class Agent:
             except RetryableError as error:
                 log.warning("no report: %s", error)
                 continue
-            except Superseded:
+            except SupersededError:
                 self.stop()
                 return
             if outcomes and outcomes[0].outcome == "refused" and item is not None:

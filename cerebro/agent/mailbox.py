@@ -34,7 +34,11 @@ class Mailbox:
         """Drop the attempt that `cancel` names; false when it is not waiting here."""
         with self._condition:
             for item in self._items:
-                if (item.experiment, item.task, item.attempt) == (cancel.experiment, cancel.task, cancel.attempt):
+                if (item.experiment, item.task, item.attempt) == (
+                    cancel.experiment,
+                    cancel.task,
+                    cancel.attempt,
+                ):
                     self._items.remove(item)
                     return True
         return False
@@ -60,7 +64,8 @@ class Mailbox:
 
     def wake(self) -> None:
         """Make a waiting reader look up. Safe in a signal handler of the waiting thread."""
-        # A signal handler may interrupt the very thread that holds the lock: no lock here, the flag and the pipe suffice.
+        # A signal handler may interrupt the very thread that holds the lock: no lock here, the flag and the
+        # pipe suffice.
         self._woken = True
         self._ring()
         if self._condition.acquire(blocking=False):

@@ -103,7 +103,7 @@ def _foreign_errors(archive: str) -> Iterator[None]:
         ) from cause
 
 
-# --- zip ----------------------------------------------------------------------------------------------------
+# --- zip ----------------------------------------------------------------------------------------
 
 
 def _zip_members(content: bytes, meter: Meter, names: Names) -> Iterator[Member]:
@@ -181,7 +181,7 @@ def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, meter: Meter) ->
             yield chunk
 
 
-# --- tar ----------------------------------------------------------------------------------------------------
+# --- tar ----------------------------------------------------------------------------------------
 
 
 class _Readable(Protocol):
@@ -273,7 +273,7 @@ def _tar_chunks(stream: _TarStream, info: tarfile.TarInfo, archive: str) -> Iter
         yield chunk
 
 
-# --- both ---------------------------------------------------------------------------------------------------
+# --- both ---------------------------------------------------------------------------------------
 
 
 def _not_a_file(archive: str, name: str, what: str) -> ArchiveError:

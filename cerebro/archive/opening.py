@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cerebro.archive.formats import Kind, Member, kind_of, members
 from cerebro.archive.rules import DEFAULT_LIMITS, Limits, Meter
-from cerebro.errors import ArchiveError, StorageFull
+from cerebro.errors import ArchiveError, StorageFullError
 
 _ABANDONED_S = 3600.0
 
@@ -89,7 +89,7 @@ def extract(
 
     Raises:
         ArchiveError: as `inspect`.
-        StorageFull: no room; nothing is left behind.
+        StorageFullError: no room; nothing is left behind.
     """
     if destination.is_dir():
         return
@@ -149,5 +149,5 @@ def _storage_errors(name: str, destination: Path) -> Iterator[None]:
         yield
     except OSError as cause:
         if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"no room to unpack {name} to {destination}: free some space there") from cause
+            raise StorageFullError(f"no room to unpack {name} to {destination}: free some space there") from cause
         raise

@@ -3,5 +3,7 @@
 Nothing here does I/O. Every model is frozen, refuses unknown fields and carries the schema version of the store.
 """
 
-SCHEMA_VERSION = 1
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
 """Version of every record in the store; a client and a server that differ refuse each other by name."""

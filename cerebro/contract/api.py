@@ -13,10 +13,16 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ControllerEvent, Event, LivePoint
-from cerebro.contract.records import CodeRecord, ExperimentRecord, ExperimentSummary, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    WorkerRecord,
+    WorkerStatus,
+)
 from cerebro.contract.tasks import Failure, InboxItem, TaskBody, TaskResult
 
-# --- steps ------------------------------------------------------------------------------------------------------------
+# --- steps ---------------------------------------------------------------------------------------
 
 
 class Assign(Contract):
@@ -97,7 +103,7 @@ class StepOutcome(Contract):
     reason: str = ""
 
 
-# --- requests and answers ---------------------------------------------------------------------------------------------
+# --- requests and answers -----------------------------------------------------------------------
 
 
 class Health(Contract):

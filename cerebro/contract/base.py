@@ -29,4 +29,6 @@ class Contract(BaseModel):
     """Frozen, and strict about unknown fields, so that a misspelt field is an error at the boundary."""
 
     # ser_json_inf_nan: a metric may be NaN on its way to being reported; JSON `null` would hide it.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_inf_nan="strings", protected_namespaces=()
+    )

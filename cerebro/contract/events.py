@@ -15,7 +15,7 @@ from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.records import Holding, Hyperparameters
 from cerebro.contract.tasks import Failure, TaskResult
 
-# --- requests: what a client asks for -------------------------------------------------------------------------------
+# --- requests: what a client asks for ------------------------------------------------------------
 
 
 class EtlRequest(Contract):
@@ -59,7 +59,7 @@ class EvaluateRequest(Contract):
 
 Request = Annotated[EtlRequest | FitRequest | EvaluateRequest, Field(discriminator="kind")]
 
-# --- plans: what the controller made of a request ---------------------------------------------------------------------
+# --- plans: what the controller made of a request ------------------------------------------------
 
 
 class PartitionPlan(Contract):
@@ -103,7 +103,7 @@ class EvaluatePlan(Contract):
 
 Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]
 
-# --- events -----------------------------------------------------------------------------------------------------------
+# --- events --------------------------------------------------------------------------------------
 
 
 class _Event(Contract):
@@ -258,7 +258,7 @@ ClientEvent = Annotated[RunRequested | RunStopRequested | RunResumed, Field(disc
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-# --- live values: not events, because losing one changes no decision -----------------------------------------------------
+# --- live values: not events, because losing one changes no decision ----------------------------
 
 
 class LivePoint(Contract):
@@ -281,6 +281,6 @@ class LivePoint(Contract):
     @field_validator("values")
     @classmethod
     def _few(cls, values: dict[str, float]) -> dict[str, float]:
-        if len(values) > 100:  # noqa: PLR2004 - a bound on one point's size, stated in the message
+        if len(values) > 100:
             raise ValueError("a live point carries at most 100 values")
         return values

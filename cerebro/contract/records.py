@@ -18,7 +18,8 @@ class Locator(Contract):
 
     Attributes:
         metadata: CSV or Parquet table with one row per example and a unique column ``id``: a path, ``file://`` or ``s3://``.
-        objects: root of the objects that rows name (images, audio...): a folder, ``file://`` or ``s3://``; may be absent.
+        objects: root of the objects that rows name (images, audio...): a folder, ``file://`` or ``s3://``;
+        may be absent.
     """
 
     metadata: str = Field(min_length=1)

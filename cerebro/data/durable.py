@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from cerebro.errors import ShardCorrupt, StorageFull
+from cerebro.errors import ShardCorruptError, StorageFullError
 
 _LEFTOVER = ".aside"
 _READ_BYTES = 4 << 20
@@ -56,7 +56,7 @@ class DurableFile:
         return self._file.closed
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append ``data``; StorageFull when the volume has no room."""
+        """Append ``data``; StorageFullError when the volume has no room."""
         with storage_full_named(self._path.parent):
             self._file.write(data)
         self._hash.update(data)
@@ -126,13 +126,13 @@ def checksum(path: Path) -> Written:
 
 
 def verify(path: Path, written: Written) -> None:
-    """Raise ShardCorrupt unless the file holds what was once written."""
+    """Raise ShardCorruptError unless the file holds what was once written."""
     try:
         found = checksum(path)
     except OSError as error:
-        raise ShardCorrupt(f"{path} cannot be read ({error}); it must be made again") from error
+        raise ShardCorruptError(f"{path} cannot be read ({error}); it must be made again") from error
     if found != written:
-        raise ShardCorrupt(
+        raise ShardCorruptError(
             f"{path} has {found.num_bytes} bytes with checksum {found.checksum}, "
             f"written were {written.num_bytes} with {written.checksum}; it must be made again"
         )
@@ -146,13 +146,13 @@ def discard_leftovers(folder: Path) -> None:
 
 @contextmanager
 def storage_full_named(folder: Path) -> Iterator[None]:
-    """Turn "no space left" and "quota exceeded" into StorageFull, naming ``folder`` and its free bytes."""
+    """Turn "no space left" and "quota exceeded" into StorageFullError, naming ``folder`` and its free bytes."""
     try:
         yield
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
-        raise StorageFull(
+        raise StorageFullError(
             f"no room to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
             "Make room on this volume; complete shards are kept and the rest is resumed"
         ) from error

@@ -51,7 +51,7 @@ class PartitionLoader:
     Raises:
         DataError: there are fewer rows than ``batch_size``, a partition is incomplete, or partitions do not
             fit.
-        ShardCorrupt: a shard is missing or damaged.
+        ShardCorruptError: a shard is missing or damaged.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from cerebro.data.fields import Array, Field, Layout, RowId
 from cerebro.data.manifests import ShardEntry
 from cerebro.data.partitions import read_manifest
 from cerebro.data.shards import tensor_type
-from cerebro.errors import DataError, RowError, ShardCorrupt
+from cerebro.errors import DataError, RowError, ShardCorruptError
 
 WHOLE_BYTES = 4 << 20
 """Columns up to this size (labels, say) are copied into memory when a partition is opened."""
@@ -79,7 +79,7 @@ class MappedRows:
 
         Raises:
             DataError: a partition is not complete, or the partitions do not have the same fields.
-            ShardCorrupt: a shard is missing or is not what its manifest says.
+            ShardCorruptError: a shard is missing or is not what its manifest says.
         """
         layout: Layout | None = None
         chunks: list[_Chunk] = []
@@ -161,15 +161,15 @@ def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[
     try:
         with pa.memory_map(str(path)) as file:  # what was read stays mapped after the file is closed
             if file.size() != shard.written.num_bytes:
-                raise ShardCorrupt(f"{path} has {file.size()} bytes, written were {shard.written.num_bytes}")
+                raise ShardCorruptError(f"{path} has {file.size()} bytes, written were {shard.written.num_bytes}")
             reader = pa.ipc.open_file(file)
             chunks = [_chunk(reader.get_batch(i), fields) for i in range(reader.num_record_batches)]
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise ShardCorrupt(
+        raise ShardCorruptError(
             f"{path} cannot be read ({error}); its partition must be preprocessed again"
         ) from error
     if sum(len(chunk.ids) for chunk in chunks) != shard.rows_out:
-        raise ShardCorrupt(f"{path} does not have the {shard.rows_out} rows of its manifest")
+        raise ShardCorruptError(f"{path} does not have the {shard.rows_out} rows of its manifest")
     return chunks
 
 

@@ -20,7 +20,7 @@ from cerebro.data.manifests import (
     ShardManifest,
     Source,
 )
-from cerebro.errors import DataError, ShardCorrupt
+from cerebro.errors import DataError, ShardCorruptError
 
 PARTITION_FILE = "partition.json"
 
@@ -56,7 +56,7 @@ def read_manifest(folder: Path) -> PartitionManifest:
 
     Raises:
         DataError: there is none: the partition was never completed.
-        ShardCorrupt: it cannot be read.
+        ShardCorruptError: it cannot be read.
     """
     try:
         return PartitionManifest.from_json(read_json(folder / PARTITION_FILE))
@@ -79,7 +79,7 @@ def complete_shards(
         try:
             shard = ShardManifest.from_json(read_json(path))
             check_bytes(folder, shard, verify_bytes=verify_bytes)
-        except (ShardCorrupt, DataError, FileNotFoundError):
+        except (ShardCorruptError, DataError, FileNotFoundError):
             continue
         if source is None or shard.source == source:
             found.append(shard)
@@ -94,7 +94,7 @@ def failed_rows(folder: Path) -> Iterator[FailedRow]:
 
 
 def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes: bool) -> None:
-    """Raise ShardCorrupt unless the shard's file is there with its size and, if asked, its checksum."""
+    """Raise ShardCorruptError unless the shard's file is there with its size and, if asked, its checksum."""
     path = folder / shard.file
     if verify_bytes:
         verify(path, shard.written)
@@ -102,9 +102,9 @@ def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise ShardCorrupt(f"{path} cannot be read ({error}); it must be made again") from error
+        raise ShardCorruptError(f"{path} cannot be read ({error}); it must be made again") from error
     if size != shard.written.num_bytes:
-        raise ShardCorrupt(
+        raise ShardCorruptError(
             f"{path} has {size} bytes, written were {shard.written.num_bytes}; it must be made again"
         )
 
@@ -125,7 +125,7 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
             manifest = read_manifest(folder)
             for shard in manifest.shards:
                 check_bytes(folder, shard, verify_bytes=verify_bytes)
-        except (ShardCorrupt, DataError):
+        except (ShardCorruptError, DataError):
             continue
         split = folder.parent
         found.append(
@@ -141,12 +141,12 @@ def find_partitions(root: Path, *, verify_bytes: bool = False) -> list[FoundPart
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A manifest's content; ShardCorrupt unless it is JSON, DataError if it is of another schema version."""
+    """A manifest's content; ShardCorruptError unless it is JSON, DataError if it is of another schema version."""
     try:
         value = json.loads(path.read_bytes())
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ShardCorrupt(f"{path} is not a manifest ({error}); it must be made again") from error
+        raise ShardCorruptError(f"{path} is not a manifest ({error}); it must be made again") from error
     if version != SCHEMA_VERSION:
         raise DataError(
             f"{path} has schema version {version}, this is {SCHEMA_VERSION}: preprocess the data again"

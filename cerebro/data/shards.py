@@ -50,7 +50,7 @@ class ShardWriter:
 
         Raises:
             RowError: it cannot be stored, or differs from the shard's first row in fields, shapes or dtypes.
-            StorageFull: the volume has no room.
+            StorageFullError: the volume has no room.
         """
         row = flatten(row_id, input_tree, output_tree)
         if self._rows is None:
@@ -68,7 +68,7 @@ class ShardWriter:
 
         Raises:
             DataError: rows of the range are missing.
-            StorageFull: the volume has no room.
+            StorageFullError: the volume has no room.
         """
         if self._rows is None:
             schema = pa.schema([pa.field("id", self._id_type)])

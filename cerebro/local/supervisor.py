@@ -98,7 +98,7 @@ class Supervisor:
             self._stop()
         return self._state
 
-    # --- running --------------------------------------------------------------------------------------------
+    # --- running ---------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         for child in self._children:
@@ -140,7 +140,7 @@ class Supervisor:
         pid = info.process.pid if info.process else "-"
         logger.log(level, "service %s %s pid=%s %s", info.name, info.state, pid, info.problem)
 
-    # --- stopping -------------------------------------------------------------------------------------------
+    # --- stopping --------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         ended = ClusterState.FAILED if self._problem else ClusterState.STOPPED
@@ -174,7 +174,7 @@ class Supervisor:
                 self._sleep(None if killed else deadline - now)
         self._record()
 
-    # --- waiting --------------------------------------------------------------------------------------------
+    # --- waiting ---------------------------------------------------------------------------------
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -209,7 +209,7 @@ class Supervisor:
             return
         self._orders += sum(signum in _STOPPING for signum in received)
 
-    # --- recording ------------------------------------------------------------------------------------------
+    # --- recording -------------------------------------------------------------------------------
 
     def _record(self) -> None:
         """Write what has changed. A full disk must not end a cluster that runs: then it is written later."""

@@ -1,7 +1,7 @@
 """What has happened in an experiment: the fold of its event log.
 
-Pure and without effects: the controller decides on it, notebook, page and command line show it, replay reads its visits.
-One fold for all of them, so they cannot disagree.
+Pure and without effects: the controller decides on it, notebook, page and command line show it, replay reads
+its visits. One fold for all of them, so they cannot disagree.
 """
 
 from cerebro.state.experiment import ExperimentState, Worker

@@ -1,8 +1,8 @@
 """The fold itself: `ExperimentState.apply` for each kind of event.
 
-`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. The invariants of
-Model Hopper Parallelism (seed paper, section 3.1) are checked here on every event: completeness, isolation, exclusive
-access, non-preemption.
+`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. The
+invariants of Model Hopper Parallelism (seed paper, section 3.1) are checked here on every event:
+completeness, isolation, exclusive access, non-preemption.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ExperimentState:
         """Workers, alive or not, that hold a training partition."""
         return [w for w in self.workers.values() if (dataset, partition) in w.holdings]
 
-    # --- the fold ------------------------------------------------------------------------------------------------------
+    # --- the fold --------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Take one event in.
@@ -103,7 +103,7 @@ class ExperimentState:
         self._apply(event)
         self.seq += 1
 
-    def _apply(self, event: Event) -> None:  # noqa: PLR0912 - one case per kind of event, that is the table
+    def _apply(self, event: Event) -> None:
         match event:
             case RunRequested():
                 self._request(event)
@@ -131,12 +131,14 @@ class ExperimentState:
             case _:
                 assert_never(event)
 
-    # --- runs ----------------------------------------------------------------------------------------------------------
+    # --- runs ------------------------------------------------------------------------------------
 
     def _request(self, event: RunRequested) -> None:
         if event.run in self.runs:
             raise IllegalEventError(f"run {event.run!r} was requested already")
-        self.runs[event.run] = Run(id=event.run, request=event.request, author=event.author, requested=event.time)
+        self.runs[event.run] = Run(
+            id=event.run, request=event.request, author=event.author, requested=event.time
+        )
 
     def _move(self, event: RunStarted | RunPaused | RunResumed | RunStopRequested) -> Run | None:
         """Change a run's state by the table; `None` for a wish that came too late."""
@@ -185,7 +187,7 @@ class ExperimentState:
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
 
-    # --- workers -------------------------------------------------------------------------------------------------------
+    # --- workers ---------------------------------------------------------------------------------
 
     def _join(self, event: WorkerJoined) -> None:
         known = self.workers.get(event.worker)
@@ -212,7 +214,7 @@ class ExperimentState:
             raise IllegalEventError(f"{event.worker} was lost without having joined")
         worker.is_alive, worker.lost, worker.since = False, event.reason, event.time
 
-    # --- tasks ---------------------------------------------------------------------------------------------------------
+    # --- tasks -----------------------------------------------------------------------------------
 
     def _task(self, event: TaskEvent) -> None:
         key = TaskKey.parse(event.task)
@@ -226,7 +228,9 @@ class ExperimentState:
         if isinstance(event, TaskAssigned):
             self._check_assignment(event, run, task, worker, model)
         if isinstance(event, TaskStarted) and worker.open_tasks[0] != event.task:
-            raise IllegalEventError(f"{worker.name} started {event.task} while {worker.open_tasks[0]} is open there")
+            raise IllegalEventError(
+                f"{worker.name} started {event.task} while {worker.open_tasks[0]} is open there"
+            )
         run.tasks[event.task] = task
         task.apply(event, run.max_attempts)
         if isinstance(event, TaskAssigned):
@@ -258,9 +262,13 @@ class ExperimentState:
         if model.busy:
             raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
         if task.key.partition not in model.remaining or task.key.epoch != model.epoch:
-            raise IllegalEventError(f"completeness: {event.task} assigned, but {model.id} does not need it now")
+            raise IllegalEventError(
+                f"completeness: {event.task} assigned, but {model.id} does not need it now"
+            )
         if isinstance(run.plan, FitPlan) and (run.plan.dataset, task.key.partition) not in worker.holdings:
-            raise IllegalEventError(f"{event.task} assigned to {worker.name}, which does not hold the partition")
+            raise IllegalEventError(
+                f"{event.task} assigned to {worker.name}, which does not hold the partition"
+            )
 
     def _commit(
         self, event: TaskCommitted, run: Run, task: Task, worker: Worker, model: Model | None

@@ -1,7 +1,7 @@
 """One model of a fit run: its visits to partitions, its metrics, the checkpoints it needs.
 
-A *visit* is a committed unit. The model's place in training is the number of its visits, so nothing can disagree with it:
-epoch and remaining partitions are derived.
+A *visit* is a committed unit. The model's place in training is the number of its visits, so nothing can
+disagree with it: epoch and remaining partitions are derived.
 """
 
 from __future__ import annotations
@@ -87,7 +87,11 @@ class Model:
 
     def epoch_checkpoint(self, epoch: int) -> CheckpointRef | None:
         """The state at the end of an epoch, or `None` while it is not reached."""
-        return self.visits[epoch * len(self.partitions) - 1].checkpoint if epoch <= self.completed_epochs else None
+        return (
+            self.visits[epoch * len(self.partitions) - 1].checkpoint
+            if epoch <= self.completed_epochs
+            else None
+        )
 
     def training_metrics(self, epoch: int) -> dict[str, float]:
         """Means over the visits of an epoch, weighted by rows; a metric some unit lacks is left out."""
@@ -99,7 +103,9 @@ class Model:
         return {name: sum(v.metrics[name] * v.rows for v in visits) / rows for name in sorted(names)}
 
     def metric(self, name: str, epoch: int, *, validated: bool) -> float | None:
-        """A metric of a completed epoch: from validation if the run validates, else from training; `None` if unknown."""
+        """A metric of a completed epoch: from validation if the run validates, else from training; `None` if
+        unknown.
+        """
         if epoch > self.completed_epochs:
             return None
         source = self.validations.get(epoch, {}) if validated else self.training_metrics(epoch)

@@ -59,7 +59,9 @@ class Dataset:
     @property
     def is_complete(self) -> bool:
         """Whether every partition of every split is committed."""
-        return all((split, p.partition) in self.rows for split, parts in self.plan.splits.items() for p in parts)
+        return all(
+            (split, p.partition) in self.rows for split, parts in self.plan.splits.items() for p in parts
+        )
 
     def partitions(self, split: Split) -> dict[int, int]:
         """Partition -> rows, for partitions that have rows."""

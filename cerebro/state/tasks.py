@@ -1,6 +1,7 @@
 """One task's life: states, the table of transitions, attempts.
 
-A task is retried under a growing attempt number. Whether a failed attempt gets another one is decided here and only here.
+A task is retried under a growing attempt number. Whether a failed attempt gets another one is decided here
+and only here.
 """
 
 from __future__ import annotations
@@ -85,12 +86,18 @@ class Task:
     def check(self, event: TaskEvent) -> None:
         """Raise `IllegalEventError` unless the event fits; changes nothing."""
         if (self.state, event.type) not in TRANSITIONS:
-            raise IllegalEventError(f"{event.type} of {event.task} (attempt {event.attempt}) while it is {self.state}")
+            raise IllegalEventError(
+                f"{event.type} of {event.task} (attempt {event.attempt}) while it is {self.state}"
+            )
         expected = self.attempt + 1 if isinstance(event, TaskAssigned) else self.attempt
         if event.attempt != expected:
-            raise IllegalEventError(f"{event.type} of {event.task} names attempt {event.attempt}, expected {expected}")
+            raise IllegalEventError(
+                f"{event.type} of {event.task} names attempt {event.attempt}, expected {expected}"
+            )
         if not isinstance(event, TaskAssigned) and event.worker != self.worker:
-            raise IllegalEventError(f"{event.type} of {event.task} by {event.worker}, but {self.worker} has it")
+            raise IllegalEventError(
+                f"{event.type} of {event.task} by {event.worker}, but {self.worker} has it"
+            )
 
     def apply(self, event: TaskEvent, max_attempts: int) -> None:
         """Change state by an event that `check` passed."""

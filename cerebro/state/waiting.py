@@ -22,7 +22,8 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     if not missing:
         return ""
     return "waiting for " + "; ".join(
-        f"{who}, which {'alone holds' if run.kind == 'fit' else 'is to make'} {what}" for who, what in missing.items()
+        f"{who}, which {'alone holds' if run.kind == 'fit' else 'is to make'} {what}"
+        for who, what in missing.items()
     )
 
 
@@ -34,7 +35,9 @@ def _missing_holders(state: ExperimentState, run: Run) -> dict[str, str]:
             parts = run.plan.splits.get(task.key.split or "", ())
             owner = next((p.worker for p in parts if p.partition == task.key.partition), "")
             if task.state is TaskState.PENDING and not _is_alive(state, owner):
-                found.setdefault(_described(state, owner), []).append(f"{task.key.split} {task.key.partition}")
+                found.setdefault(_described(state, owner), []).append(
+                    f"{task.key.split} {task.key.partition}"
+                )
     elif isinstance(run.plan, FitPlan):
         needed = {p for m in run.models.values() if m.state is ModelState.ACTIVE for p in m.remaining}
         for partition in sorted(needed):

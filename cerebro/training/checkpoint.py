@@ -14,7 +14,7 @@ import torch
 
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import DurableFile, checksum
-from cerebro.errors import CheckpointCorrupt, SpecError, StorageFull
+from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
 
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}}``"""
@@ -28,14 +28,14 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
 
     Raises:
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
-        StorageFull: no room; what was there before is untouched, and nothing of this file stays.
+        StorageFullError: no room; what was there before is untouched, and nothing of this file stays.
     """
     _check_storable(state["checkpoint"], "checkpoint")
     file = DurableFile(root / name)
     try:
         torch.save(state, cast(Any, file))
         written = file.commit()
-    except StorageFull as error:
+    except StorageFullError as error:
         error.needs_bytes = 2 * state_bytes(state) + (1 << 20)  # type: ignore[attr-defined]
         raise
     finally:
@@ -43,20 +43,21 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
     return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
 
 
-def load(root: Path, reference: CheckpointRef, device: torch.device) -> State:
+def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> State:
     """Read a state and check every byte of it.
 
     Raises:
-        CheckpointCorrupt: the file is missing, has another size or another checksum.
+        CheckpointCorruptError: the file is missing, has another size or another checksum.
     """
     path = root / reference.name
     try:
         found = checksum(path)
     except OSError as cause:
-        raise CheckpointCorrupt(f"checkpoint {path} cannot be read: {cause.strerror}") from cause
+        raise CheckpointCorruptError(f"checkpoint {path} cannot be read: {cause.strerror}") from cause
     if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
-        raise CheckpointCorrupt(
-            f"checkpoint {path} has checksum {found.checksum} over {found.num_bytes} bytes, expected {reference.checksum} "
+        raise CheckpointCorruptError(
+            f"checkpoint {path} has checksum {found.checksum} over {found.num_bytes} bytes, expected "
+            f"{reference.checksum} "
             f"over {reference.size}: the unit that wrote it is done again"
         )
     # Mapped: the bytes are in the page cache from the check, and are copied once, into the model.
@@ -96,6 +97,8 @@ def _check_storable(value: object, where: str) -> None:
             _check_storable(item, f"{where}[{position}]")
     else:
         raise SpecError(
-            f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which is not saved across units: keep tensors, "
-            "numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() instead of the optimizer"
+            f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which is not saved "
+            "across units: keep tensors, "
+            "numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() "
+            "instead of the optimizer"
         )

@@ -43,7 +43,9 @@ class Feed:
 
     def values(self) -> dict[str, float]:
         """The newest reported values, as numbers; fetching them from a GPU waits for it."""
-        return {name: float(getattr(value, "item", lambda v=value: v)()) for name, value in self._latest.items()}
+        return {
+            name: float(getattr(value, "item", lambda v=value: v)()) for name, value in self._latest.items()
+        }
 
     def _tell(self, rows: int, batch: int) -> None:
         self._on_batch(rows, batch, self.values() if self._latest and self._is_due() else {})

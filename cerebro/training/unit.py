@@ -46,12 +46,13 @@ def create(
         SpecError: `create_models` did not return a list of modules.
     """
     seed_everything(model_seed(seed, model))
-    modules = spec.create_models(dict(hyperparams))
-    if isinstance(modules, tuple):
-        modules = list(modules)
-    if not isinstance(modules, list) or not modules or not all(isinstance(m, torch.nn.Module) for m in modules):
+    # User code keeps its promises or does not.
+    returned: object = spec.create_models(dict(hyperparams))
+    modules = list(returned) if isinstance(returned, list | tuple) else []
+    if not modules or not all(isinstance(module, torch.nn.Module) for module in modules):
         raise SpecError(
-            f"create_models() returned {_described(modules)}, expected a list of torch.nn.Module with at least one in it"
+            f"create_models() returned {_described(returned)}, expected a list of torch.nn.Module with "
+            "at least one in it"
         )
     return Trainee(modules=[module.to(device) for module in modules])
 
@@ -119,7 +120,9 @@ def checked_metrics(returned: object, function: str, where: str) -> dict[str, fl
         NonFiniteMetricError: one of them is NaN or infinite.
     """
     if not isinstance(returned, Mapping):
-        raise MetricError(f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers")
+        raise MetricError(
+            f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers"
+        )
     metrics = {str(name): _number(value, function, str(name)) for name, value in returned.items()}
     for name, value in metrics.items():
         if not math.isfinite(value):

@@ -12,8 +12,9 @@ class RandomOrder:
     """For an idle worker j, a random unit s(i, j') of Q whose model i is idle and whose partition j' is at j.
 
     The paper shuffles Q and takes the first eligible unit; one draw among the eligible ones has the same distribution.
-    With an availability map (section 5.5) line 10 asks the map, which is what `eligible` was made from. The paper serves
-    workers in ascending order; which of two idle workers draws first is random here, so that no worker is favoured.
+    With an availability map (section 5.5) line 10 asks the map, which is what `eligible` was made from. The
+    paper serves workers in ascending order; which of two idle workers draws first is random here, so that no
+    worker is favoured.
     """
 
     def choose(

@@ -1,7 +1,8 @@
 """Simulated workers, and the controller's core driven against them in virtual time.
 
 Deterministic: the same arguments give the same log. Workers take the time of a unit from a function, may fail, go away
-and come back as the scenario says. The controller may crash between any two of its steps: it is then rebuilt from the log.
+and come back as the scenario says. The controller may crash between any two of its steps: it is then rebuilt
+from the log.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.events import Event, FitRequest, RunRequested, RunStarted
@@ -107,7 +109,7 @@ class Simulation:
         for worker in self._workers.values():
             self._register(worker)
         for outage in self._scenario.outages:
-            self._at(outage.start, lambda o=outage: self._go_away(o))  # type: ignore[misc]
+            self._at(outage.start, partial(self._go_away, outage))
         self._tick()
         for _ in range(limit):
             self._control()
@@ -122,7 +124,7 @@ class Simulation:
     def _fit(self) -> Run:
         return self._state.runs["fit-1"]
 
-    # --- the controller ------------------------------------------------------------------------------------
+    # --- the controller --------------------------------------------------------------------------
 
     def _control(self) -> None:
         while True:
@@ -181,7 +183,7 @@ class Simulation:
         self._deliver()
         self._at(self.now + self._scenario.lease_s / 5, self._tick)
 
-    # --- the workers ---------------------------------------------------------------------------------------
+    # --- the workers -----------------------------------------------------------------------------
 
     def _register(self, worker: _Worker) -> None:
         worker.cursor, worker.queue, worker.running = 0, [], None
@@ -215,8 +217,13 @@ class Simulation:
             for item in self.store.inbox(worker.name, worker.identity, worker.cursor, wait_s=0):
                 worker.cursor = item.seq
                 if item.cancel:
-                    worker.queue = [q for q in worker.queue if (q.task, q.attempt) != (item.task, item.attempt)]
-                    if worker.running and (worker.running.task, worker.running.attempt) == (item.task, item.attempt):
+                    worker.queue = [
+                        q for q in worker.queue if (q.task, q.attempt) != (item.task, item.attempt)
+                    ]
+                    if worker.running and (worker.running.task, worker.running.attempt) == (
+                        item.task,
+                        item.attempt,
+                    ):
                         worker.running = None
                 else:
                     worker.queue.append(item)
@@ -230,7 +237,7 @@ class Simulation:
             if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
                 worker.running = item
                 seconds = self._scenario.unit_time(item.body, worker.name)
-                self._at(self.now + seconds, lambda: self._end(worker, worker.identity, item))
+                self._at(self.now + seconds, partial(self._end, worker, worker.identity, item))
 
     def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
         if not worker.is_up or worker.identity != identity or worker.running is not item or item.body is None:

@@ -74,7 +74,7 @@ class VirtualStore:
         self._leader = api.LeaderAnswer(term=0, holder="")
         self._leads_until = 0.0
 
-    # --- experiments ---------------------------------------------------------------------------------------
+    # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
         """See `KvsClient`."""
@@ -118,7 +118,7 @@ class VirtualStore:
         log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
         return len(log)
 
-    # --- controller ----------------------------------------------------------------------------------------
+    # --- controller ------------------------------------------------------------------------------
 
     def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
         """See `KvsClient`."""
@@ -195,7 +195,7 @@ class VirtualStore:
             )
         )
 
-    # --- workers -------------------------------------------------------------------------------------------
+    # --- workers ---------------------------------------------------------------------------------
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
         """See `KvsClient`."""

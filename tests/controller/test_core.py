@@ -1,4 +1,6 @@
-"""The controller's core against simulated workers: the promises of model hopping, under everything that can go wrong."""
+"""The controller's core against simulated workers: the promises of model hopping, under everything that can
+go wrong.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,8 @@ def assert_exclusive(simulation: Simulation) -> None:
             assert event.worker not in at_worker
             at_worker[event.worker] = event.task
             if TaskKey.parse(event.task).kind == "train":
-                assert (model := TaskKey.parse(event.task).model or "") not in of_model
+                model = TaskKey.parse(event.task).model or ""
+                assert model not in of_model
                 of_model[model] = event.task
         elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
             if at_worker.get(event.worker) == event.task:
@@ -120,7 +123,9 @@ def test_every_model_visits_every_partition_once_per_epoch(shape, times, validat
 @given(
     shape=shapes,
     outages=st.lists(
-        st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)), max_size=4, unique_by=lambda o: o[0]
+        st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)),
+        max_size=4,
+        unique_by=lambda o: o[0],
     ),
 )
 def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  # type: ignore[no-untyped-def]
@@ -146,7 +151,7 @@ def test_a_replica_takes_over_while_its_holder_is_away() -> None:
         lease_s=2.0,
     )
     simulation = simulate(scenario, models=3, partitions=2)
-    assert simulation.now < 60  # noqa: PLR2004 - 6 units of a second on one worker, and a lease
+    assert simulation.now < 60
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
@@ -199,7 +204,7 @@ def test_a_corrupt_checkpoint_has_the_unit_before_done_again() -> None:
     told: list[int] = []
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if getattr(body, "model", "") == "m00" and getattr(body, "unit", 0) == 2 and not told:  # noqa: PLR2004
+        if getattr(body, "model", "") == "m00" and getattr(body, "unit", 0) == 2 and not told:
             told.append(attempt)
             return Failure(kind=FailureKind.CHECKPOINT, message="checksum")
         return None
@@ -208,7 +213,7 @@ def test_a_corrupt_checkpoint_has_the_unit_before_done_again() -> None:
     simulation = simulate(scenario, models=2, partitions=3)
     model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
     assert model.state is ModelState.FINISHED
-    assert [visit.attempt for visit in model.visits] == [1, 2, 1] or 2 in {v.attempt for v in model.visits}  # noqa: PLR2004
+    assert [visit.attempt for visit in model.visits] == [1, 2, 1] or 2 in {v.attempt for v in model.visits}
     assert Counter(visit.partition for visit in model.visits) == {0: 1, 1: 1, 2: 1}
 
 
@@ -240,7 +245,7 @@ def test_the_controller_may_die_before_or_after_any_write() -> None:
     """Sweep: for each write of a small run, crash there; the run ends, complete, each unit committed once."""
     holdings = own_partition(2)
     undisturbed = simulate(Scenario(holdings=holdings), models=3, partitions=2, epochs=2, validated=True)
-    assert undisturbed.writes > 10  # noqa: PLR2004 - else the sweep would show little
+    assert undisturbed.writes > 10
     for write in range(undisturbed.writes + 1):
         scenario = Scenario(holdings=holdings, crash_before=frozenset({write}))
         simulation = simulate(scenario, models=3, partitions=2, epochs=2, validated=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.data.durable import DurableFile, Written, checksum, discard_leftovers, verify, write_json
-from cerebro.errors import ShardCorrupt, StorageFull
+from cerebro.errors import ShardCorruptError, StorageFullError
 
 
 def test_nothing_appears_before_commit(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageFull, match=rf"{tmp_path} \(\d+ bytes free\)"):
+    with pytest.raises(StorageFullError, match=rf"{tmp_path} \(\d+ bytes free\)"):
         write_json(tmp_path / "file", {"a": 2})
     assert json.loads((tmp_path / "file").read_bytes()) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -87,7 +87,7 @@ def test_changed_bytes_are_found(tmp_path: Path) -> None:
     written = checksum(path)
     verify(path, written)
     path.write_bytes(b"c0ntent")
-    with pytest.raises(ShardCorrupt, match="checksum"):
+    with pytest.raises(ShardCorruptError, match="checksum"):
         verify(path, written)
-    with pytest.raises(ShardCorrupt, match="cannot be read"):
+    with pytest.raises(ShardCorruptError, match="cannot be read"):
         verify(tmp_path / "absent", Written(num_bytes=0, checksum=""))

@@ -86,7 +86,7 @@ def test_a_layout_survives_json(inputs: Any) -> None:
     ],
 )
 def test_numbers_and_tensors_keep_torchs_types(value: object, dtype: str) -> None:
-    """Python numbers get the dtype torch would give them; arrays and tensors keep their own, in native order."""
+    """Python numbers get the dtype torch would give them; arrays and tensors keep theirs, in native order."""
     array = flatten(1, value, None).values["input"]
     assert array.dtype.name == dtype
     assert array.dtype.isnative

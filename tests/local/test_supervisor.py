@@ -160,8 +160,8 @@ def test_an_optional_service_that_cannot_start_fails_nothing(make_cluster: MakeC
 def test_a_service_that_is_never_ready_is_named(make_cluster: MakeCluster) -> None:
     """A start that takes too long names who is late, and ends what it had started."""
     fake = make_cluster(Fake(name="slow", program=f"print('thinking', flush=True); {STEADY}", ready=False))
-    with pytest.raises(ClusterError, match=r"(?s)after 1 s: slow not ready.*thinking"):
-        fake.start(timeout_s=1.0)
+    with pytest.raises(ClusterError, match=r"(?s)after 3 s: slow not ready.*thinking"):
+        fake.start(timeout_s=3.0)
     assert find_running(fake.home) is None
 
 
@@ -177,7 +177,7 @@ def test_secrets_of_the_shell_stay_out_of_the_record(
     assert not any("hush-hush" in text or info.token() in text for text in texts)
 
 
-# --- in this process ---------------------------------------------
+# --- in this process ----------------------------------------------------------------------------
 
 
 class _FullDisk(ClusterHome):

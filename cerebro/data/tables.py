@@ -1,0 +1,64 @@
+"""Plain tables: metadata as users write it, predictions as they read them. Column names and values, no
+tensors' shapes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from cerebro.data.durable import DurableFile
+from cerebro.errors import MetadataError
+
+_MATRIX = 2
+
+
+def parse_table(content: bytes, name: str) -> pa.Table:
+    """A CSV table, or a Parquet one if `name` ends in ``.parquet`` or ``.pq``.
+
+    Raises:
+        MetadataError: it is not what its name says.
+    """
+    is_parquet = name.endswith((".parquet", ".pq"))
+    try:
+        if is_parquet:
+            return pa.parquet.read_table(io.BytesIO(content))
+        return pa.csv.read_csv(io.BytesIO(content))
+    except pa.ArrowException as cause:
+        raise MetadataError(f"{name} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {cause}") from cause
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write an Arrow IPC file, durably and in one step."""
+    file = DurableFile(path)
+    try:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        file.commit()
+    finally:
+        file.discard()
+
+
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+    """Write equally long columns: lists, or arrays whose first dimension is the row; further ones become lists."""
+    write_table(path, pa.table({name: _arrow(column) for name, column in columns.items()}))
+
+
+def read_columns(path: Path) -> dict[str, list[Any]]:
+    """The columns of a file that `write_columns` wrote, as Python values."""
+    with pa.memory_map(str(path)) as source:
+        columns: dict[str, list[Any]] = pa.ipc.open_file(source).read_all().to_pydict()
+    return columns
+
+
+def _arrow(column: Any) -> pa.Array:
+    if isinstance(column, np.ndarray) and column.ndim >= _MATRIX:
+        return pa.array(column.tolist())
+    return pa.array(column)

@@ -1,0 +1,249 @@
+"""Every row once per pass, in an order that the seed alone decides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.data import mapped, shards
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.manifests import PartitionManifest
+from cerebro.data.mapped import MappedRows
+from cerebro.data.partitions import write_manifest
+from cerebro.data.shards import ShardWriter
+from cerebro.errors import DataError, ShardCorruptError
+from tests.data.rows import SOURCE, write_partition
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A partition of 20 rows in three shards."""
+    write_partition(tmp_path / "p", [7, 5, 8])
+    return tmp_path / "p"
+
+
+def _order(loader: PartitionLoader) -> list[int]:
+    return [int(value) for _, outputs in loader for value in outputs]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    partitions=st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=3),
+    seed=st.none() | st.integers(0, 2**70),
+    batch_share=st.floats(0.01, 1),
+    drop_last=st.booleans(),
+    batch_bytes=st.sampled_from([1, 40, 1 << 20]),
+    whole_bytes=st.sampled_from([0, 100, 1 << 20]),
+)
+def test_a_pass_yields_each_row_once(
+    partitions: Sequence[Sequence[int]],
+    seed: int | None,
+    batch_share: float,
+    drop_last: bool,
+    batch_bytes: int,
+    whole_bytes: int,
+) -> None:
+    """However rows are spread over partitions, shards and record batches, none is lost or doubled."""
+    count = sum(map(sum, partitions))
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "BATCH_BYTES", batch_bytes)
+        patch.setattr(mapped, "WHOLE_BYTES", whole_bytes)
+        folders, first = [], 0
+        for number, sizes in enumerate(partitions):
+            folders.append(Path(name) / f"partition-{number}")
+            write_partition(folders[-1], sizes, first_id=first)
+            first += sum(sizes)
+        if count == 0:
+            with pytest.raises(DataError, match="0 rows"):
+                PartitionLoader(folders, batch_size=1, seed=seed)
+            return
+        size = max(1, int(count * batch_share))
+        loader = PartitionLoader(folders, batch_size=size, seed=seed, drop_last=drop_last)
+        seen = []
+        batches = 0
+        for inputs, outputs, ids in loader.iter_with_ids():
+            assert inputs.shape == (len(ids), 3)
+            assert outputs.tolist() == ids
+            assert inputs[:, 0].tolist() == ids
+            assert len(ids) == size or (batches == len(loader) - 1 and not drop_last)
+            seen += ids
+            batches += 1
+        assert batches == len(loader)
+        assert len(seen) == (count // size * size if drop_last else count)
+        assert len(set(seen)) == len(seen)
+        if seed is None:
+            assert seen == loader.stored_ids()[: len(seen)] == list(range(len(seen)))
+
+
+def test_the_same_seed_gives_the_same_order(folder: Path) -> None:
+    """Two loaders with one seed visit the same rows in the same batches."""
+    orders = [_order(PartitionLoader([folder], batch_size=6, seed=5)) for _ in range(2)]
+    assert orders[0] == orders[1]
+
+
+def test_another_seed_gives_another_order(folder: Path) -> None:
+    """Seeds do not share their orders, and none of them is the stored one."""
+    orders = {tuple(_order(PartitionLoader([folder], batch_size=1, seed=seed))) for seed in range(20)}
+    assert len(orders) == 20
+    assert tuple(range(20)) not in orders
+
+
+def test_a_second_pass_has_its_own_order(folder: Path) -> None:
+    """A loop over several passes does not see one order again; the passes of an equal loader are equal."""
+    first, second = (
+        PartitionLoader([folder], batch_size=1, seed=5),
+        PartitionLoader([folder], batch_size=1, seed=5),
+    )
+    passes = [_order(first), _order(first)]
+    assert passes[0] != passes[1]
+    assert passes == [_order(second), _order(second)]
+
+
+def test_the_order_does_not_change_with_versions(folder: Path) -> None:
+    """A stored run can be replayed: this order was drawn once and must be drawn for ever."""
+    loader = PartitionLoader([folder], batch_size=5, seed=1234567890123456789)
+    assert [outputs.tolist() for _, outputs in loader] == [
+        [1, 5, 15, 16, 17],
+        [3, 4, 6, 9, 11],
+        [2, 7, 8, 14, 18],
+        [0, 10, 12, 13, 19],
+    ]
+
+
+def test_trees_come_back_as_the_row_function_made_them(tmp_path: Path) -> None:
+    """Nesting, shapes and dtypes of a batch are those of the rows, bools included; no output is None."""
+    with ShardWriter(tmp_path, 0, start=0, stop=2, source=SOURCE, id_type=pa.string()) as writer:
+        for row_id in ("a", "b"):
+            writer.add(row_id, {"x": (np.zeros((2, 3), np.float16), row_id == "b"), "y": np.uint16(7)}, None)
+        write_manifest(tmp_path, PartitionManifest.of(SOURCE, [writer.close()]))
+    loader = PartitionLoader([tmp_path], batch_size=2, seed=None)
+    ((inputs, outputs),) = list(loader)
+    assert outputs is None
+    assert isinstance(inputs["x"], tuple)
+    assert (inputs["x"][0].dtype, inputs["x"][0].shape) == (torch.float16, (2, 2, 3))
+    assert (inputs["x"][1].dtype, inputs["x"][1].tolist()) == (torch.bool, [False, True])
+    assert (inputs["y"].dtype, inputs["y"].tolist()) == (torch.uint16, [7, 7])
+    assert loader.ids == ["a", "b"]
+
+
+def test_batches_belong_to_the_caller(folder: Path) -> None:
+    """Changing a batch in place changes neither the data nor other batches, which may all be kept."""
+    loader = PartitionLoader([folder], batch_size=6, seed=None)
+    kept = list(loader)
+    for inputs, _ in kept:
+        inputs.fill_(-1)
+    assert next(inputs[:, 0].tolist() for inputs, _ in loader) == [0, 1, 2, 3, 4, 5]
+    assert sorted(value for _, outputs in kept for value in outputs.tolist()) == list(range(20))
+
+
+def test_a_batch_larger_than_the_partition_is_an_error(folder: Path) -> None:
+    """The error names both numbers and the partition."""
+    with pytest.raises(DataError, match=rf"batch_size 21 is larger than the 20 rows of .*{folder}"):
+        PartitionLoader([folder], batch_size=21, seed=0)
+    assert len(PartitionLoader([folder], batch_size=20, seed=0)) == 1
+
+
+@pytest.mark.parametrize(("batch_size", "seed"), [(0, 0), (-1, 0), (1, -1)])
+def test_sizes_and_seeds_out_of_range_are_errors(folder: Path, batch_size: int, seed: int) -> None:
+    """Neither is silently replaced by something that works."""
+    with pytest.raises(DataError, match="expected"):
+        PartitionLoader([folder], batch_size=batch_size, seed=seed)
+
+
+def test_partitions_of_other_fields_do_not_mix(tmp_path: Path, folder: Path) -> None:
+    """Validation over partitions that were made differently is an error that names the folder."""
+    other = tmp_path / "other"
+    with ShardWriter(other, 0, start=0, stop=1, source=SOURCE, id_type=pa.int64()) as writer:
+        writer.add(0, np.zeros(4, np.float32), 1)
+        write_manifest(other, PartitionManifest.of(SOURCE, [writer.close()]))
+    with pytest.raises(DataError, match=rf"{other} does not fit.*shape"):
+        PartitionLoader([folder, other], batch_size=1, seed=0)
+
+
+@pytest.mark.parametrize("damage", ["absent", "short", "foreign"])
+def test_a_damaged_shard_is_named(folder: Path, damage: str) -> None:
+    """A shard that is missing, cut short or no Arrow file is corrupt, and its path is told."""
+    shard = sorted(folder.glob("*.arrow"))[1]
+    if damage == "absent":
+        shard.unlink()
+    elif damage == "short":
+        shard.write_bytes(shard.read_bytes()[:-8])
+    else:
+        shard.write_bytes(b"x" * shard.stat().st_size)
+    with pytest.raises(ShardCorruptError, match=shard.name):
+        PartitionLoader([folder], batch_size=1, seed=0)
+
+
+def test_open_rows_outlive_their_files(folder: Path) -> None:
+    """A partition that is made again does not pull the ground from under a running unit."""
+    rows = MappedRows.open([folder])
+    for path in folder.iterdir():
+        path.unlink()
+    assert sorted(_order(PartitionLoader(rows, batch_size=6, seed=0))) == list(range(20))
+
+
+def test_the_hook_is_called_before_each_batch(folder: Path) -> None:
+    """It is told the batch and the rows handed out before it."""
+    calls: list[tuple[int, int]] = []
+    loader = PartitionLoader(
+        [folder], batch_size=8, seed=0, on_batch=lambda index, rows: calls.append((index, rows))
+    )
+    seen = [len(calls) for _ in loader]
+    assert calls == [(0, 0), (1, 8), (2, 16)]
+    assert seen == [1, 2, 3]
+
+
+class _StopError(Exception):
+    """Raised by a hook."""
+
+
+def test_the_hook_can_end_a_pass(folder: Path) -> None:
+    """What it raises reaches the loop of the user's code."""
+
+    def stop(index: int, rows: int) -> None:
+        if index == 1:
+            raise _StopError
+
+    batches = iter(PartitionLoader([folder], batch_size=8, seed=0, on_batch=stop))
+    next(batches)
+    with pytest.raises(_StopError):
+        next(batches)
+
+
+def _prefetchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "cerebro-prefetch"]
+
+
+def test_other_devices_are_fed_by_a_thread_that_ends(folder: Path) -> None:
+    """Batches for a device are gathered ahead, and a pass that stops early leaves no thread.
+
+    No GPU is needed: torch's "meta" device takes the same path.
+    """
+    loader = PartitionLoader([folder], batch_size=6, seed=0, device="meta")
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]] = iter(loader)
+    for inputs, _ in islice(batches, 2):
+        assert inputs.device.type == "meta"
+        assert len(_prefetchers()) == 1
+    batches.close()  # type: ignore[attr-defined]  # it is a generator
+    assert _prefetchers() == []
+    assert sum(len(outputs) for _, outputs in loader) == 20
+    assert _prefetchers() == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_reach_a_gpu_unchanged(folder: Path) -> None:
+    """Pinned memory that is copied without blocking is not overwritten too early."""
+    loader = PartitionLoader([folder], batch_size=1, seed=3, device="cuda")
+    host = PartitionLoader([folder], batch_size=1, seed=3)
+    kept = list(loader)
+    assert [outputs.item() for _, outputs in kept] == [outputs.item() for _, outputs in host]

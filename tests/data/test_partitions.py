@@ -1,0 +1,147 @@
+"""Which shards and partitions of a volume are complete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cerebro.data.manifests import PartitionManifest, ShardManifest, Source
+from cerebro.data.partitions import (
+    PARTITION_FILE,
+    complete_shards,
+    failed_rows,
+    find_partitions,
+    read_manifest,
+    shard_manifest_path,
+    write_manifest,
+)
+from cerebro.data.shards import ShardWriter
+from cerebro.errors import DataError, RowError, ShardCorruptError
+from tests.data.rows import SOURCE, failed, write_partition, write_shard
+
+
+def _flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_partition_is_found_by_its_place(tmp_path: Path) -> None:
+    """Data set, split and number come from the folders; totals from the manifest."""
+    folder = tmp_path / "digits" / "train" / "partition-0003"
+    manifest = write_partition(folder, [2, 0, 3])
+    (found,) = find_partitions(tmp_path)
+    assert (found.dataset, found.split, found.partition, found.folder) == ("digits", "train", 3, folder)
+    assert found.manifest == manifest
+    assert (manifest.rows_in, manifest.rows_out, manifest.rows_failed) == (5, 5, 0)
+    assert manifest.num_bytes == sum(path.stat().st_size for path in folder.glob("*.arrow"))
+
+
+def test_a_volume_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    """A new worker has no folder yet."""
+    assert find_partitions(tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "not json", "shard missing", "shard cut short"])
+def test_a_damaged_partition_is_not_complete(tmp_path: Path, damage: str) -> None:
+    """What lacks its manifest or a shard is not offered for training."""
+    folder = tmp_path / "digits" / "train" / "partition-0000"
+    manifest = write_partition(folder, [2, 3])
+    shard = folder / manifest.shards[1].file
+    if damage == "no manifest":
+        (folder / PARTITION_FILE).unlink()
+    elif damage == "not json":
+        (folder / PARTITION_FILE).write_text("{")
+    elif damage == "shard missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1])
+    assert find_partitions(tmp_path) == []
+
+
+def test_changed_bytes_are_found_when_asked_for(tmp_path: Path) -> None:
+    """Sizes are looked at always; checksums, which read everything, on request."""
+    folder = tmp_path / "digits" / "train" / "partition-0000"
+    manifest = write_partition(folder, [2, 3])
+    _flip_a_byte(folder / manifest.shards[0].file)
+    assert len(find_partitions(tmp_path)) == 1
+    assert find_partitions(tmp_path, verify_bytes=True) == []
+    assert [shard.index for shard in complete_shards(folder)] == [1]
+
+
+def test_shards_of_another_source_are_left_out(tmp_path: Path) -> None:
+    """Shards made by another spec, or of other rows, do not count."""
+    shard = write_shard(tmp_path, 0, range(3))
+    assert complete_shards(tmp_path, source=SOURCE) == [shard]
+    assert complete_shards(tmp_path, source=Source(fingerprint="spec-2", metadata=SOURCE.metadata)) == []
+    assert complete_shards(tmp_path, source=Source(fingerprint="spec-1", metadata="xxh3_64:1")) == []
+
+
+def test_a_manifest_of_another_version_is_an_error(tmp_path: Path) -> None:
+    """Data written by a later version is refused with what to do, and never half understood."""
+    write_partition(tmp_path, [1])
+    path = tmp_path / PARTITION_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 99}))
+    with pytest.raises(DataError, match=r"schema version 99.*preprocess the data again"):
+        read_manifest(tmp_path)
+
+
+def test_an_unfinished_partition_says_so(tmp_path: Path) -> None:
+    """Reading a partition that was never completed names the remedy; an unreadable manifest is corrupt."""
+    with pytest.raises(DataError, match="run_etl"):
+        read_manifest(tmp_path)
+    (tmp_path / PARTITION_FILE).write_text("[]")
+    with pytest.raises(ShardCorruptError, match="not a manifest"):
+        read_manifest(tmp_path)
+
+
+def test_failed_rows_of_a_partition_are_listed_in_order(tmp_path: Path) -> None:
+    """The rows that are missing from the data can be looked up, with their errors."""
+    shards: list[ShardManifest] = []
+    for index in range(3):
+        writer = ShardWriter(
+            tmp_path, index, start=index * 2, stop=index * 2 + 2, source=SOURCE, id_type=pa.int64()
+        )
+        with writer:
+            writer.add(index * 2, 1.0, 1)
+            writer.fail(failed(index * 2 + 1))
+            shards.append(writer.close())
+    write_manifest(tmp_path, PartitionManifest.of(SOURCE, shards))
+    assert [row.id for row in failed_rows(tmp_path)] == [1, 3, 5]
+
+
+def test_a_manifest_survives_the_disk(tmp_path: Path) -> None:
+    """What is read equals what was written, for shards and partitions."""
+    manifest = write_partition(tmp_path, [2, 3])
+    assert read_manifest(tmp_path) == manifest
+    assert [shard.file for shard in complete_shards(tmp_path)] == [shard.file for shard in manifest.shards]
+    assert json.loads(shard_manifest_path(tmp_path, 1).read_text())["rows_in"] == 3
+
+
+def test_a_partition_with_a_gap_cannot_be_declared(tmp_path: Path) -> None:
+    """Shards must cover all rows, once, without overlap."""
+    shards = [write_shard(tmp_path, 0, range(3)), write_shard(tmp_path, 1, range(3), start=4)]
+    with pytest.raises(DataError, match="starts at row 4, expected was row 3"):
+        PartitionManifest.of(SOURCE, shards)
+
+
+def test_shards_that_do_not_fit_together_cannot_be_declared(tmp_path: Path) -> None:
+    """Shapes that change between shards are found although each shard is consistent."""
+    shards = [write_shard(tmp_path, 0, [5, 6]), write_shard(tmp_path, 1, [7], start=2, shape=(4,))]
+    with pytest.raises(RowError, match=r"row 7 has shape \(4,\).*\(id 5\) has shape \(3,\)"):
+        PartitionManifest.of(SOURCE, shards)
+
+
+def test_a_partition_whose_rows_all_failed_is_complete(tmp_path: Path) -> None:
+    """A shard without rows has no fields to compare."""
+    with ShardWriter(tmp_path, 0, start=0, stop=1, source=SOURCE, id_type=pa.int64()) as writer:
+        writer.fail(failed(0))
+        shards = [writer.close()]
+    shards.append(write_shard(tmp_path, 1, np.arange(1, 3).tolist(), start=1))
+    manifest = PartitionManifest.of(SOURCE, shards)
+    assert (manifest.rows_in, manifest.rows_out, manifest.rows_failed) == (3, 2, 1)
+    assert manifest.layout == shards[1].layout

@@ -1,0 +1,51 @@
+"""An S3 server on the loopback interface, for tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+BUCKET = "cerebro-tests"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The endpoint of a running server with an empty bucket `BUCKET`; the AWS variables point to it meanwhile.
+
+    Where moto is not installed, the test is skipped on a laptop and fails in CI.
+    """
+    if importlib.util.find_spec("moto") is None:
+        assert not os.environ.get("CI"), "moto is missing: pip install 'moto[server]'"
+        pytest.skip("needs moto: pip install 'moto[server]'")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+            patch.setenv("AWS_ACCESS_KEY_ID", "test")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            client().create_bucket(Bucket=BUCKET)
+            yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+def client() -> Any:
+    """A client of the running server."""
+    import boto3
+
+    return boto3.session.Session().client("s3")
+
+
+def put(name: str, content: bytes) -> None:
+    """Put an object into the bucket."""
+    client().put_object(Bucket=BUCKET, Key=name, Body=content)

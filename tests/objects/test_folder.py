@@ -1,0 +1,55 @@
+"""What only folders do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import LocatorError
+from cerebro.objects import open_store, read_bytes
+
+
+def test_a_folder_needs_no_copy(tmp_path: Path) -> None:
+    """Its path is given, so that row functions read the files where they are."""
+    assert open_store(str(tmp_path)).local_root() == tmp_path
+
+
+def test_addresses_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain paths, relative ones, ``~`` and ``file://`` with escapes all mean folders."""
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"content")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for uri in [str(folder), "with space", "~/with space", f"file://{tmp_path}/with%20space"]:
+        assert open_store(uri).read("a") == b"content"
+        assert read_bytes(f"{uri}/a") == b"content"
+
+
+@pytest.mark.parametrize("uri", ["http://host/x", "gs://bucket/x", "file://host/x"])
+def test_addresses_of_an_unknown_kind_are_named(uri: str) -> None:
+    """The error says which kinds there are."""
+    with pytest.raises(LocatorError, match=rf"{uri}.*expected"):
+        open_store(uri)
+
+
+def test_a_folder_is_not_an_object(tmp_path: Path) -> None:
+    """Naming a folder where a file is expected says so; a file is no root."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(LocatorError, match="is a folder, expected a file"):
+        open_store(str(tmp_path)).read("sub")
+    with pytest.raises(LocatorError, match="is not a folder"):
+        open_store(str(tmp_path / "file")).check()
+    with pytest.raises(LocatorError, match="does not exist"):
+        open_store(str(tmp_path / "file")).read("x")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    """A lack of permission is told apart from absence."""
+    (tmp_path / "file").touch(mode=0)
+    with pytest.raises(LocatorError, match="permissions"):
+        open_store(str(tmp_path)).read("file")
