@@ -14,7 +14,7 @@ from pathlib import Path
 from cerebro.errors import ClusterError
 from cerebro.kvs import KvsClient
 from cerebro.local.home import ClusterHome
-from cerebro.local.ports import HOST, free_port
+from cerebro.local.ports import HOST, reserve
 from cerebro.local.services import Plan, Service, services
 from cerebro.tether import tethered
 
@@ -40,7 +40,8 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """
     home = ClusterHome(folder)
     home.create()
-    ports = {name: free_port() for name in ("kvs_api", "dispatcher")}
+    reserved = reserve(("kvs_api", "dispatcher"), previous={}, seed=home.key)
+    ports = {name: port.number for name, port in reserved.items()}
     socket = home.run / "redis.sock"
     found = services(Plan(workers=0, tensorboard=False), home, ports, socket, os.environ)
     server = f"http://{HOST}:{ports['kvs_api']}"

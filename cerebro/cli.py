@@ -144,8 +144,8 @@ def _replay(options: argparse.Namespace) -> int:
     import importlib
 
     # By name: replaying trains models, and nothing that trains is to be loaded with the command line.
-    replay = importlib.import_module("cerebro.training.replay")
-    return int(replay.main(options.experiment, options.model) or 0)
+    replay = importlib.import_module("cerebro.replay")
+    return int(replay.main(options.experiment, options.model, options.home) or 0)
 
 
 # --- arguments ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Connection:
     token: str = field(default="", repr=False)
 
 
-def connect(server: str | None = None, token: str | None = None) -> Connection:
+def connect(server: str | None = None, token: str | None = None, *, home: str | None = None) -> Connection:
     """Connect to `server`, else to ``CEREBRO_SERVER``, else start or join the local cluster.
 
     Raises:
@@ -41,7 +41,7 @@ def connect(server: str | None = None, token: str | None = None) -> Connection:
                 kvs=KvsClient(address, secret), volumes=Volumes.from_environment(os.environ), token=secret
             )
         )
-    info = cluster.start()
+    info = cluster.start(home)
     secret = token or info.token()
     return _checked(
         Connection(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cerebro.errors import CerebroError
 from cerebro.local.announcement import Announcement, announce
-from cerebro.local.cleaning import clean
+from cerebro.local.cleaning import clean, remove_socket
 from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.ports import reserve
 from cerebro.local.processes import identify
@@ -58,6 +58,7 @@ def main(
 def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, grace_s: float) -> int:
     for process in clean(home):
         logging.getLogger(__name__).warning("ended process %s of an earlier cluster", process.pid)
+    home.scratch.mkdir(exist_ok=True)
     plan = Plan(workers=options.workers, tensorboard=options.tensorboard)
     previous = home.read()
     reserved = reserve(plan.listening, previous=previous.ports if previous else {}, seed=home.key)
@@ -79,8 +80,7 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     )
     listed = build(plan, home, ports, socket, os.environ)
     state = Supervisor(home, listed, info, on_record=_Watcher(options).see, grace_s=grace_s).run()
-    if socket.parent != home.run:
-        socket.parent.rmdir()
+    remove_socket(home, socket)
     return 0 if state is ClusterState.STOPPED else 1
 
 

@@ -7,6 +7,7 @@ power.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from cerebro.errors import ClusterError
@@ -25,8 +26,9 @@ def leftovers(home: ClusterHome) -> tuple[ProcessId, ...]:
 
 
 def clean(home: ClusterHome, *, grace_s: float = _GRACE_S) -> tuple[ProcessId, ...]:
-    """End leftover processes and remove a stale socket; returns the processes. The caller holds the home's
-    lock.
+    """End leftover processes, remove stale sockets and scratch files; returns the processes.
+
+    The caller holds the home's lock.
 
     Raises:
         ClusterError: a process would not end.
@@ -38,10 +40,18 @@ def clean(home: ClusterHome, *, grace_s: float = _GRACE_S) -> tuple[ProcessId, .
             f"processes {[process.pid for process in stubborn]} of an earlier cluster at {home.path} do not "
             "end: end them by hand, or restart the machine"
         )
+    shutil.rmtree(home.scratch, ignore_errors=True)
     info = home.read()
-    sockets: set[Path] = {home.socket} | ({info.socket} if info else set())
-    for path in sockets:
+    for path in {home.socket} | ({info.socket} if info else set()):
+        remove_socket(home, path)
+    return found
+
+
+def remove_socket(home: ClusterHome, path: Path) -> None:
+    """Remove the database's socket, and its folder if that is the short one, which holds nothing else."""
+    try:
         path.unlink(missing_ok=True)
         if path.parent != home.run and path.parent.is_dir():
-            path.parent.rmdir()  # the short folder, which holds nothing else
-    return found
+            path.parent.rmdir()
+    except OSError:  # somebody else's folder: `prepare_socket` says so where it matters
+        pass

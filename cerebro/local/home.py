@@ -6,7 +6,7 @@ renamed); anybody reads it. It outlives the cluster, so that the next start can 
     home/store                  append-only file of Redis or Valkey
     home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.volumes`
     home/logs                   output of services and of tasks
-    home/run                    cluster.json, token, lock, redis.sock: for this user only
+    home/run                    cluster.json, token, lock, redis.sock, tmp: for this user only
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class ClusterHome:
         self.record = self.run / "cluster.json"
         self.lock = self.run / "lock"
         self.token_file = self.run / "token"
+        self.scratch = self.run / "tmp"
 
     @property
     def key(self) -> str:
@@ -146,7 +147,7 @@ class ClusterHome:
         try:
             # What users train on and with is in here: other users of the machine have no business in it.
             self.path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
-            for folder in (self.store, self.run):
+            for folder in (self.store, self.run, self.scratch):
                 folder.mkdir(exist_ok=True, mode=_PRIVATE)
                 folder.chmod(_PRIVATE)
             for name in ("shared", "checkpoints", "metrics", "code", "shards"):

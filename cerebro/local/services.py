@@ -203,7 +203,10 @@ class _List:
         return Service(
             name="tensorboard",
             command=_module("tensorboard.main", *place, "--reload_interval", "5"),
-            environment=environment.bare(self._inherited) | self._marker,
+            # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
+            environment=environment.bare(self._inherited)
+            | {"TMPDIR": str(self._home.scratch)}
+            | self._marker,
             stage=_REST,
             ready=readiness.http(port, "/"),
             required=False,

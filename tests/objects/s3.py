@@ -15,7 +15,7 @@ BUCKET = "cerebro-tests"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """The endpoint of a running server with an empty bucket `BUCKET`; the AWS variables point to it meanwhile.
+    """The endpoint of a running server with an empty bucket; meanwhile the AWS variables point to it.
 
     Where moto is not installed, the test is skipped on a laptop and fails in CI.
     """

@@ -83,7 +83,7 @@ def test_a_store_that_cannot_be_reached_may_be_tried_again(monkeypatch: pytest.M
 def test_an_absent_bucket_is_named() -> None:
     """A bucket that does not exist is the locator's mistake."""
     store = open_store("s3://no-such-bucket/folder")
-    with pytest.raises(LocatorError, match="no-such-bucket.*check the locator"):
+    with pytest.raises(LocatorError, match=r"no-such-bucket.*check the locator"):
         store.read("object")
     with pytest.raises(LocatorError, match="no-such-bucket"):
         store.check()
@@ -110,7 +110,7 @@ def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_answers_are_told_apart(code: str, status: int, kind: type[Exception]) -> None:
-    """What the user can mend and what may pass by itself are different errors, both with the store's own code."""
+    """What the user can mend and what may pass are different errors, both with the store's own code."""
     from botocore.exceptions import ClientError
 
     store: Any = open_store(f"s3://{BUCKET}/folder")

@@ -72,12 +72,13 @@ def test_existence_is_told(store: ObjectStore) -> None:
 
 def test_an_absent_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
     """Every way of reading it names the object and says what to do, and leaves no file behind."""
-    for call in [
+    calls: list[Callable[[], object]] = [
         lambda: store.read("b.txt"),
         lambda: store.size("b.txt"),
         lambda: store.version("b.txt"),
         lambda: store.fetch("b.txt", tmp_path / "copy"),
-    ]:
+    ]
+    for call in calls:
         with pytest.raises(LocatorError, match=r"b\.txt does not exist.*check the locator"):
             call()
     assert list(tmp_path.iterdir()) == []
@@ -88,12 +89,13 @@ def test_an_absent_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
 )
 def test_a_name_that_leaves_the_root_is_refused(store: ObjectStore, tmp_path: Path, name: str) -> None:
     """Names come from metadata; none may reach what is not under the root, or be written outside a folder."""
-    for call in [
+    calls: list[Callable[[], object]] = [
         lambda: store.read(name),
         lambda: store.exists(name),
         lambda: store.fetch(name, tmp_path / "copy"),
         lambda: fetch_many(store, [name], tmp_path),
-    ]:
+    ]
+    for call in calls:
         with pytest.raises(LocatorError, match="leaves its root"):
             call()
 

@@ -1,0 +1,184 @@
+"""Control plane: how much longer than ideal many short units take on workers that do nothing but wait.
+
+Redis (every write flushed to disk before it is answered), kvs_api and the controller are the real processes; the
+workers are the real agents without a child process, as threads of one process. 125 models visit 16 partitions once,
+each partition on one worker, so each worker has exactly 125 units: ideally the run takes 125 x 0.25 s. The makespan
+counts from the request of the run to its end, by the store's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.figure import Figure
+from benchmarks.services import ControlPlane, control_plane
+from cerebro.contract.events import (
+    EtlRequest,
+    Event,
+    FitRequest,
+    Request,
+    RunFinished,
+    RunRequested,
+    TaskCommitted,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.encoding import encode
+from cerebro.errors import ClusterError
+from cerebro.kvs import KvsClient
+from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.tether import tethered
+
+BAR = 1.05
+WORKERS, MODELS, UNIT_S = 16, 125, 0.25
+_NAME = "control-plane"
+_LONGEST_S = 300.0
+
+
+def measure() -> dict[str, float]:
+    """The makespan, its ratio to the ideal one, and where the rest went."""
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
+        with control_plane(Path(name)) as plane, _idlers(plane):
+            kvs = KvsClient(plane.server, plane.token)
+            _prepare(kvs, Path(name))
+            before = {service: _cpu_s(pid) for service, pid in plane.pids.items()}
+            _run(kvs, "fit-1", _fit(kvs))
+            used = {f"cpu_{service}": _cpu_s(pid) - before[service] for service, pid in plane.pids.items()}
+            events = [event for event in _events(kvs) if event.time]
+    return {**_found(events), **used, "bar": BAR}
+
+
+def benchmark() -> Figure:
+    """`measure` as a line of the table."""
+    found = measure()
+    return Figure(
+        what=f"control plane: {found['units']:,.0f} units of {UNIT_S:g} s on {WORKERS} do-nothing workers",
+        measured=f"{found['makespan_s']:.2f} s, ideal {found['ideal_s']:.2f} s",
+        ratio=found["ratio"],
+        bar=BAR,
+        sense="at most",
+        notes=(
+            f"median gap between two units of a worker {found['median_gap_ms']:.1f} ms, 95 % under "
+            f"{found['p95_gap_ms']:.1f} ms; {found['first_start_ms']:.0f} ms from the request to the first start; "
+            f"the workers ended within {found['tail_s']:.2f} s of each other; {found['revoked']:.0f} queued units were "
+            "taken back for an idle worker",
+            "processor seconds: "
+            + ", ".join(f"{key[4:]} {value:.1f}" for key, value in found.items() if key.startswith("cpu_")),
+        ),
+    )
+
+
+# --- the run -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _idlers(plane: ControlPlane) -> Iterator[None]:
+    environment = os.environ | {"CEREBRO_SERVER": plane.server, "CEREBRO_TOKEN": plane.token}
+    environment["CEREBRO_VOLUMES"] = tempfile.gettempdir()
+    command = [sys.executable, "-m", "benchmarks.idlers", str(WORKERS), str(UNIT_S)]
+    process = subprocess.Popen(tethered(command), env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _prepare(kvs: KvsClient, folder: Path) -> None:
+    """An experiment with a data set of one training partition per worker."""
+    deadline = time.monotonic() + _LONGEST_S
+    while len(kvs.workers()) < WORKERS:
+        if time.monotonic() > deadline:
+            raise ClusterError("the do-nothing workers did not register")
+        time.sleep(0.05)
+    metadata = folder / "train.csv"
+    metadata.write_text("id\n" + "".join(f"{row}\n" for row in range(100 * WORKERS)))
+    locators = Locators(train=Locator(metadata=str(metadata)))
+    kvs.create_experiment(ExperimentRecord(name=_NAME, locators=locators))
+    code = kvs.put_code(encode(ETLSpec()))
+    _run(kvs, "etl-1", EtlRequest(code=code.sha256, code_fingerprint=code.fingerprint))
+
+
+def _fit(kvs: KvsClient) -> FitRequest:
+    code = kvs.put_code(encode(SubEpochSpec()))
+    models = tuple({"batch_size": 10, "number": number} for number in range(MODELS))
+    return FitRequest(code=code.sha256, models=models, epochs=1, metric="loss", mode="min")
+
+
+def _run(kvs: KvsClient, run: str, request: Request) -> None:
+    """Request a run and wait for its end without reading its events meanwhile."""
+    kvs.append(_NAME, RunRequested(run=run, request=request))
+    deadline = time.monotonic() + _LONGEST_S
+    while kvs.queue():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{run} did not end within {_LONGEST_S:g} s")
+        time.sleep(0.2)
+    last = _events(kvs)[-1]
+    if not isinstance(last, RunFinished) or last.outcome != "finished":
+        raise ClusterError(f"{run} did not finish: {last}")
+
+
+def _events(kvs: KvsClient) -> list[Event]:
+    found: list[Event] = []
+    while events := kvs.events(_NAME, found[-1].seq if found else 0):
+        found.extend(events)
+    return found
+
+
+# --- figures -------------------------------------------------------------------------------------------------------
+
+
+def _found(events: list[Event]) -> dict[str, float]:
+    fit = [event for event in events if getattr(event, "task", getattr(event, "run", "")).startswith("fit-1")]
+    requested = next(event.time for event in fit if isinstance(event, RunRequested))
+    ended = next(event.time for event in fit if isinstance(event, RunFinished))
+    starts = [event.time for event in fit if isinstance(event, TaskStarted)]
+    units = sum(isinstance(event, TaskCommitted) for event in fit)
+    gaps, lasts = gaps_s(fit)
+    ideal = units * UNIT_S / WORKERS
+    return {
+        "units": units,
+        "makespan_s": ended - requested,
+        "ideal_s": ideal,
+        "ratio": (ended - requested) / ideal,
+        "first_start_ms": 1000 * (min(starts) - requested),
+        "median_gap_ms": 1000 * statistics.median(gaps),
+        "p95_gap_ms": 1000 * statistics.quantiles(gaps, n=20)[-1],
+        "tail_s": max(lasts) - min(lasts),
+        "revoked": sum(isinstance(event, TaskRevoked) for event in fit),
+    }
+
+
+def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
+    """Seconds from each commit to the next start on the same worker, and each worker's last commit."""
+    newest: dict[str, float] = {}
+    gaps = []
+    for event in events:
+        if isinstance(event, TaskCommitted):
+            newest[event.worker] = event.time
+        elif isinstance(event, TaskStarted) and event.worker in newest:
+            gaps.append(event.time - newest[event.worker])
+    return gaps, list(newest.values())
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Print the figures."""
+    print(benchmark())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A figure: what was measured, against what, and whether it holds its bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        what: the line of the issue's table it answers.
+        measured: what was found, in words with units, the reference beside it.
+        ratio: the number that is compared with `bar`; both sides come from the same run.
+        sense: whether `ratio` has to be at least or at most `bar`.
+        unit: of `ratio` and `bar`; empty for a pure ratio.
+        notes: what else was seen, one sentence each.
+    """
+
+    what: str
+    measured: str
+    ratio: float
+    bar: float
+    sense: Literal["at least", "at most"]
+    unit: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bar is held."""
+        return self.ratio >= self.bar if self.sense == "at least" else self.ratio <= self.bar
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The line as text: what, measured, ratio, bar, holds."""
+        unit = f" {self.unit}" if self.unit else ""
+        return (
+            self.what,
+            self.measured,
+            f"{self.ratio:.3g}{unit}",
+            f"{self.sense} {self.bar:g}{unit}",
+            "yes" if self.holds else "NO",
+        )

@@ -1,0 +1,96 @@
+"""Jobs and specs for tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cerebro.data.mapped import MappedRows
+from cerebro.spec import ETLSpec, Mode
+from etl_worker.job import EtlJob, EtlProgress
+
+Ids = Sequence[int] | Sequence[str]
+
+
+def make_job(folder: Path, ids: Ids, **changes: Any) -> EtlJob:
+    """A job over rows with the given ids and a column ``value``, which counts up, in folders under ``folder``."""
+    columns = changes.pop("columns", {"value": list(range(len(ids)))})
+    path = folder / "metadata.arrow"
+    write_metadata(path, pa.table({"id": pa.array(ids, None if ids else pa.int64()), **columns}))
+    return EtlJob(
+        **{
+            "split": "train",
+            "metadata_path": path,
+            "output_folder": folder / "partition-0000",
+            "objects_uri": None,
+            "cache_folder": folder / "cache",
+            "cores": 1,
+            "max_failed_fraction": 0.0,
+            "fingerprint": "spec-1",
+            **changes,
+        }
+    )
+
+
+def write_metadata(path: Path, table: pa.Table) -> None:
+    """Write a partition's metadata as the controller does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def stored(folder: Path) -> dict[int | str, list[list[float]]]:
+    """What a complete partition holds: every row's fields as lists, by id."""
+    rows = MappedRows.open([folder])
+    found: dict[int | str, list[list[float]]] = {}
+    for gather in rows.planned(np.arange(rows.num_rows), max(1, rows.num_rows)):
+        room = rows.empty(len(gather.rows))
+        rows.gather(gather, room)
+        for position, row_id in enumerate(rows.ids(gather.rows)):
+            assert row_id not in found, "a row is there twice"
+            found[row_id] = [np.asarray(column[position]).tolist() for column in room]
+    return found
+
+
+def nothing(progress: EtlProgress) -> None:
+    """A progress callback that does not care."""
+
+
+class Double(ETLSpec):
+    """Input is twice the value, output the value."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        return row["value"] * 2, row["value"]
+
+
+class FailOn(Double):
+    """Raises for some values, having left a note of each row in a file."""
+
+    def __init__(self, values: Sequence[int], log: Path | None = None) -> None:
+        self.values, self.log = frozenset(values), log
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        if self.log is not None:
+            note(self.log, str(row["id"]))
+        if row["value"] in self.values:
+            raise ValueError(f"value {row['value']} is bad")
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+def note(log: Path, text: str) -> None:
+    """Append a line; several processes may."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{text}\n".encode())
+    os.close(descriptor)
+
+
+def notes(log: Path) -> list[str]:
+    """The lines so far."""
+    return log.read_text().split() if log.exists() else []

@@ -1,0 +1,306 @@
+"""Rows in are rows out plus rows failed, for every size and any number of cores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
+from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
+from cerebro.spec import ETLSpec, Mode
+from etl_worker.job import EtlJob, EtlProgress
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, stored, write_metadata
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), count=st.integers(0, 60), as_text=st.booleans())
+def test_no_row_is_lost(data: st.DataObject, count: int, as_text: bool) -> None:
+    """Whatever the size and whichever rows fail, each row is either stored, under its id, or reported."""
+    bad = data.draw(st.sets(st.integers(0, max(0, count - 1))))
+    ids = [f"row-{i}" if as_text else i * 3 for i in range(count)]
+    with TemporaryDirectory() as name:
+        job = make_job(Path(name), ids, max_failed_fraction=1.0)  # type: ignore[arg-type]  # of one type each
+        manifest = preprocess_partition(job, lambda: FailOn(list(bad)), nothing)
+        failed = [row.id for row in failed_rows(job.output_folder)]
+        assert failed == [ids[value] for value in sorted(bad) if value < count]
+        assert stored(job.output_folder) == {
+            ids[value]: [value * 2, value] for value in range(count) if value not in bad
+        }
+        assert manifest.rows_in == count == manifest.rows_out + manifest.rows_failed
+
+
+@pytest.mark.parametrize(("count", "cores"), [(0, 2), (1, 4), (3, 4), (4, 4), (5, 2), (97, 3)])
+def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) -> None:
+    """Fewer rows than cores, as many, and numbers that do not divide: all rows arrive, and the job ends."""
+    job = make_job(tmp_path, list(range(count)), cores=cores, max_failed_fraction=1.0)
+    manifest = preprocess_partition(job, lambda: FailOn([2, 50]), nothing)
+    assert manifest.rows_in == count
+    assert stored(job.output_folder) == {
+        value: [value * 2, value] for value in range(count) if value not in {2, 50}
+    }
+    assert manifest == read_manifest(job.output_folder)
+
+
+def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
+    """What was made is what a worker reports to hold."""
+    job = make_job(tmp_path, [1, 2], output_folder=tmp_path / "digits" / "train" / "partition-0001")
+    manifest = preprocess_partition(job, Double, nothing)
+    (found,) = find_partitions(tmp_path)
+    assert (found.dataset, found.split, found.partition) == ("digits", "train", 1)
+    assert found.manifest == manifest
+
+
+class _Seen(ETLSpec):
+    """Returns what it was called with."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.calls = calls
+
+    def initialize_worker(self) -> None:
+        self.calls.append(("initialized",))
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        self.calls.append((row, mode, object_dir))
+        return 1, None
+
+
+def test_the_row_function_sees_plain_values_and_its_mode(tmp_path: Path) -> None:
+    """A row is a dict of Python values; the mode is the split; the worker is initialised once, before."""
+    calls: list[tuple[Any, ...]] = []
+    columns = {"text": ["a", None], "number": [1.5, 2.0], "many": [[1, 2], []]}
+    job = make_job(tmp_path, ["x", "y"], columns=columns, split="predict", objects_uri=str(tmp_path))
+    preprocess_partition(job, lambda: _Seen(calls), nothing)
+    assert calls == [
+        ("initialized",),
+        ({"id": "x", "text": "a", "number": 1.5, "many": [1, 2]}, "predict", str(tmp_path)),
+        ({"id": "y", "text": None, "number": 2.0, "many": []}, "predict", str(tmp_path)),
+    ]
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_progress_is_counted_over_all_cores(tmp_path: Path, cores: int) -> None:
+    """Counts grow to the total, failed rows included, and the last report is complete."""
+    reports: list[EtlProgress] = []
+    job = make_job(tmp_path, list(range(40)), cores=cores, max_failed_fraction=0.5)
+    preprocess_partition(job, lambda: FailOn([3, 30]), reports.append)
+    done = [report.rows_done for report in reports]
+    assert done == sorted(done)
+    assert reports[-1] == EtlProgress(rows_done=40, rows_failed=2, rows_total=40)
+
+
+class _StopError(Exception):
+    """Raised by a progress callback."""
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_progress_can_end_the_job(tmp_path: Path, cores: int) -> None:
+    """A lost lease, say: what the callback raises is raised, and no process or half shard is left."""
+
+    def stop(progress: EtlProgress) -> None:
+        raise _StopError
+
+    job = make_job(tmp_path, list(range(40)), cores=cores)
+    with pytest.raises(_StopError):
+        preprocess_partition(job, Double, stop)
+    assert not list(job.output_folder.glob("*.arrow"))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
+    """The error names split, counts, share, the first failing row and its traceback."""
+    job = make_job(
+        tmp_path, [f"row-{i}" for i in range(20)], cores=cores, max_failed_fraction=0.1, split="valid"
+    )
+    with pytest.raises(RowError) as caught:
+        preprocess_partition(job, lambda: FailOn(range(20)), nothing)
+    text = str(caught.value)
+    for part in [
+        "'valid'",
+        "of the 20 rows",
+        "allowed are 10.0%",
+        "ValueError: value",
+        "in row_preprocessor",
+    ]:
+        assert part in text
+    if cores == 1:
+        assert "3 of the 20 rows of a partition failed (15.0%" in text
+        assert "The first was row 'row-0': ValueError: value 0 is bad" in text
+
+
+def test_as_many_failures_as_allowed_are_no_error(tmp_path: Path) -> None:
+    """The share itself is allowed, more is not."""
+    job = make_job(tmp_path, list(range(20)), max_failed_fraction=0.1)
+    assert preprocess_partition(job, lambda: FailOn([4, 5]), nothing).rows_failed == 2
+    with pytest.raises(RowError):
+        preprocess_partition(replace(job, fingerprint="spec-2"), lambda: FailOn([4, 5, 6]), nothing)
+
+
+class _Odd(Double):
+    """Returns something else for one value."""
+
+    def __init__(self, at: int, value: Any) -> None:
+        self.at, self.value = at, value
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        return self.value if row["value"] == self.at else (np.zeros((3, 4), np.float32), 1)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("at", [1, 9, 39])
+def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> None:
+    """Within a shard, between shards and between cores: row, field, both shapes and the remedy are told."""
+    job = make_job(tmp_path, [f"row-{i}" for i in range(40)], cores=cores)
+    with pytest.raises(RowError) as caught:
+        preprocess_partition(job, lambda: _Odd(at, (np.zeros((3, 5), np.float32), 1)), nothing)
+    for part in [f"'row-{at}'", "'input'", "(3, 4)", "(3, 5)", "Pad"]:
+        assert part in str(caught.value)
+
+
+def test_a_first_row_that_is_odd_is_found_by_the_next_shard(tmp_path: Path) -> None:
+    """A shard of one odd row is consistent in itself; the partition is not."""
+    job = make_job(tmp_path, list(range(4)))
+    with pytest.raises(RowError, match=r"dtype float32, but the first row \(id 0\).*float64"):
+        preprocess_partition(job, lambda: _Odd(0, (np.zeros((3, 4)), 1)), nothing)
+
+
+@pytest.mark.parametrize("value", [None, 5, (1, 2, 3), [1, 2]])
+def test_what_is_no_pair_is_an_error(tmp_path: Path, value: Any) -> None:
+    """A row function that forgets to return is told what is expected."""
+    job = make_job(tmp_path, list(range(4)), max_failed_fraction=1.0)
+    with pytest.raises(RowError, match=r"row 2: row_preprocessor returned a .*expected \(input, output\)"):
+        preprocess_partition(job, lambda: _Odd(2, value), nothing)
+
+
+@pytest.mark.parametrize("error", [StopIteration("end"), SystemExit(3), AssertionError(), MemoryError()])
+def test_whatever_the_row_function_raises_is_its_rows_failure(tmp_path: Path, error: BaseException) -> None:
+    """StopIteration does not end the loop, and exit() does not end the process."""
+
+    class Raising(Double):
+        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+            if row["value"] == 1:
+                raise error
+            return super().row_preprocessor(row, mode, object_dir)
+
+    job = make_job(tmp_path, list(range(4)), max_failed_fraction=0.5)
+    assert preprocess_partition(job, Raising, nothing).rows_failed == 1
+    (row,) = failed_rows(job.output_folder)
+    assert row.id == 1
+    assert type(error).__name__ in row.error
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_an_interrupt_is_passed_on(tmp_path: Path, cores: int) -> None:
+    """Ctrl-C is not a failed row."""
+
+    class Interrupted(Double):
+        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+            raise KeyboardInterrupt
+
+    job = make_job(tmp_path, list(range(8)), cores=cores, max_failed_fraction=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        preprocess_partition(job, Interrupted, nothing)
+
+
+class _Draw(Double):
+    """Rows of random numbers, from the generators a user draws from unasked."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        return (random.random(), np.random.rand(), torch.rand(()).item()), row["value"]
+
+
+def test_random_rows_do_not_depend_on_the_cores(tmp_path: Path) -> None:
+    """Cores do not draw the same numbers, and a row is the same on whatever core it is made."""
+    one = make_job(tmp_path / "one", list(range(12)), cores=1)
+    three = make_job(tmp_path / "three", list(range(12)), cores=3)
+    for job in (one, three):
+        preprocess_partition(job, _Draw, nothing)
+    rows = stored(one.output_folder)
+    assert rows == stored(three.output_folder)
+    for field in range(3):
+        assert len({str(row[field]) for row in rows.values()}) == 12
+
+
+def _raising(error: BaseException) -> Any:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+class _Broken(Double):
+    """Cannot be initialised."""
+
+    def initialize_worker(self) -> None:
+        raise RuntimeError("no licence")
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_spec_that_cannot_start_is_told(tmp_path: Path, cores: int) -> None:
+    """Errors while restoring and initialising the spec carry the user's traceback."""
+    job = make_job(tmp_path, list(range(8)), cores=cores)
+    with pytest.raises(SpecError, match=r"initialize_worker raised: RuntimeError: no licence\nTraceback"):
+        preprocess_partition(job, _Broken, nothing)
+    with pytest.raises(SpecError, match="cannot be restored: ModuleNotFoundError: mylib"):
+        preprocess_partition(job, _raising(ModuleNotFoundError("mylib")), nothing)
+
+
+@pytest.mark.parametrize(
+    ("features", "objects", "expected"),
+    [
+        (["picture"], True, r"names the column 'picture'.*only id, value"),
+        (["value"], False, "no object root"),
+        ("value", True, "expected a list of column names"),
+    ],
+)
+def test_features_to_download_must_exist(tmp_path: Path, features: Any, objects: bool, expected: str) -> None:
+    """The error names the column and what there is."""
+
+    class Downloading(Double):
+        is_feature_download = features
+
+    job = make_job(tmp_path, [1], objects_uri=str(tmp_path) if objects else None)
+    with pytest.raises(SpecError, match=expected):
+        preprocess_partition(job, Downloading, nothing)
+
+
+def _with_metadata(job: EtlJob, table: pa.Table) -> EtlJob:
+    write_metadata(job.metadata_path, table)
+    return job
+
+
+def test_metadata_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """Absent, foreign, without ids, with ids of another kind or missing ids: the file is named."""
+    job = make_job(tmp_path, [1])
+    for table, expected in [
+        (pa.table({"x": [1]}), "no column 'id', only x"),
+        (pa.table({"id": [1.5]}), "ids of type double"),
+        (pa.table({"id": pa.array([1, None])}), "without an id"),
+    ]:
+        with pytest.raises(MetadataError, match=rf"{job.metadata_path}.*{expected}"):
+            preprocess_partition(_with_metadata(job, table), Double, nothing)
+    job.metadata_path.write_bytes(b"no arrow")
+    with pytest.raises(LocatorError, match=str(job.metadata_path)):
+        preprocess_partition(job, Double, nothing)
+    job.metadata_path.unlink()
+    with pytest.raises(LocatorError, match=str(job.metadata_path)):
+        preprocess_partition(job, Double, nothing)
+
+
+def test_dictionary_encoded_ids_keep_their_value_type(tmp_path: Path) -> None:
+    """Ids that the metadata stores by reference are stored by value."""
+    table = pa.table({"id": pa.array(["a", "b"]).dictionary_encode(), "value": [1, 2]})
+    job = _with_metadata(make_job(tmp_path, [1]), table)
+    preprocess_partition(job, Double, nothing)
+    assert stored(job.output_folder) == {"a": [2, 1], "b": [4, 2]}

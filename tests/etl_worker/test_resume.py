@@ -1,0 +1,175 @@
+"""An interrupted job goes on where it was: complete shards of the same source are not made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.data.partitions import PARTITION_FILE, complete_shards, failed_rows, read_manifest
+from cerebro.errors import RowError
+from cerebro.spec import Mode
+from etl_worker.job import EtlJob, EtlProgress
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, stored
+
+ALL = {value: [value * 2, value] for value in range(40)}
+
+
+class _InterruptError(BaseException):
+    """Ends a job as a signal would: no row function catches it."""
+
+
+class _Until(FailOn):
+    """Interrupts the job at some value."""
+
+    def __init__(self, at: int, log: Path) -> None:
+        super().__init__([], log)
+        self.at = at
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        if row["value"] == self.at:
+            raise _InterruptError
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+def _interrupted(tmp_path: Path, at: int = 25) -> EtlJob:
+    """A job of 40 rows in four shards, interrupted in the third."""
+    job = make_job(tmp_path, list(range(40)))
+    with pytest.raises(_InterruptError):
+        preprocess_partition(job, lambda: _Until(at, tmp_path / "before"), nothing)
+    assert len(notes(tmp_path / "before")) == at
+    return job
+
+
+def _rerun(job: EtlJob, log: Path) -> list[int]:
+    """The rows that the next attempt makes."""
+    preprocess_partition(job, lambda: FailOn([], log), nothing)
+    return sorted(int(row) for row in notes(log))
+
+
+def test_complete_shards_are_not_made_again(tmp_path: Path) -> None:
+    """Only rows of shards that were not complete pass the row function again; the result is whole."""
+    job = _interrupted(tmp_path)
+    assert _rerun(job, tmp_path / "after") == list(range(20, 40))
+    assert stored(job.output_folder) == ALL
+
+
+def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
+    """Same source again: no row function, no spec, no changed file, and full progress."""
+    job = make_job(tmp_path, list(range(40)))
+    manifest = preprocess_partition(job, Double, nothing)
+    times = {path: path.stat().st_mtime_ns for path in job.output_folder.iterdir()}
+    reports: list[EtlProgress] = []
+
+    def no_spec() -> Double:
+        raise AssertionError("the spec was asked for")
+
+    assert preprocess_partition(job, no_spec, reports.append) == manifest
+    assert {path: path.stat().st_mtime_ns for path in job.output_folder.iterdir()} == times
+    assert reports[-1] == EtlProgress(rows_done=40, rows_failed=0, rows_total=40)
+
+
+def test_a_resumed_job_counts_what_was_there(tmp_path: Path) -> None:
+    """Progress starts at the rows of the complete shards."""
+    job = _interrupted(tmp_path)
+    reports: list[EtlProgress] = []
+    preprocess_partition(job, Double, reports.append)
+    assert reports[0] == EtlProgress(rows_done=20, rows_failed=0, rows_total=40)
+
+
+@pytest.mark.parametrize("cores", [2, 3])
+def test_another_number_of_cores_goes_on_with_the_same_cut(tmp_path: Path, cores: int) -> None:
+    """A worker that comes back with other resources keeps what is there."""
+    job = _interrupted(tmp_path)
+    assert _rerun(replace(job, cores=cores), tmp_path / "after") == list(range(20, 40))
+    assert stored(job.output_folder) == ALL
+
+
+def test_another_fingerprint_makes_all_again(tmp_path: Path) -> None:
+    """A changed spec, seed or fraction leaves nothing of the old rows."""
+    job = _interrupted(tmp_path)
+    assert _rerun(replace(job, fingerprint="spec-2"), tmp_path / "after") == list(range(40))
+    assert {entry.written for entry in read_manifest(job.output_folder).shards} == {
+        shard.written for shard in complete_shards(job.output_folder)
+    }
+    assert len(list(job.output_folder.glob("*.arrow"))) == len(read_manifest(job.output_folder).shards)
+
+
+def test_other_rows_make_all_again(tmp_path: Path) -> None:
+    """The same fingerprint over other metadata is another source."""
+    _interrupted(tmp_path)
+    job = make_job(tmp_path, list(range(100, 140)))
+    assert _rerun(job, tmp_path / "after") == list(range(100, 140))
+
+
+@pytest.mark.parametrize("damage", ["shard", "manifest", "partition", "plan"])
+def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
+    """A flipped bit in a shard of a complete partition costs that shard; a lost manifest no more than it covers."""
+    job = make_job(tmp_path, list(range(40)))
+    preprocess_partition(job, Double, nothing)
+    shard = complete_shards(job.output_folder)[1]
+    if damage == "shard":
+        path = job.output_folder / shard.file
+        content = bytearray(path.read_bytes())
+        content[300] ^= 1
+        path.write_bytes(content)
+    elif damage == "manifest":
+        (job.output_folder / "shard-00001.json").write_text("{}")
+    elif damage == "partition":
+        (job.output_folder / PARTITION_FILE).write_text("{}")
+    else:
+        (job.output_folder / "plan.json").unlink()
+    expected = [] if damage in {"partition", "plan"} else list(range(10, 20))
+    assert _rerun(job, tmp_path / "after") == expected
+    assert stored(job.output_folder) == ALL
+
+
+def test_a_partition_is_not_complete_while_it_is_made_again(tmp_path: Path) -> None:
+    """Nobody may map shards that are about to be replaced."""
+    job = make_job(tmp_path, list(range(40)))
+    preprocess_partition(job, Double, nothing)
+    seen: list[bool] = []
+
+    class Looking(Double):
+        def initialize_worker(self) -> None:
+            seen.append((job.output_folder / PARTITION_FILE).exists())
+
+    preprocess_partition(replace(job, fingerprint="spec-2"), Looking, nothing)
+    assert seen == [False]
+
+
+def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
+    """The user mends the data, not the spec, and runs the same again: rows that had failed get their chance."""
+    job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
+    with pytest.raises(RowError):
+        preprocess_partition(job, lambda: FailOn([3, 15, 25]), nothing)
+    assert _rerun(job, tmp_path / "after") == [*range(20), *range(20, 40)]
+    assert stored(job.output_folder) == ALL
+
+
+def test_tolerated_failures_stay_as_they_are(tmp_path: Path) -> None:
+    """A complete partition with some failed rows is complete: running again changes nothing."""
+    job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
+    preprocess_partition(job, lambda: FailOn([3, 25]), nothing)
+    assert _rerun(job, tmp_path / "after") == []
+    assert [row.id for row in failed_rows(job.output_folder)] == [3, 25]
+
+
+def test_leftovers_are_cleared(tmp_path: Path) -> None:
+    """Files of killed attempts and shards of an older cut do not stay on the volume."""
+    job = _interrupted(tmp_path)
+    for name in [".shard-00000-abc.arrow.1-2.aside", "shard-00077-abcdef01.arrow", "shard-00077.json"]:
+        (job.output_folder / name).write_bytes(b"left")
+    job.cache_folder.mkdir(exist_ok=True)
+    (job.cache_folder / "left").touch()
+    preprocess_partition(job, Double, nothing)
+    manifest = read_manifest(job.output_folder)
+    expected = {"plan.json", PARTITION_FILE}
+    for shard in manifest.shards:
+        expected |= {shard.file, f"shard-{shard.index:05d}.json"}
+    assert {path.name for path in job.output_folder.iterdir()} == expected
+    assert not job.cache_folder.exists()
