@@ -1,18 +1,19 @@
 """Cerebro: model selection for deep learning by model hopping.
 
-What a notebook needs is here; everything else is a service's. Importing this imports neither torch nor pandas.
+What a notebook needs is here; everything else is a service's. Importing this loads nothing: every service and the
+supervisor import the package, few need what a notebook needs.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from cerebro.contract.records import Locator, Locators
-from cerebro.search import choice, loguniform, randint, uniform
-from cerebro.spec import ETLSpec, SubEpochSpec
-
 if TYPE_CHECKING:
+    from cerebro.contract.records import Locator, Locators
     from cerebro.experiment import Experiment
+    from cerebro.search import choice, loguniform, randint, uniform
+    from cerebro.spec import ETLSpec, SubEpochSpec
 
 __all__ = [
     "ETLSpec",
@@ -26,11 +27,24 @@ __all__ = [
     "uniform",
 ]
 
+_HOMES = {
+    "ETLSpec": "cerebro.spec",
+    "Experiment": "cerebro.experiment",
+    "Locator": "cerebro.contract.records",
+    "Locators": "cerebro.contract.records",
+    "SubEpochSpec": "cerebro.spec",
+    "choice": "cerebro.search",
+    "loguniform": "cerebro.search",
+    "randint": "cerebro.search",
+    "uniform": "cerebro.search",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Services import this package for the contract; only a notebook needs the client and what it draws in.
-    if name == "Experiment":
-        from cerebro.experiment import Experiment
-
-        return Experiment
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'cerebro' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

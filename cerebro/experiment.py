@@ -1,12 +1,10 @@
 """The user's handle on an experiment: a notebook's whole vocabulary.
 
-Holds no state of its own but the fold of the event log: runs belong to the cluster, and any number of notebooks may
-attach to them.
+Checks what the user gave and shapes what comes back. Runs belong to the cluster: any number of notebooks may attach.
 """
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +17,6 @@ from cerebro.contract.events import (
     EtlRequest,
     EvaluateRequest,
     FitRequest,
-    RunRequested,
-    RunResumed,
-    RunStopRequested,
 )
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.encoding import encode
@@ -30,22 +25,19 @@ from cerebro.errors import (
     DataError,
     LocatorError,
     MetricError,
-    NotFoundError,
-    RunFailedError,
     SpecError,
 )
 from cerebro.locators import parse_locators
-from cerebro.progress import Progress
 from cerebro.search import SearchSpace, configurations
+from cerebro.session import Session, author
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.state import ExperimentState, Run, RunState, waiting_for
+from cerebro.state import ExperimentState, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from cerebro.results import EtlResult, FitResult
 
-_WAIT_S = 1.0
 _Split = Literal["train", "valid", "test", "predict"]
 
 
@@ -81,14 +73,14 @@ class Experiment:
         packed = archive.pack(Path(code)) if code is not None and Path(code).is_dir() else None
         if code is not None and packed is None:
             packed = _read_archive(Path(code))
-        self._connection = connect(server, token)
+        connection = connect(server, token)
         sha256 = None
         if packed is not None:
             archive.inspect(packed)
             sha256 = hashlib.sha256(packed).hexdigest()
-            self._connection.kvs.put_archive(sha256, packed)
+            connection.kvs.put_archive(sha256, packed)
         record = _record(name, parsed, sha256)
-        self._open(self._connection.kvs.create_experiment(record))
+        self._session = Session(connection, connection.kvs.create_experiment(record))
 
     @classmethod
     def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
@@ -98,48 +90,34 @@ class Experiment:
             NotFoundError: there is none.
         """
         experiment = cls.__new__(cls)
-        experiment._connection = connect(server, token)
-        experiment._open(experiment._connection.kvs.experiment(name))
+        connection = connect(server, token)
+        experiment._session = Session(connection, connection.kvs.experiment(name))
         return experiment
-
-    def _open(self, record: ExperimentRecord) -> None:
-        self._kvs = self._connection.kvs
-        self._record = record
-        self._state = ExperimentState(name=record.name)
 
     # --- what it is ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """Its name."""
-        return self._record.name
+        return self._session.name
 
     @property
     def locators(self) -> Locators:
         """Its dataset locators."""
-        return self._record.locators
+        return self._session.record.locators
 
     @property
     def connection(self) -> Connection:
         """The cluster it lives on, with the addresses of page and TensorBoard."""
-        return self._connection
+        return self._session.connection
 
     def state(self) -> ExperimentState:
         """Everything that has happened, up to now."""
-        self._catch_up()
-        return self._state
+        return self._session.state()
 
     def status(self) -> str:
         """What happens now, in a few lines."""
-        state = self.state()
-        lines = [f"experiment {self.name}"]
-        for run in state.runs.values():
-            done, total = run.progress()
-            lines.append(f"  {run.id}: {run.state}, {done}/{total} done{_why(state, run)}")
-        for worker in state.workers.values():
-            doing = worker.open_tasks[0] if worker.open_tasks else "idle"
-            lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")
-        return "\n".join(lines)
+        return self._session.status()
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -171,7 +149,7 @@ class Experiment:
             raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
         if not 0 <= max_failed <= 1:
             raise DataError(f"max_failed is {max_failed}, expected a share between 0 and 1")
-        code = self._kvs.put_code(encode(spec, author=_author()))
+        code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = EtlRequest(
             code=code.sha256,
             code_fingerprint=code.fingerprint,
@@ -179,11 +157,11 @@ class Experiment:
             fraction=fraction,
             max_failed=max_failed,
         )
-        run = self._complete(self._request("etl", request), progress)
+        run = self._session.complete(request, progress=progress)
         from cerebro.results import EtlResult
 
         assert isinstance(run.plan, EtlPlan)
-        return EtlResult.of(self._state.datasets[run.plan.dataset], run)
+        return EtlResult.of(self.state().datasets[run.plan.dataset], run)
 
     def run_fit(  # noqa: PLR0913 - the user's whole vocabulary, by keyword
         self,
@@ -229,7 +207,7 @@ class Experiment:
         if epochs < 1:
             raise DataError(f"epochs is {epochs}, expected at least 1")
         models = configurations(search_space, samples=samples, seed=seed)
-        code = self._kvs.put_code(encode(spec, author=_author()))
+        code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = FitRequest(
             code=code.sha256,
             models=tuple(models),
@@ -241,7 +219,7 @@ class Experiment:
             hang_timeout_s=hang_timeout_s,
             max_attempts=max_attempts,
         )
-        return self._fit_result(self._complete(self._request("fit", request), progress))
+        return self._fit_result(self._session.complete(request, progress=progress))
 
     def run_test(
         self,
@@ -257,7 +235,7 @@ class Experiment:
             models: model ids; the best model if left out.
             fit: the fit run; the newest if left out.
         """
-        run = self._complete(self._request("test", self._evaluation("test", models, fit, split)), progress)
+        run = self._session.complete(self._evaluation("test", models, fit, split), progress=progress)
         from cerebro.results import test_table
 
         return test_table(run)
@@ -271,35 +249,28 @@ class Experiment:
         progress: bool = True,
     ) -> pd.DataFrame:
         """Predictions for a split, by all workers: one table keyed by row id (by model and id for several models)."""
-        run = self._complete(
-            self._request("predict", self._evaluation("predict", models, fit, split)), progress
-        )
+        run = self._session.complete(self._evaluation("predict", models, fit, split), progress=progress)
         from cerebro.results import prediction_table
 
-        return prediction_table(run, self._connection.volumes)
+        return prediction_table(run, self.connection.volumes)
 
     # --- a run that goes on ----------------------------------------------------------------------
 
     def watch(self, run: str | None = None, *, progress: bool = True) -> Run:
         """Follow a run (the open one, or the newest) until it ends, from any kernel."""
-        chosen = self._chosen(run)
-        return self._follow(chosen.id, progress)
+        return self._session.follow(self._session.chosen(run).id, progress=progress)
 
     def result(self, run: str | None = None) -> FitResult:
         """The result, so far, of a fit run; the newest if none is named."""
-        state = self.state()
-        fits = [known.id for known in state.runs.values() if known.kind == "fit"]
-        if run is None and not fits:
-            raise NotFoundError(f"experiment {self.name!r} has no fit run yet: call run_fit")
-        return self._fit_result(self._chosen(run or fits[-1]))
+        return self._fit_result(self._session.chosen_fit(run))
 
     def stop(self, run: str | None = None) -> None:
         """Ask a run to end; committed work stays. Returns at once."""
-        self._kvs.append(self.name, RunStopRequested(run=self._chosen(run).id, by=_author()))
+        self._session.stop(run)
 
     def resume(self, run: str | None = None) -> None:
         """Let a paused run go on."""
-        self._kvs.append(self.name, RunResumed(run=self._chosen(run).id, by=_author()))
+        self._session.resume(run)
 
     # --- mechanism -------------------------------------------------------------------------------
 
@@ -313,77 +284,13 @@ class Experiment:
         names = (models,) if isinstance(models, str) else tuple(models or ())
         return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
 
-    def _request(self, kind: str, request: EtlRequest | FitRequest | EvaluateRequest) -> str:
-        state = self.state()
-        running = state.active_run()
-        if running is not None:
-            raise ConflictError(
-                f"run {running.id} of experiment {self.name!r} is {running.state}: wait for it with watch(), or end it "
-                "with stop()"
-            )
-        run = f"{kind}-{1 + sum(known.kind == kind for known in state.runs.values())}"
-        self._kvs.append(self.name, RunRequested(run=run, request=request, author=_author()))
-        return run
-
-    def _complete(self, name: str, progress: bool) -> Run:
-        run = self._follow(name, progress)
-        if run.state is RunState.FAILED:
-            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}")
-        if run.state is RunState.STOPPED and run.kind != "fit":
-            raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
-        return run
-
-    def _follow(self, name: str, progress: bool) -> Run:
-        cursor = 0
-        try:
-            with Progress(name, is_shown=progress) as bars:
-                while True:
-                    self._catch_up()
-                    if self._state.runs[name].kind == "etl":
-                        points = self._kvs.live(self.name, cursor)
-                        cursor = points[-1].seq if points else cursor
-                        bars.live(points)
-                    bars.show(self._state)
-                    if not self._state.runs[name].is_open:
-                        return self._state.runs[name]
-                    for event in self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S):
-                        self._state.apply(event)
-        except KeyboardInterrupt:
-            print(  # noqa: T201 - to the person who pressed the keys
-                f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, .stop() ends it"
-            )
-            raise
-
-    def _catch_up(self) -> None:
-        while events := self._kvs.events(self.name, self._state.seq):
-            for event in events:
-                self._state.apply(event)
-
-    def _chosen(self, run: str | None) -> Run:
-        state = self.state()
-        if run is not None:
-            if run not in state.runs:
-                raise NotFoundError(
-                    f"no run {run!r} in experiment {self.name!r}; there is {', '.join(state.runs) or 'none'}"
-                )
-            return state.runs[run]
-        chosen = state.active_run() or next(reversed(state.runs.values()), None)
-        if chosen is None:
-            raise NotFoundError(f"experiment {self.name!r} has no run yet")
-        return chosen
-
     def _fit_result(self, run: Run) -> FitResult:
         from cerebro.results import FitResult
 
-        return FitResult(self._state, run, self._connection.volumes)
+        return FitResult(self._session.state(), run, self.connection.volumes)
 
     def __repr__(self) -> str:
-        return f"<Experiment {self.name!r} at {self._connection.kvs.address}>"
-
-
-def _why(state: ExperimentState, run: Run) -> str:
-    reason = run.error or waiting_for(state, run)
-    return f" ({reason})" if reason else ""
+        return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"
 
 
 def _require(spec: object, template: type, method: str) -> None:
@@ -397,7 +304,7 @@ def _require(spec: object, template: type, method: str) -> None:
 
 def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
     try:
-        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=_author())
+        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
     except ValueError as cause:
         raise ConflictError(
             f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
@@ -427,11 +334,3 @@ def _read_archive(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as cause:
         raise LocatorError(f"code {path} cannot be read: {cause.strerror}") from cause
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container may run under a user id without a name.
-        return ""

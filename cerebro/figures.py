@@ -1,32 +1,54 @@
-"""Figures of a run, for notebooks and files. The only importer of matplotlib."""
+"""Figures of a run, for notebooks and files. The only importer of matplotlib.
+
+Figures are made without pyplot: no window, no global list of open figures, nothing to close.
+"""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _NAMED = 12
 """Most models a legend names."""
 
+_DPI = 120
+
+# Okabe and Ito's palette: told apart by colour-blind readers, too.
+_PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+_DASHES = ("-", "--", ":", "-.")
+
 
 def learning_curves(history: pd.DataFrame, metric: str, path: Path | str | None) -> Figure:
-    """`metric` over epochs, a line per model; validation if there is one, else training."""
-    from matplotlib.figure import Figure
+    """`metric` over epochs, a line per model; validation if there is one, else training.
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    Args:
+        history: see `FitResult.history`.
+        metric: one of its columns.
+        path: file to write, if one is given; its suffix chooses the format.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    figure = _figure(8, 4.5)
     axes = figure.subplots()
     split = "valid" if "valid" in set(history["split"]) else "train"
-    shown = history[(history["split"] == split) & history[metric].notna()]
-    models = list(dict.fromkeys(shown["model"]))
-    colours = _colours(models)
-    for model in models:
-        line = shown[shown["model"] == model]
-        axes.plot(line["epoch"], line[metric], marker="o", markersize=3, label=model, color=colours[model])
     axes.set(xlabel="epoch", ylabel=f"{metric} ({split})", title=f"{metric} per epoch")
+    if metric not in history:
+        _say(axes, f"no epoch with {metric!r} is complete yet")
+        return _written(figure, path)
+    shown = history[(history["split"] == split) & history[metric].notna()]
+    models = sorted(set(shown["model"]))
+    for position, model in enumerate(models):
+        line = shown[shown["model"] == model]
+        style = _DASHES[position // len(_PALETTE) % len(_DASHES)]
+        colour = _colour(position)
+        axes.plot(line["epoch"], line[metric], style, marker="o", markersize=3, label=model, color=colour)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no epoch 1.5
     axes.grid(alpha=0.3)
     if len(models) <= _NAMED:
         axes.legend(fontsize="small", ncols=2)
@@ -34,23 +56,31 @@ def learning_curves(history: pd.DataFrame, metric: str, path: Path | str | None)
 
 
 def schedule(visits: pd.DataFrame, path: Path | str | None) -> Figure:
-    """Gantt chart: a row per worker, a bar per committed unit, a colour per model."""
-    from matplotlib.figure import Figure
+    """Gantt chart: a row per worker, a bar per committed unit, a colour per model.
 
-    workers = sorted(set(visits["worker"]))
-    models = sorted(set(visits["model"]))
-    figure = Figure(figsize=(10, 1.2 + 0.7 * len(workers)), layout="constrained")
+    Validation runs in the gaps; it is no unit and is not drawn.
+
+    Args:
+        visits: see `FitResult.visits`.
+        path: file to write, if one is given; its suffix chooses the format.
+    """
+    workers = sorted(set(visits["worker"])) if len(visits) else []
+    models = sorted(set(visits["model"])) if len(visits) else []
+    figure = _figure(10, 1.2 + 0.7 * max(1, len(workers)))
     axes = figure.subplots()
-    colours = _colours(models)
+    axes.set(xlabel="seconds", title="Training units on workers")
+    if not workers:
+        _say(axes, "no unit is committed yet")
+        return _written(figure, path)
+    colours = {model: _colour(position) for position, model in enumerate(models)}
     origin = visits["started"].min()
     for row, worker in enumerate(workers):
         units = visits[visits["worker"] == worker]
         spans = list(zip(units["started"] - origin, units["ended"] - units["started"], strict=True))
-        axes.broken_barh(
-            spans, (row - 0.4, 0.8), facecolors=[colours[m] for m in units["model"]], edgecolor="white"
-        )
+        bars = [colours[model] for model in units["model"]]
+        axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=bars, edgecolor="white", linewidth=0.5)
     axes.set_yticks(range(len(workers)), workers)
-    axes.set(xlabel="seconds", title="Units over workers")
+    axes.invert_yaxis()  # the first worker on top
     if len(models) <= _NAMED:
         from matplotlib.patches import Patch
 
@@ -59,14 +89,32 @@ def schedule(visits: pd.DataFrame, path: Path | str | None) -> Figure:
     return _written(figure, path)
 
 
-def _colours(models: list[str]) -> dict[str, str]:
-    # Okabe and Ito's palette: told apart by colour-blind readers, too.
-    palette = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
-    return {model: palette[position % len(palette)] for position, model in enumerate(sorted(models))}
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure (inches) that a notebook draws when a cell ends with it."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        """Notebooks draw figures they know from pyplot; this one says itself how it looks."""
+
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=_DPI)
+            return buffer.getvalue()
+
+    return Shown(figsize=(width, height), layout="constrained")
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
+
+
+def _colour(position: int) -> str:
+    return _PALETTE[position % len(_PALETTE)]
 
 
 def _written(figure: Figure, path: Path | str | None) -> Figure:
     if path is not None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=_DPI)
     return figure

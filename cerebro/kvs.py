@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from typing import TypeVar
+from urllib.parse import quote
 
 import urllib3
 from pydantic import BaseModel
@@ -39,11 +40,16 @@ class KvsClient:
         address: base URL, such as ``http://127.0.0.1:7070``.
         token: bearer token.
         patience_s: how long a call keeps trying while the service or its store is away.
+        timeout_s: how long one try waits for an answer, beyond the time a read may block; a server that hangs counts as
+            away then.
         pool: connections kept open; at least one per thread that blocks.
     """
 
-    def __init__(self, address: str, token: str, *, patience_s: float = 60.0, pool: int = 8) -> None:
+    def __init__(
+        self, address: str, token: str, *, patience_s: float = 60.0, timeout_s: float = 30.0, pool: int = 8
+    ) -> None:
         self.address = address.rstrip("/")
+        self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._http = urllib3.PoolManager(
             maxsize=pool,
@@ -86,11 +92,11 @@ class KvsClient:
         Raises:
             ConflictError: an experiment of that name with other locators or code exists.
         """
-        return self._call("PUT", f"/v1/experiments/{record.name}", ExperimentRecord, record)
+        return self._call("PUT", f"/v1/experiments/{_quoted(record.name)}", ExperimentRecord, record)
 
     def experiment(self, name: str) -> ExperimentRecord:
         """The record of one experiment; `NotFoundError` if there is none."""
-        return self._call("GET", f"/v1/experiments/{name}", ExperimentRecord)
+        return self._call("GET", f"/v1/experiments/{_quoted(name)}", ExperimentRecord)
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """All experiments, newest event first."""
@@ -98,16 +104,16 @@ class KvsClient:
 
     def append(self, experiment: str, event: ClientEvent) -> int:
         """Append a client's event and return its seq; the same `RunRequested` again returns the first one's seq."""
-        return self._call("POST", f"/v1/experiments/{experiment}/events", api.AppendAnswer, event).seq
+        return self._call("POST", f"/v1/experiments/{_quoted(experiment)}/events", api.AppendAnswer, event).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none."""
-        path = f"/v1/experiments/{experiment}/events?after={after}&wait_s={wait_s}"
+        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}&wait_s={wait_s}"
         return self._call("GET", path, api.EventsAnswer, wait_s=wait_s).events
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most 1,000."""
-        path = f"/v1/experiments/{experiment}/live?after={after}&wait_s={wait_s}"
+        path = f"/v1/experiments/{_quoted(experiment)}/live?after={after}&wait_s={wait_s}"
         return self._call("GET", path, api.LiveAnswer, wait_s=wait_s).points
 
     # --- controller ------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ class KvsClient:
         Raises:
             ConflictError: another controller leads now.
         """
-        return self._call("POST", f"/v1/experiments/{experiment}/decisions", api.DecideAnswer, request)
+        return self._call("POST", f"/v1/experiments/{_quoted(experiment)}/decisions", api.DecideAnswer, request)
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
@@ -133,7 +139,7 @@ class KvsClient:
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
         """Register a worker's new incarnation; empties its inbox and fences the previous incarnation."""
-        return self._call("PUT", f"/v1/workers/{record.worker}", WorkerRecord, record)
+        return self._call("PUT", f"/v1/workers/{_quoted(record.worker)}", WorkerRecord, record)
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers."""
@@ -141,30 +147,30 @@ class KvsClient:
 
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
         """Send steps, live points and a heartbeat."""
-        return self._call("POST", f"/v1/workers/{worker}/reports", api.ReportAnswer, request)
+        return self._call("POST", f"/v1/workers/{_quoted(worker)}/reports", api.ReportAnswer, request)
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
-        path = f"/v1/workers/{worker}/inbox?incarnation={incarnation}&after={after}&wait_s={wait_s}"
+        path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
         return self._call("GET", path, api.InboxAnswer, wait_s=wait_s).items
 
     # --- code ------------------------------------------------------------------------------------
 
     def put_code(self, record: CodeRecord) -> CodeRecord:
         """Store encoded user code under its hash; storing it twice is harmless."""
-        return self._call("PUT", f"/v1/code/{record.sha256}", CodeRecord, record)
+        return self._call("PUT", f"/v1/code/{_quoted(record.sha256)}", CodeRecord, record)
 
     def code(self, sha256: str) -> CodeRecord:
         """Encoded user code; `NotFoundError` if there is none."""
-        return self._call("GET", f"/v1/code/{sha256}", CodeRecord)
+        return self._call("GET", f"/v1/code/{_quoted(sha256)}", CodeRecord)
 
     def put_archive(self, sha256: str, content: bytes) -> None:
         """Store a code archive's bytes under their hash; storing them twice is harmless."""
-        self._send("PUT", f"/v1/archives/{sha256}", content, 0.0, "application/octet-stream")
+        self._send("PUT", f"/v1/archives/{_quoted(sha256)}", content, 0.0, "application/octet-stream")
 
     def archive(self, sha256: str) -> bytes:
         """A code archive's bytes; `NotFoundError` if there is none."""
-        return self._send("GET", f"/v1/archives/{sha256}", None, 0.0)
+        return self._send("GET", f"/v1/archives/{_quoted(sha256)}", None, 0.0)
 
     # --- mechanism -------------------------------------------------------------------------------
 
@@ -192,7 +198,7 @@ class KvsClient:
                     self.address + path,
                     body=content,
                     headers={**self._http.headers, "Content-Type": kind} if kind else None,
-                    timeout=urllib3.Timeout(connect=5.0, read=wait_s + 30.0),
+                    timeout=urllib3.Timeout(connect=5.0, read=wait_s + self._timeout_s),
                 )
             except urllib3.exceptions.HTTPError as cause:
                 problem = f"{type(cause).__name__}: {cause}"
@@ -211,6 +217,11 @@ class KvsClient:
                 )
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+
+def _quoted(text: str) -> str:
+    """A name as a part of a URL, whatever a user typed; the server refuses what is no name."""
+    return quote(text, safe="")
 
 
 def _error_of(status: int, content: bytes) -> errors.CerebroError:

@@ -31,8 +31,8 @@ class Progress:
         for point in points:
             self._rows[point.task] = point.rows
 
-    def show(self, state: ExperimentState) -> None:
-        """Draw the state."""
+    def show(self, state: ExperimentState, queued: str = "") -> None:
+        """Draw the state; `queued` says what a queued run waits for."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
@@ -41,7 +41,7 @@ class Progress:
         elif run.plan is not None:
             done, total = run.progress()
             self._draw(run.id, done, total, "unit" if run.kind == "fit" else "task", _postfix(run))
-        reason = waiting_for(state, run)
+        reason = waiting_for(state, run) or queued
         if reason != self._said:
             self._said = reason
             if reason:

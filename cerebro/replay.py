@@ -17,13 +17,13 @@ import torch
 
 from cerebro.connection import Connection, connect
 from cerebro.contract.events import FitPlan, FitRequest
-from cerebro.contract.records import ExperimentRecord
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.partitions import find_partitions
 from cerebro.encoding import decode
 from cerebro.errors import DataError, NotFoundError
+from cerebro.session import Session
 from cerebro.spec import SubEpochSpec
-from cerebro.state import ExperimentState, Model, Run
+from cerebro.state import Model, Run
 from cerebro.training import checkpoint as checkpoints
 from cerebro.training.feed import Feed
 from cerebro.training.seeds import unit_seed
@@ -75,8 +75,8 @@ def replay(
         NotFoundError: no such run or model.
         DataError: a partition is not on this machine.
     """
-    record, state = _read(connection, experiment)
-    fit = _fit(state, run)
+    record = connection.kvs.experiment(experiment)
+    fit = Session(connection, record).chosen_fit(run)
     if model is not None and model not in fit.models:
         raise NotFoundError(f"no model {model!r} in {fit.id}: it has {', '.join(fit.models)}")
     request = fit.request
@@ -141,26 +141,6 @@ def _train(spec: SubEpochSpec, request: FitRequest, model: Model, folders: dict[
             partition=visit.partition,
         )
     return trainee
-
-
-def _read(connection: Connection, experiment: str) -> tuple[ExperimentRecord, ExperimentState]:
-    record = connection.kvs.experiment(experiment)
-    state = ExperimentState(name=experiment)
-    while events := connection.kvs.events(experiment, state.seq):
-        for event in events:
-            state.apply(event)
-    return record, state
-
-
-def _fit(state: ExperimentState, run: str | None) -> Run:
-    fits = [known for known in state.runs.values() if known.kind == "fit" and known.plan is not None]
-    chosen = next((known for known in reversed(fits) if run in (None, known.id)), None)
-    if chosen is None:
-        known = ", ".join(fit.id for fit in fits) or "none"
-        raise NotFoundError(
-            f"no fit run {run or ''} in experiment {state.name!r} to replay; there is: {known}"
-        )
-    return chosen
 
 
 def _partitions(volumes: Volumes, run: Run) -> dict[int, Path]:

@@ -154,20 +154,21 @@ def _fatal_message(run: Run) -> str:
 
 
 def _metric_problem(run: Run) -> str:
-    """Why the run's metric cannot be used, told at the first epoch that lacks it."""
+    """Why the run's metric cannot be used, told as soon as a model shows that it lacks it."""
     if not isinstance(run.request, FitRequest):
         return ""
     name = run.request.metric
     for model in run.models.values():
-        for epoch in range(1, model.completed_epochs + 1):
-            known = model.validations.get(epoch) if run.is_validated else model.training_metrics(epoch)
-            if known is not None and name not in known:
-                source = "test" if run.is_validated else "train"
-                told = ", ".join(sorted(known)) or "nothing"
-                return (
-                    f"metric {name!r} was not returned by SubEpochSpec.{source}() of model {model.id}, which returned: "
-                    f"{told}. Choose one of them as `metric`, or return {name!r}"
-                )
+        known = model.validations.get(1) if run.is_validated else None
+        if not run.is_validated and model.visits:
+            known = model.visits[0].metrics
+        if known is not None and name not in known:
+            source = "test" if run.is_validated else "train"
+            told = ", ".join(sorted(known)) or "nothing"
+            return (
+                f"metric {name!r} was not returned by SubEpochSpec.{source}() of model {model.id}, which "
+                f"returned: {told}. Choose one of them as `metric`, or return {name!r}"
+            )
     return ""
 
 

@@ -34,8 +34,8 @@ from controller.settings import Settings
 log = logging.getLogger(__name__)
 
 _LEADERSHIP_S = 5.0
-"""Of the controller's own lease. A controller started after a crash waits at most this long, and not at all when its
-predecessor's process is known to be gone, since the supervisor gives it the same holder's name."""
+"""Of the controller's own lease. A restarted controller has its predecessor's name and goes on at once; one that takes
+over from another machine waits at most this long."""
 
 
 class Observer(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,8 @@ class Settings:
         a slow disk
             or a store that restarts costs nobody a unit.
         tick_s: longest wait between two looks at the workers. 1 s: the delay it adds to the lease.
-        holder: who this process is in the leadership record.
+        holder: who this process is in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is the
+            pod's in a cluster). Kept over restarts: whoever restarts a controller knows that the old process is gone.
     """
 
     server: str
@@ -46,5 +46,5 @@ class Settings:
             token=token,
             volumes=Volumes.from_environment(environment),
             lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
-            holder=f"{socket.gethostname()}:{os.getpid()}",
+            holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
         )

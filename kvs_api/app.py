@@ -30,7 +30,6 @@ View = Callable[..., Response]
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
-_MAX_WAIT_S = 30.0
 
 _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
@@ -220,8 +219,8 @@ def _cursor() -> tuple[int, float]:
         after, wait_s = int(request.args.get("after", "0")), float(request.args.get("wait_s", "0"))
     except ValueError as cause:
         raise errors.BadRequestError(f"after and wait_s must be numbers: {cause}") from cause
-    if not (after >= 0 and 0 <= wait_s <= _MAX_WAIT_S):
-        raise errors.BadRequestError(f"after must be at least 0 and wait_s between 0 and {_MAX_WAIT_S:g}")
+    if not (after >= 0 and 0 <= wait_s <= api.MAX_WAIT_S):
+        raise errors.BadRequestError(f"after must be at least 0 and wait_s between 0 and {api.MAX_WAIT_S:g}")
     return after, wait_s
 
 

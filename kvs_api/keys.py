@@ -7,14 +7,17 @@
 | exp:E:log:seq            | string | counter of the log                                | steps.lua          | steps.lua          | never  |
 | exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON)   | steps.lua          | all                | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
+| exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
+| exp:E:log:ended          | hash   | run -> when it ended (ms)                         | steps.lua          | people             | never  |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
 | exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until  | steps.lua          | steps.lua          | never  |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
-| worker:W                 | hash   | record (JSON), incarnation, reported, free, task  | worker             | all                | never  |
+| worker:W                 | hash   | record (JSON), incarnation, reported, free, running | worker             | all                | never  |
 | worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | at registration |
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
+| worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
 | cluster                  | stream | bells: a worker registered, a client asked        | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the bells                              | steps.lua          | controller         | never  |
 | leader                   | hash   | holder, term, until (ms): the controller's lease  | controller         | steps.lua          | never  |
@@ -64,6 +67,11 @@ def worker(name: str) -> str:
 def inbox(name: str) -> str:
     """Inbox of a worker."""
     return f"{worker(name)}:inbox"
+
+
+def recent(name: str) -> str:
+    """Hashes of the live points a worker sent last."""
+    return f"{worker(name)}:recent"
 
 
 def code(sha256: str) -> str:

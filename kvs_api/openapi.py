@@ -69,7 +69,7 @@ ROUTES: dict[str, Route] = {
         summary="Apply the controller's steps.",
         body=api.DecideRequest,
         answer=api.DecideAnswer,
-        errors=(409,),
+        errors=(404, 409),
     ),
     "POST /v1/watch": Route(
         view="watch", summary="Block until a log has news.", body=api.WatchRequest, answer=api.WatchAnswer

@@ -3,14 +3,16 @@
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
 --
---   {call = "decide", experiment, log, seq, runs, term, leader, queue, steps = [...]}
---   {call = "report", worker, incarnation, lease_ms, free, running, steps = [...], live = [...]}
---   {call = "append", log, seq, runs, run, open, hash, event, bell...}
---   {call = "register", worker, workers, name, inbox, incarnation, record, bell}
+--   {call = "decide", experiment, after, term, leader, steps = [...]}
+--   {call = "report", worker, incarnation, lease_ms, free, running, steps = [...], live = [...], live_id, recent}
+--   {call = "append", log, runs, run, hash, event, queue, entry, cluster}
+--   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
 --   {call = "lead", leader, holder, ttl_ms}
 --
 -- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
 -- next attempt number. A step names the attempt it belongs to; any other attempt is refused.
+--
+-- Every call may come twice: a client that got no answer cannot know whether the first one was applied.
 
 local request = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')
@@ -87,7 +89,11 @@ function apply.revoke(step)
 end
 
 function apply.note(step)
-  append(step.log, step.event)
+  -- A note changes no task that could tell a repetition. The caller has not seen its own note yet: it is one.
+  local id = redis.sha1hex(step.event)
+  local known = tonumber(redis.call('HGET', step.log .. ':notes', id) or '0')
+  if known > request.after then return already() end
+  redis.call('HSET', step.log .. ':notes', id, append(step.log, step.event))
   if step.ended then
     redis.call('LREM', step.queue, 0, step.ended)
     redis.call('HSET', step.log .. ':ended', step.run, now)
@@ -143,9 +149,19 @@ local function apply_all(steps)
   return outcomes
 end
 
+-- Points have no number of their own: those of the latest reports are known by their hash.
+local function is_repeated()
+  if request.live_id == '' then return false end
+  if redis.call('LPOS', request.recent, request.live_id) then return true end
+  redis.call('LPUSH', request.recent, request.live_id)
+  redis.call('LTRIM', request.recent, 0, 7)
+  return false
+end
+
 local calls = {}
 
 function calls.decide()
+  if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
   if term ~= request.term then return {stale = term} end
   return {outcomes = apply_all(request.steps)}
@@ -154,6 +170,7 @@ end
 function calls.report()
   if redis.call('HGET', request.worker, 'incarnation') ~= request.incarnation then return {current = false} end
   redis.call('HSET', request.worker, 'reported', now, 'free', request.free, 'running', request.running)
+  if is_repeated() then request.live = {} end
   for _, point in ipairs(request.live) do
     local task = task_of(point.key)
     -- A superseded attempt's points would be duplicates of its successor's.
@@ -184,9 +201,14 @@ end
 
 function calls.register()
   redis.call('SADD', request.workers, request.name)
+  if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
+    -- Repeated: the inbox may hold tasks by now, which nobody would assign a second time.
+    redis.call('HSET', request.worker, 'record', request.record, 'reported', now)
+    return {seq = 0}
+  end
   redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
     'free', '', 'running', '')
-  redis.call('DEL', request.inbox, request.inbox .. ':seq')
+  redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
   ring(request.cluster)
   return {seq = 0}
 end

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import redis
 from pydantic import BaseModel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from cerebro import errors
 from cerebro.contract import api
@@ -31,6 +33,9 @@ from kvs_api import keys, steps
 PAGE = 1000
 """Most entries one read returns."""
 
+_ANSWER_S = 15.0
+"""A Redis that is silent for longer counts as away."""
+
 Model = TypeVar("Model", bound=BaseModel)
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
@@ -43,7 +48,13 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis: redis.Redis = redis.Redis.from_url(url, socket_connect_timeout=5)
+        # No retries: a repeated call is the client's business, and it waits between two of them.
+        patience: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
+        self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **patience)
+        # The library's own limit, 5 s, would end a blocking read before its time.
+        self._blocking: redis.Redis = redis.Redis.from_url(
+            url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **patience
+        )
         script = resources.files("kvs_api").joinpath("steps.lua").read_text()
         self._steps = self._redis.register_script(script)
 
@@ -155,7 +166,8 @@ class Store:
         with _translated():
             # BLOCK 0 would mean for ever.
             block = round(wait_s * 1000) or None
-            answer: Any = self._redis.xread(streams, count=PAGE, block=block)
+            source = self._blocking if block else self._redis
+            answer: Any = source.xread(streams, count=PAGE, block=block)
         pairs = answer.items() if isinstance(answer, dict) else answer
         return [(key, entries) for key, entries in pairs or ()]
 
@@ -177,10 +189,18 @@ class Store:
         """Apply the controller's steps; returns their outcomes and the log after the cursor."""
         outcomes: list[dict[str, str]] = []
         if request.steps:
-            changes = [steps.decision(experiment, step) for step in request.steps]
             answer = self._run(
-                {"call": "decide", "leader": keys.LEADER, "term": request.term, "steps": changes}
+                {
+                    "call": "decide",
+                    "experiment": keys.experiment(experiment),
+                    "after": request.after,
+                    "leader": keys.LEADER,
+                    "term": request.term,
+                    "steps": [steps.decision(experiment, step) for step in request.steps],
+                }
             )
+            if "missing" in answer:
+                raise errors.NotFoundError(f"no experiment {experiment!r} in the store")
             if "stale" in answer:
                 raise errors.ConflictError(
                     f"leadership term {request.term} has ended, term {answer['stale']} leads"
@@ -205,6 +225,7 @@ class Store:
                 "name": record.worker,
                 "worker": keys.worker(record.worker),
                 "inbox": keys.inbox(record.worker),
+                "recent": keys.recent(record.worker),
                 "incarnation": record.incarnation,
                 "record": record.model_dump_json(),
                 "cluster": keys.CLUSTER,
@@ -256,6 +277,8 @@ class Store:
                 "running": request.running or "",
                 "steps": [steps.report(worker, step) for step in request.steps],
                 "live": live,
+                "live_id": hashlib.sha256(json.dumps(live).encode()).hexdigest() if live else "",
+                "recent": keys.recent(worker),
             }
         )
 

@@ -27,6 +27,12 @@ class Lease:
             return self._item
 
     @property
+    def described(self) -> str | None:
+        """The running attempt for people, as `experiment/task`."""
+        item = self.item
+        return f"{item.experiment}/{item.task}" if item else None
+
+    @property
     def is_lost(self) -> bool:
         """Whether the store or the controller took it away."""
         with self._lock:

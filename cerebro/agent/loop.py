@@ -247,7 +247,7 @@ class Agent:
                 steps=tuple(steps),
                 live={item.experiment: points} if item and points else {},
                 checkpoint_free_bytes=self._free_bytes(),
-                running=f"{item.experiment}/{item.task}" if item else None,
+                running=self._lease.described,
             ),
         )
         if not answer.current:

@@ -22,6 +22,9 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.tasks import Failure, InboxItem, TaskBody, TaskResult
 
+MAX_WAIT_S = 30.0
+"""Longest a blocking read may wait, in seconds."""
+
 # --- steps ---------------------------------------------------------------------------------------
 
 
@@ -180,7 +183,7 @@ class WatchRequest(Contract):
     cursors: dict[str, int]
     cluster: int
     """Version of the cluster (grows when a worker registers or a run is requested)."""
-    wait_s: float = Field(ge=0, le=30)
+    wait_s: float = Field(ge=0, le=MAX_WAIT_S)
 
 
 class WatchAnswer(Contract):

@@ -161,7 +161,9 @@ def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[
     try:
         with pa.memory_map(str(path)) as file:  # what was read stays mapped after the file is closed
             if file.size() != shard.written.num_bytes:
-                raise ShardCorruptError(f"{path} has {file.size()} bytes, written were {shard.written.num_bytes}")
+                raise ShardCorruptError(
+                    f"{path} has {file.size()} bytes, written were {shard.written.num_bytes}"
+                )
             reader = pa.ipc.open_file(file)
             chunks = [_chunk(reader.get_batch(i), fields) for i in range(reader.num_record_batches)]
     except (OSError, KeyError, pa.ArrowException) as error:

@@ -32,7 +32,9 @@ def parse_table(content: bytes, name: str) -> pa.Table:
             return pa.parquet.read_table(io.BytesIO(content))
         return pa.csv.read_csv(io.BytesIO(content))
     except pa.ArrowException as cause:
-        raise MetadataError(f"{name} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {cause}") from cause
+        raise MetadataError(
+            f"{name} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {cause}"
+        ) from cause
 
 
 def write_table(path: Path, table: pa.Table) -> None:

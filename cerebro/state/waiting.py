@@ -13,7 +13,7 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     """Why a run does not go on, or an empty string when it does (or has ended)."""
     if run.state is RunState.PAUSED:
         return f"paused: {run.reason}"
-    if not run.is_open or run.open_tasks():
+    if not run.is_open or run.state is RunState.QUEUED or run.open_tasks():
         return ""
     if not any(worker.is_alive for worker in state.workers.values()):
         lost = ", ".join(f"{w.name} ({w.lost})" for w in state.workers.values())

@@ -53,6 +53,8 @@ class _Worker:
     free: int | None = None
     running: str | None = None
     inbox: list[InboxItem] = field(default_factory=list)
+    recent: list[dict[str, tuple[LivePoint, ...]]] = field(default_factory=list)
+    """Live points of the latest reports."""
 
 
 class VirtualStore:
@@ -70,6 +72,7 @@ class VirtualStore:
         self._tasks: defaultdict[tuple[str, str], _Task] = defaultdict(_Task)
         self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
         self._queue: list[api.QueueEntry] = []
+        self._notes: dict[tuple[str, str], int] = {}
         self._workers: dict[str, _Worker] = {}
         self._leader = api.LeaderAnswer(term=0, holder="")
         self._leads_until = 0.0
@@ -95,12 +98,12 @@ class VirtualStore:
         if isinstance(event, RunRequested):
             known = self._runs.get((experiment, event.run))
             if known:
-                if known[1] != event:
+                if known[1] != event.model_copy(update={"seq": 0, "time": 0.0}):
                     raise ConflictError(f"run {event.run!r} was requested already")
                 return known[0]
         seq = self._append(experiment, event)
         if isinstance(event, RunRequested):
-            self._runs[experiment, event.run] = (seq, event)
+            self._runs[experiment, event.run] = (seq, event.model_copy(update={"seq": 0, "time": 0.0}))
             self._queue.append(api.QueueEntry(experiment=experiment, run=event.run))
         return seq
 
@@ -111,6 +114,7 @@ class VirtualStore:
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """See `KvsClient`; never blocks."""
+        self.experiment(experiment)
         return tuple(self._live[experiment][after:])
 
     def _append(self, experiment: str, event: Event) -> int:
@@ -135,21 +139,29 @@ class VirtualStore:
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """See `KvsClient`."""
+        self.experiment(experiment)
         if request.steps and request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
-        outcomes = tuple(self._decision(experiment, step) for step in request.steps)
+        outcomes = tuple(self._decision(experiment, request.after, step) for step in request.steps)
         return api.DecideAnswer(outcomes=outcomes, events=self.events(experiment, request.after))
 
-    def _decision(self, experiment: str, step: api.Decision) -> api.StepOutcome:
+    def _decision(self, experiment: str, after: int, step: api.Decision) -> api.StepOutcome:
         if isinstance(step, api.Note):
-            self._append(experiment, step.event)
-            if isinstance(step.event, RunFinished):
-                self._queue.remove(api.QueueEntry(experiment=experiment, run=step.event.run))
-            return _DONE
+            return self._note(experiment, after, step)
         task = self._tasks[experiment, step.task]
         if isinstance(step, api.Assign):
             return self._assign(experiment, step, task)
         return self._revoke(experiment, step, task)
+
+    def _note(self, experiment: str, after: int, step: api.Note) -> api.StepOutcome:
+        content = step.event.model_copy(update={"seq": 0, "time": 0.0}).model_dump_json()
+        if self._notes.get((experiment, content), 0) > after:
+            return _ALREADY
+        self._notes[experiment, content] = self._append(experiment, step.event)
+        if isinstance(step.event, RunFinished):
+            ended = api.QueueEntry(experiment=experiment, run=step.event.run)
+            self._queue = [entry for entry in self._queue if entry != ended]
+        return _DONE
 
     def _assign(self, experiment: str, step: api.Assign, task: _Task) -> api.StepOutcome:
         if (task.state, task.attempt, task.incarnation) == ("assigned", step.attempt, step.incarnation):
@@ -199,7 +211,11 @@ class VirtualStore:
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
         """See `KvsClient`."""
-        self._workers[record.worker] = _Worker(record, self._now())
+        known = self._workers.get(record.worker)
+        if known is not None and known.record.incarnation == record.incarnation:
+            known.record, known.reported = record, self._now()
+        else:
+            self._workers[record.worker] = _Worker(record, self._now())
         return record
 
     def workers(self) -> tuple[WorkerStatus, ...]:
@@ -216,8 +232,10 @@ class VirtualStore:
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """See `KvsClient`; never blocks."""
-        known = self._workers[worker]
-        return tuple(known.inbox[after:]) if known.record.incarnation == incarnation else ()
+        known = self._workers.get(worker)
+        if known is None or known.record.incarnation != incarnation:
+            return ()
+        return tuple(known.inbox[after:])
 
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
         """See `KvsClient`."""
@@ -226,9 +244,11 @@ class VirtualStore:
             return api.ReportAnswer(current=False)
         known.reported, known.free = self._now(), request.checkpoint_free_bytes
         known.running = request.running
-        for experiment, points in request.live.items():
-            for point in points:
-                self._keep(experiment, worker, request.incarnation, point)
+        if request.live and request.live not in known.recent:
+            known.recent = [request.live, *known.recent[:7]]
+            for experiment, points in request.live.items():
+                for point in points:
+                    self._keep(experiment, worker, request.incarnation, point)
         outcomes = tuple(self._step(worker, request, step) for step in request.steps)
         return api.ReportAnswer(current=True, outcomes=outcomes)
 

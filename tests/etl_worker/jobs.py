@@ -44,10 +44,10 @@ def write_metadata(path: Path, table: pa.Table) -> None:
         writer.write_table(table)
 
 
-def stored(folder: Path) -> dict[int | str, list[list[float]]]:
+def stored(folder: Path) -> dict[Any, list[Any]]:
     """What a complete partition holds: every row's fields as lists, by id."""
     rows = MappedRows.open([folder])
-    found: dict[int | str, list[list[float]]] = {}
+    found: dict[Any, list[Any]] = {}
     for gather in rows.planned(np.arange(rows.num_rows), max(1, rows.num_rows)):
         room = rows.empty(len(gather.rows))
         rows.gather(gather, room)

@@ -1,0 +1,160 @@
+"""A client's conversation with one experiment: its record, the fold of its log, requests, and following a run.
+
+Knows nothing of specs, search spaces or data frames: `cerebro.experiment` speaks to the user, this to the store.
+"""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+
+from cerebro.connection import Connection
+from cerebro.contract.events import Request, RunRequested, RunResumed, RunStopRequested
+from cerebro.contract.records import ExperimentRecord
+from cerebro.errors import ConflictError, NotFoundError, RunFailedError
+from cerebro.progress import Progress
+from cerebro.state import ExperimentState, Run, RunState, waiting_for
+
+_WAIT_S = 1.0
+"""Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
+
+_SILENT_S = 10.0
+
+
+class Session:
+    """Used by one thread; any number of sessions may share an experiment."""
+
+    def __init__(self, connection: Connection, record: ExperimentRecord) -> None:
+        self.connection, self.record = connection, record
+        self._kvs = connection.kvs
+        self._state = ExperimentState(name=record.name)
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.record.name
+
+    def state(self) -> ExperimentState:
+        """Everything that has happened, up to now; the same object grows from call to call."""
+        while events := self._kvs.events(self.name, self._state.seq):
+            for event in events:
+                self._state.apply(event)
+        return self._state
+
+    def status(self) -> str:
+        """What happens now, in a few lines."""
+        state = self.state()
+        lines = [f"experiment {self.name}"]
+        for run in state.runs.values():
+            done, total = run.progress()
+            why = run.error or waiting_for(state, run) or self._queued(run)
+            lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
+        for worker in state.workers.values():
+            doing = worker.open_tasks[0] if worker.open_tasks else "idle"
+            lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")
+        return "\n".join(lines)
+
+    def chosen(self, run: str | None) -> Run:
+        """The run of that name; else the open one, else the newest.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        state = self.state()
+        if run is not None:
+            if run not in state.runs:
+                known = ", ".join(state.runs) or "none"
+                raise NotFoundError(f"no run {run!r} in experiment {self.name!r}; there is {known}")
+            return state.runs[run]
+        found = state.active_run() or next(reversed(state.runs.values()), None)
+        if found is None:
+            raise NotFoundError(f"experiment {self.name!r} has no run yet")
+        return found
+
+    def chosen_fit(self, run: str | None) -> Run:
+        """The fit run of that name, else the newest."""
+        fits = [known.id for known in self.state().runs.values() if known.kind == "fit"]
+        if run is None and not fits:
+            raise NotFoundError(f"experiment {self.name!r} has no fit run yet: call run_fit")
+        return self.chosen(run or fits[-1])
+
+    def request(self, request: Request) -> str:
+        """Ask for a run; returns its id.
+
+        Raises:
+            ConflictError: another run of the experiment has not ended.
+        """
+        state = self.state()
+        running = state.active_run()
+        if running is not None:
+            raise ConflictError(
+                f"run {running.id} of experiment {self.name!r} is {running.state}: wait for it with watch(), or end it "
+                "with stop()"
+            )
+        run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
+        self._kvs.append(self.name, RunRequested(run=run, request=request, author=author()))
+        return run
+
+    def stop(self, run: str | None) -> None:
+        """Ask a run to end."""
+        self._kvs.append(self.name, RunStopRequested(run=self.chosen(run).id, by=author()))
+
+    def resume(self, run: str | None) -> None:
+        """Ask a paused run to go on."""
+        self._kvs.append(self.name, RunResumed(run=self.chosen(run).id, by=author()))
+
+    def complete(self, request: Request, *, progress: bool) -> Run:
+        """Ask for a run and follow it to its end.
+
+        Raises:
+            RunFailedError: it failed, or was stopped before it had a result.
+        """
+        run = self.follow(self.request(request), progress=progress)
+        if run.state is RunState.FAILED:
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}")
+        if run.state is RunState.STOPPED and run.kind != "fit":
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
+        return run
+
+    def follow(self, name: str, *, progress: bool) -> Run:
+        """Show a run's progress until it ends. Interrupting this leaves the run as it is."""
+        cursor = 0
+        try:
+            with Progress(name, is_shown=progress) as bars:
+                while True:
+                    run = self.state().runs[name]
+                    if run.kind == "etl":
+                        points = self._kvs.live(self.name, cursor)
+                        cursor = points[-1].seq if points else cursor
+                        bars.live(points)
+                    bars.show(self._state, self._queued(run))
+                    if not run.is_open:
+                        return run
+                    for event in self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S):
+                        self._state.apply(event)
+        except KeyboardInterrupt:
+            print(  # noqa: T201 - to the person who pressed the keys
+                f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, "
+                ".stop() ends it"
+            )
+            raise
+
+    def _queued(self, run: Run) -> str:
+        """What a queued run waits for: runs of other experiments that were requested before it, or workers."""
+        if run.state is not RunState.QUEUED:
+            return ""
+        queue = self._kvs.queue()
+        ahead = list(itertools.takewhile(lambda e: (e.experiment, e.run) != (self.name, run.id), queue))
+        if ahead:
+            return f"queued behind {ahead[0].experiment}/{ahead[0].run}, which runs on the same workers"
+        is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
+        return "" if is_known else "waiting for a worker to register"
+
+
+def author() -> str:
+    """Who asks, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a user id without a name.
+        return ""

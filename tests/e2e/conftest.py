@@ -1,0 +1,62 @@
+"""Fixtures: one real cluster for all tests that leave it whole, and clusters of their own for those that do not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import cluster
+from tests.e2e.harness import Lab
+
+MakeLab = Callable[..., Lab]
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A running cluster with two workers."""
+    folder = tmp_path_factory.mktemp("e2e") / "home"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CEREBRO_SERVER", raising=False)
+        cluster.start(folder, workers=2, tensorboard=False)
+    yield folder
+    cluster.stop(folder)
+
+
+@pytest.fixture(scope="session")
+def names() -> Iterator[str]:
+    """Names of experiments, new at each `next`."""
+    return (f"e2e-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def lab(home: Path, names: Iterator[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """The shared cluster, whole, with a gate of the test's own."""
+    monkeypatch.setenv("CEREBRO_HOME", str(home))
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    made = Lab(home, tmp_path, names)
+    made.recovered()
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def own_lab(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeLab]:
+    """Starts a cluster for this test alone, with settings in its environment; it is stopped at the end."""
+    monkeypatch.setenv("CEREBRO_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    made: list[Lab] = []
+
+    def make(**environment: str) -> Lab:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        cluster.start(tmp_path / "home", workers=2, tensorboard=False)
+        made.append(Lab(tmp_path / "home", tmp_path, names))
+        return made[-1]
+
+    yield make
+    for lab in made:
+        lab.end()
+    cluster.stop(tmp_path / "home")

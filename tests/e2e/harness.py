@@ -1,0 +1,278 @@
+"""A real local cluster under test: experiments on it, its processes, its event logs, and a replay to compare with."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro import Experiment
+from cerebro.contract.events import Event, FitPlan, FitRequest, RunStopRequested, TaskCommitted
+from cerebro.data.loader import PartitionLoader
+from cerebro.encoding import decode
+from cerebro.kvs import KvsClient
+from cerebro.local import cluster, processes
+from cerebro.local.home import ClusterHome, ClusterInfo
+from cerebro.results import FitResult
+from cerebro.state import ExperimentState, Model, Run
+from cerebro.state.experiment import fold
+from cerebro.training import checkpoint as checkpoints
+from cerebro.training.feed import Feed
+from cerebro.training.seeds import unit_seed
+from cerebro.training.unit import create, train_unit
+from cerebro.volumes import Volumes
+from tests.e2e.gate import Gate
+from tests.e2e.specs import TinyETL, TinyTraining
+
+DEADLINE_S = 60.0
+"""Longest wait for anything; far above what a loaded machine needs, so that only a real fault runs into it."""
+
+SPLITS = {"train": 40, "valid": 12, "test": 12, "predict": 6}
+
+
+def write_table(path: Path, rows: int, *, start: int = 0) -> str:
+    """A metadata table with `rows` rows, ids from `start`."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "x", "label"])
+        writer.writerows([number, f"{0.1 + number * 0.37:.3f}", number % 3] for number in range(start, start + rows))
+    return str(path)
+
+
+class Log:
+    """The event log of one experiment, read on by blocking."""
+
+    def __init__(self, kvs: KvsClient, experiment: str) -> None:
+        self._kvs, self._experiment = kvs, experiment
+        self.events: list[Event] = []
+        self._seen = 0
+
+    def read(self) -> list[Event]:
+        """Everything there is by now."""
+        while self._fetch(0.0):
+            pass
+        return self.events
+
+    def state(self) -> ExperimentState:
+        """The fold of everything there is by now."""
+        return fold(self._experiment, self.read())
+
+    def until(self, is_it: Callable[[Event], bool], what: str, deadline_s: float = DEADLINE_S) -> Event:
+        """The next event, after the one returned before, that `is_it` takes."""
+        deadline = time.monotonic() + deadline_s
+        while True:
+            while self._seen < len(self.events):
+                event = self.events[self._seen]
+                self._seen += 1
+                if is_it(event):
+                    return event
+            left = deadline - time.monotonic()
+            if left <= 0:
+                tail = "\n".join(str(event)[:300] for event in self.events[-12:])
+                pytest.fail(f"{what} did not happen within {deadline_s:g} s; the log ends with\n{tail}")
+            self._fetch(min(left, 2.0))
+
+    def until_type(self, name: str, deadline_s: float = DEADLINE_S, **fields: object) -> Event:
+        """The next event of a type whose fields have these values."""
+        return self.until(
+            lambda event: (
+                event.type == name and all(getattr(event, key) == value for key, value in fields.items())
+            ),
+            f"{name} {fields or ''}",
+            deadline_s,
+        )
+
+    def _fetch(self, wait_s: float) -> bool:
+        found = self._kvs.events(self._experiment, len(self.events), wait_s=wait_s)
+        self.events.extend(found)
+        return bool(found)
+
+
+class Lab:
+    """A cluster, and what one test does on it; `end` stops what the test left open."""
+
+    def __init__(self, home: Path, folder: Path, names: Iterable[str]) -> None:
+        self.home, self.folder = ClusterHome(home), folder
+        self._names = names
+        self.gate = Gate()
+        self._pool = ThreadPoolExecutor(4)
+        self._opened: list[str] = []
+        self._stopped: set[processes.ProcessId] = set()
+
+    @property
+    def kvs(self) -> KvsClient:
+        """A new client of this cluster's store."""
+        info = self.info()
+        return KvsClient(info.kvs, info.token())
+
+    @property
+    def volumes(self) -> Volumes:
+        """The cluster's volumes, as the client sees them."""
+        return Volumes.from_environment(
+            {"CEREBRO_VOLUMES": str(self.home.volumes), "CEREBRO_VOLUME_LOGS": str(self.home.logs)}
+        )
+
+    # --- experiments -----------------------------------------------------------------------------
+
+    def tables(self, **rows: int) -> dict[str, str]:
+        """Locators of new metadata tables with so many rows per split."""
+        folder = self.folder / f"data-{len(self._opened)}"
+        folder.mkdir(exist_ok=True)
+        return {split: write_table(folder / f"{split}.csv", n) for split, n in (rows or SPLITS).items()}
+
+    def experiment(self, locators: Mapping[str, Any] | None = None, **arguments: Any) -> Experiment:
+        """A new experiment on tiny data, not preprocessed yet."""
+        name = next(iter(self._names))
+        experiment = Experiment(name, locators=locators or self.tables(), **arguments)
+        self._opened.append(name)
+        return experiment
+
+    def prepared(self, **arguments: Any) -> Experiment:
+        """A new experiment whose data are preprocessed."""
+        experiment = self.experiment(**arguments)
+        experiment.run_etl(TinyETL(), progress=False)
+        return experiment
+
+    def log(self, experiment: Experiment) -> Log:
+        """Its event log, from the start."""
+        return Log(self.kvs, experiment.name)
+
+    def fit(self, experiment: Experiment, spec: TinyTraining, tags: str = "abc", **arguments: Any) -> Future[FitResult]:
+        """`run_fit` in a thread of its own, one model per letter of `tags`."""
+        space = [{"tag": tag, "lr": 0.01 * (1 + i), "batch_size": 5} for i, tag in enumerate(tags)]
+        given = {"epochs": 2, "metric": "loss", "mode": "min", "seed": 3, "progress": False} | arguments
+        mine = Experiment.attach(experiment.name)
+        return self._pool.submit(lambda: mine.run_fit(spec, space, **given))
+
+    def spawn(self, call: Callable[[], Any]) -> Future[Any]:
+        """Run something that blocks in a thread of its own."""
+        return self._pool.submit(call)
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def info(self) -> ClusterInfo:
+        """The cluster's record."""
+        info = self.home.read()
+        assert info is not None
+        return info
+
+    def process(self, service: str) -> processes.ProcessId:
+        """The process of a service; waits while it is being restarted."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            found = next(s.process for s in self.info().services if s.name == service)
+            if found is not None and processes.is_alive(found):
+                return found
+            processes.wait_gone(self.info().supervisor, 0.02)
+        pytest.fail(f"{service} was not started again within {DEADLINE_S:g} s")
+
+    def send(self, target: str | int, signum: signal.Signals) -> processes.ProcessId:
+        """Send a signal to a service, or to the process with that pid."""
+        process = self.process(target) if isinstance(target, str) else processes.identify(target)
+        assert process is not None, f"{target} does not run"
+        (self._stopped.add if signum is signal.SIGSTOP else self._stopped.discard)(process)
+        assert processes.send(process, signum)
+        return process
+
+    def kill(self, target: str | int) -> processes.ProcessId:
+        """kill -9, and wait for the end."""
+        process = self.send(target, signal.SIGKILL)
+        assert processes.wait_gone(process, DEADLINE_S)
+        return process
+
+    def recovered(self) -> ClusterInfo:
+        """The cluster once all its services are ready."""
+        return cluster.start(self.home.path, timeout_s=DEADLINE_S)
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def check(self, experiment: Experiment, run: str | None = None, redone: int = 0) -> Run:
+        """Each unit was committed exactly once (`redone` more in all) and the final states are those of a replay."""
+        state = self.log(experiment).state()
+        chosen = state.runs[run] if run else [r for r in state.runs.values() if r.kind == "fit"][-1]
+        assert isinstance(chosen.plan, FitPlan)
+        assert isinstance(chosen.request, FitRequest)
+        events = self.log(experiment).read()
+        commits = Counter(e.task for e in events if isinstance(e, TaskCommitted))
+        units = {
+            f"{chosen.id}/train/{model}/e{epoch}/p{partition}"
+            for model, epoch, partition in itertools.product(
+                (m.id for m in chosen.models.values() if m.failure is None),
+                range(1, chosen.request.epochs + 1),
+                chosen.plan.partitions,
+            )
+        }
+        assert units <= set(commits)
+        assert sum(commits[unit] for unit in units) == len(units) + redone
+        for model in chosen.models.values():
+            if model.failure is None:
+                final = model.visits[-1].checkpoint
+                saved = checkpoints.load(self.volumes.checkpoints, final, torch.device("cpu"))
+                assert_same(saved, self.replay(chosen, model), f"{model.id}")
+        return chosen
+
+    def replay(self, run: Run, model: Model) -> dict[str, Any]:
+        """Plain training in this process, visiting the partitions in the logged order."""
+        assert isinstance(run.request, FitRequest)
+        assert isinstance(run.plan, FitPlan)
+        spec = decode(self.kvs.code(run.request.code).encoded)
+        spec.gate = 0
+        spec.initialize_worker()
+        seed, threads = run.request.seed, torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=torch.device("cpu"))
+            for visit in model.visits:
+                folder = next(
+                    self.home.path.glob(f"volumes/shards/*/datasets/{run.plan.dataset}/train/partition-{visit.partition:04d}")
+                )
+                order = unit_seed(seed, model.id, visit.epoch, visit.partition)
+                size = model.hyperparams["batch_size"]
+                assert isinstance(size, int)
+                loader = PartitionLoader([folder], batch_size=size, seed=order)
+                unit = {"seed": seed, "model": model.id, "epoch": visit.epoch, "partition": visit.partition}
+                train_unit(spec, trainee, Feed(loader), model.hyperparams, **unit)  # type: ignore[arg-type]
+        finally:
+            torch.set_num_threads(threads)
+        return trainee.state()
+
+    def end(self) -> None:
+        """Leave the cluster idle for the next test."""
+        for process in self._stopped:
+            processes.send(process, signal.SIGCONT)
+        self.gate.open()
+        if cluster.find_running(self.home) is not None:
+            for name in self._opened:
+                log = Log(self.kvs, name)
+                active = log.state().active_run()
+                if active is not None:
+                    self.kvs.append(name, RunStopRequested(run=active.id, by="test"))
+                    log.until_type("RunFinished", run=active.id)
+        self.gate.end()
+        self._pool.shutdown()
+
+
+def assert_same(one: Any, other: Any, where: str) -> None:
+    """Two states are equal to the bit."""
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, where
+        assert torch.equal(one, other), f"{where} differs by {(one - other).abs().max()}"
+    elif isinstance(one, Mapping):
+        assert list(one) == list(other), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}[{key!r}]")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        for position, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}[{position}]")
+    else:
+        assert one == other, where

@@ -1,0 +1,116 @@
+"""User code of the end-to-end tests: tiny data, tiny models, and a gate that holds a unit until the test lets it go.
+
+Sent to the workers by value. A class here uses nothing of this module but other things that can be sent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cerebro import ETLSpec, SubEpochSpec
+
+FEATURES = 6
+
+
+def knock(port: int, what: str) -> None:
+    """Tell the test's gate who is here and wait to be let through; without a gate go on."""
+    if not port:
+        return
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(f"{os.getpid()} {os.environ.get('CEREBRO_WORKER', '-')} {what}\n".encode())
+            connection.recv(1)
+    except OSError:
+        return
+
+
+class TinyETL(ETLSpec):
+    """Six numbers and a class from a row's `x` and `label`; a row whose id is `held` knocks at the gate."""
+
+    def __init__(self, *, gate: int = 0, held: int = -1, ragged: int = -1, broken: int = -1) -> None:
+        self.gate, self.held, self.ragged, self.broken = gate, held, ragged, broken
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        if row["id"] == self.held:
+            knock(self.gate, f"row {row['id']}")
+        if row["id"] == self.broken:
+            raise ValueError(f"cannot read row {row['id']}")
+        width = FEATURES + 1 if row["id"] == self.ragged else FEATURES
+        values = np.sin(np.arange(1, width + 1, dtype=np.float32) * np.float32(row["x"]))
+        return values, None if mode == "predict" else int(row["label"])
+
+
+class TinyTraining(SubEpochSpec):
+    """A small network with dropout and Adam: what is drawn at random and what lives across units both show.
+
+    Args:
+        gate: port of the test's gate.
+        holds: (tag, unit) pairs that knock before their first batch; `tag` is a hyper-parameter.
+        trouble: tag -> what that model does instead of training.
+    """
+
+    def __init__(
+        self, *, gate: int = 0, holds: Any = (), trouble: dict[str, str] | None = None
+    ) -> None:
+        self.gate, self.holds = gate, tuple(holds)
+        self.trouble = trouble or {}
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        """See `SubEpochSpec`."""
+        return [nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        unit = checkpoint.get("units", 0)
+        tag = str(hyperparams.get("tag", ""))
+        if (tag, unit) in self.holds or (tag, -1) in self.holds:
+            knock(self.gate, f"{tag} {unit}")
+        if tag in self.trouble:
+            self.misbehave(self.trouble[tag], dataloader)
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        if "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        total = 0.0
+        for inputs, labels in dataloader:
+            loss = nn.functional.cross_entropy(network(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels)
+        checkpoint["optimizer"], checkpoint["units"] = optimizer.state_dict(), unit + 1
+        loss_now = float("nan") if self.trouble.get(tag) == "nan" else total / dataloader.num_rows
+        return {"loss": loss_now}
+
+    def misbehave(self, how: str, dataloader: Any) -> None:
+        """Raise, hang or end, as a user's mistake would."""
+        if how == "raise":
+            raise ZeroDivisionError("a mistake in user code")
+        if how == "exit":
+            os._exit(7)
+        if how == "hang":
+            next(iter(dataloader))
+            knock(self.gate, "hang")
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        total, right = 0.0, 0
+        for inputs, labels in dataloader:
+            scores = network(inputs)
+            total += float(nn.functional.cross_entropy(scores, labels, reduction="sum"))
+            right += int((scores.argmax(1) == labels).sum())
+        return {"loss": total / dataloader.num_rows, "accuracy": right / dataloader.num_rows}
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        for inputs, _ in dataloader:
+            yield {"label": network(inputs).argmax(1)}

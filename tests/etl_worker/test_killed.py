@@ -1,0 +1,176 @@
+"""kill -9 at any moment: what is complete stays, what is not is made again, and nobody is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cerebro.data.partitions import complete_shards
+from cerebro.errors import RetryableError
+from etl_worker.errors import CoreDiedError
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, stored
+
+ROOT = Path(__file__).parents[2]
+ROWS = 40
+ALL = {value: [value * 2, value] for value in range(ROWS)}
+
+_AT_A_ROW = """
+import sys
+from pathlib import Path
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import FailOn, make_job, nothing
+
+folder, cores, at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+class Waiting(FailOn):
+    def row_preprocessor(self, row, mode, object_dir):
+        if row["value"] == at:
+            print(f"at {at}", flush=True)
+            sys.stdin.read()  # until killed
+        return super().row_preprocessor(row, mode, object_dir)
+
+job = make_job(folder, list(range(40)), cores=cores)
+preprocess_partition(job, lambda: Waiting([], folder / "before"), nothing)
+"""
+
+_AT_A_STEP = """
+import os, signal, sys
+from pathlib import Path
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import Double, make_job, nothing
+
+folder, step = Path(sys.argv[1]), 0
+real = {"fsync": os.fsync, "replace": Path.replace}
+
+def dying(name):
+    def call(*args):
+        global step
+        for when in ("before", "after"):
+            step += 1
+            if step == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if when == "before":
+                result = real[name](*args)
+        return result
+    return call
+
+os.fsync, Path.replace = dying("fsync"), dying("replace")
+at = 0
+while True:  # one process per step, forked from here: starting Python for each would take minutes
+    at += 1
+    child = os.fork()
+    if child == 0:
+        preprocess_partition(make_job(folder / str(at), list(range(40))), Double, nothing)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if status == 0:
+        break
+    assert os.WTERMSIG(status) == signal.SIGKILL, status
+print(at)
+"""
+
+
+@contextmanager
+def _script(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("at", [0, 9, 10, 25, 39])
+def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
+    """Complete shards outlive the process; rows of others are made again; the result is whole."""
+    with _script(_AT_A_ROW, tmp_path, cores, at) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"at {at}\n".encode()
+        process.send_signal(signal.SIGKILL)
+        # The end of file comes when the last process that holds the pipe is gone: the cores have died too.
+        assert process.stdout.read() == b""
+    job = make_job(tmp_path, list(range(ROWS)), cores=cores)
+    kept = {row for shard in complete_shards(job.output_folder) for row in range(shard.start, shard.stop)}
+    if cores == 1:
+        assert kept == set(range(at // 10 * 10))
+    preprocess_partition(job, lambda: FailOn([], tmp_path / "after"), nothing)
+    assert sorted(int(row) for row in notes(tmp_path / "after")) == sorted(set(range(ROWS)) - kept)
+    assert stored(job.output_folder) == ALL
+
+
+def test_no_moment_of_death_harms(tmp_path: Path) -> None:
+    """Killed before and after each flush and each rename: the next attempt ends with all rows, and no rubbish."""
+    with _script(_AT_A_STEP, tmp_path) as process:
+        output = process.communicate()[0]
+    steps = int(output)
+    assert steps > 30  # plan, four shards with two files each, and the partition's manifest
+    for step in range(1, steps):
+        job = make_job(tmp_path / str(step), list(range(ROWS)))
+        manifest = preprocess_partition(job, Double, nothing)
+        assert stored(job.output_folder) == ALL
+        assert len(list(job.output_folder.iterdir())) == 2 + 2 * len(manifest.shards)
+
+
+class _Dying(Double):
+    """Ends its process at some value."""
+
+    def __init__(self, at: int, by_signal: bool) -> None:
+        self.at, self.by_signal = at, by_signal
+
+    def row_preprocessor(self, row, mode, object_dir):  # type: ignore[no-untyped-def]
+        if row["value"] == self.at:
+            if self.by_signal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(7)
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+@pytest.mark.parametrize(("by_signal", "how"), [(False, "exit status 7"), (True, "signal SIGKILL")])
+def test_a_core_that_dies_is_told(tmp_path: Path, by_signal: bool, how: str) -> None:
+    """The job ends with an error that may be retried, naming how the core ended and at which row."""
+    job = make_job(tmp_path, list(range(ROWS)), cores=2)
+    with pytest.raises(
+        CoreDiedError, match=rf"ended by itself with {how} at row 13 of the partition"
+    ) as caught:
+        preprocess_partition(job, lambda: _Dying(13, by_signal), nothing)
+    assert isinstance(caught.value, RetryableError)
+    preprocess_partition(job, Double, nothing)
+    assert stored(job.output_folder) == ALL
+
+
+class _Grandparent(Double):
+    """Starts a process that outlives it and holds its pipes, then dies."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def row_preprocessor(self, row, mode, object_dir):  # type: ignore[no-untyped-def]
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        self.log.write_text(str(child))
+        os._exit(7)
+
+
+def test_a_core_that_leaves_a_process_behind_is_missed_too(tmp_path: Path) -> None:
+    """The death is noticed although the pipe stays open in what the core has forked."""
+    job = make_job(tmp_path, [1], cores=2)
+    try:
+        with pytest.raises(CoreDiedError, match="exit status 7"):
+            preprocess_partition(job, lambda: _Grandparent(tmp_path / "pid"), nothing)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

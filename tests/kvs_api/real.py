@@ -1,0 +1,97 @@
+"""The real store for tests: a Valkey server in a folder of its own, kvs_api in front of it on a free port."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import redis
+import waitress
+
+from cerebro.kvs import KvsClient
+from cerebro.local.database import server_command
+from kvs_api.app import create_app
+from kvs_api.settings import Settings
+from kvs_api.store import Store
+
+TOKEN = "test-token"
+
+
+class Database:
+    """A Valkey server that may be killed and started again on the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store, self._socket = folder / "store", folder / "socket"
+        self._store.mkdir()
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """For a Redis client."""
+        return f"unix://{self._socket}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(server_command(self._store, self._socket), stdout=log, stderr=log)
+        with redis.Redis.from_url(self.url) as client:
+            while not _answers(client):
+                assert self._process.poll() is None, self._log.read_text()
+                threading.Event().wait(0.01)
+
+    def kill(self) -> None:
+        """``kill -9``. Killing the dead is allowed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def empty(self) -> None:
+        """Forget everything."""
+        with redis.Redis.from_url(self.url) as client:
+            client.flushall()
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+class Service:
+    """kvs_api over a database, served by threads of this process."""
+
+    def __init__(self, database: Database, *, max_body_bytes: int = 1 << 20) -> None:
+        self.database = database
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.settings = Settings(
+            host="127.0.0.1",
+            port=self.port,
+            redis_url=database.url,
+            token=TOKEN,
+            max_body_bytes=max_body_bytes,
+        )
+        app = create_app(self.settings, Store(database.url))
+        self._server = waitress.create_server(app, host="127.0.0.1", port=self.port, threads=8)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, token: str = TOKEN, *, patience_s: float = 20.0, timeout_s: float = 20.0) -> KvsClient:
+        """A client of it."""
+        return KvsClient(self.address, token, patience_s=patience_s, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.close()
