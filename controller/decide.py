@@ -233,6 +233,8 @@ class _Assigner:
     def fill(self, *, depth: int) -> None:
         """Assign until every worker has `depth` open tasks or nothing is eligible."""
         free = [w for w in self.alive if self.load[w.name] < depth]
+        if not free:
+            return
         for key in self._ready():
             worker = next((w for w in free if self._fits(w, key)), None)
             if worker is not None:
@@ -286,19 +288,18 @@ class _Assigner:
         plan = self._run.plan
         if not isinstance(plan, FitPlan):
             return {}
-        idle = [m for m in self._run.models.values() if self._is_idle(m)]
-        found: dict[str, list[Choice]] = {}
-        for worker in self.alive:
-            if self.load[worker.name] < depth and "train" in worker.kinds:
-                choices = [
-                    Choice(model=model.id, partition=partition)
-                    for model in idle
-                    for partition in model.remaining
-                    if (plan.dataset, partition) in worker.holdings
-                ]
-                if choices:
-                    found[worker.name] = choices
-        return found
+        held = {
+            worker.name: {partition for dataset, partition in worker.holdings if dataset == plan.dataset}
+            for worker in self.alive
+            if self.load[worker.name] < depth and "train" in worker.kinds
+        }
+        found: dict[str, list[Choice]] = {name: [] for name in held}
+        for model in self._run.models.values() if held else ():
+            if self._is_idle(model):
+                remaining = model.remaining
+                for name, partitions in held.items():
+                    found[name] += [Choice(model=model.id, partition=p) for p in remaining if p in partitions]
+        return {name: choices for name, choices in found.items() if choices}
 
     def _is_idle(self, model: Model) -> bool:
         return model.state is ModelState.ACTIVE and model.busy is None and model.id not in self._busy

@@ -14,6 +14,7 @@ import logging
 import queue
 import struct
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME = "events.out.tfevents.0000000000.cerebro"
+_GATHER_S = 0.2
+"""Commits that follow one another within this time are written together: one request for live points each would slow
+the store that the workers wait on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +92,22 @@ class Projection:
         except RetryableError as error:
             log.warning("event files of ended runs not checked: %s", error)
         while True:
-            commit = self._commits.get()
-            try:
-                self._write(commit)
-            except (OSError, RetryableError) as error:
-                # The log keeps everything: the next start of the controller completes the file.
-                log.warning("metrics of %s not written: %s", commit.task, error)
+            for commit in self._gather():
+                try:
+                    self._write(commit)
+                except (OSError, RetryableError) as error:
+                    # The log keeps everything: the next start of the controller completes the file.
+                    log.warning("metrics of %s not written: %s", commit.task, error)
+
+    def _gather(self) -> list[_Commit]:
+        """The next commit and those that follow it closely: their live points are read in one go."""
+        commits = [self._commits.get()]
+        time.sleep(_GATHER_S)
+        while not self._commits.empty():
+            commits.append(self._commits.get())
+        for reader in self._live.values():
+            reader.is_behind = True
+        return commits
 
     def _read_logs(self) -> None:
         for summary in self._kvs.experiments():
@@ -163,14 +177,17 @@ class _LiveReader:
         self._kvs, self._experiment = kvs, experiment
         self._cursor = 0
         self._points: dict[tuple[str, int], list[LivePoint]] = {}
+        self.is_behind = True
+        """Whether an attempt may have ended since the last reading."""
 
     def take(self, task: str, attempt: int) -> list[LivePoint]:
         """The points of an attempt that has ended."""
-        while points := self._kvs.live(self._experiment, self._cursor):
+        while self.is_behind and (points := self._kvs.live(self._experiment, self._cursor)):
             self._cursor = points[-1].seq
             for point in points:
                 if point.values:
                     self._points.setdefault((point.task, point.attempt), []).append(point)
+        self.is_behind = False
         return self._points.pop((task, attempt), [])
 
 

@@ -65,7 +65,8 @@ def fit_view(run: Run, page: int) -> FitView | None:
     redone: Counter[str] = Counter()
     for task in run.tasks.values():
         if task.key.kind == "train" and task.key.model:
-            redone[task.key.model] += max(0, len(task.attempts) - 1)
+            # An attempt that was taken back before it started cost nobody anything.
+            redone[task.key.model] += max(0, sum(attempt.started > 0 for attempt in task.attempts) - 1)
     best = best_of(run)
     return FitView(
         run=run.id,

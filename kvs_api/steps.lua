@@ -4,7 +4,7 @@
 -- empty lists into objects and large numbers into floats.
 --
 --   {call = "decide", experiment, after, term, leader, steps = [...]}
---   {call = "report", worker, incarnation, lease_ms, free, running, steps = [...], live = [...], live_id, recent}
+--   {call = "report", worker, incarnation, lease_ms, free, running, record?, steps = [...], live = [...], live_id, recent}
 --   {call = "append", log, runs, run, hash, event, queue, entry, cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
 --   {call = "lead", leader, holder, ttl_ms}
@@ -171,6 +171,7 @@ function calls.report()
   if redis.call('HGET', request.worker, 'incarnation') ~= request.incarnation then return {current = false} end
   redis.call('HSET', request.worker, 'reported', now, 'free', request.free, 'running', request.running)
   if is_repeated() then request.live = {} end
+  if request.record then redis.call('HSET', request.worker, 'record', request.record) end
   for _, point in ipairs(request.live) do
     local task = task_of(point.key)
     -- A superseded attempt's points would be duplicates of its successor's.

@@ -25,6 +25,7 @@ from cerebro.contract.records import (
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
+    Holding,
     WorkerRecord,
     WorkerStatus,
 )
@@ -267,8 +268,11 @@ class Store:
             for experiment, points in request.live.items()
             for point in points
         ]
+        # Only the worker itself writes its record, so reading and writing it in two steps is safe.
+        renewed = {} if request.holdings is None else {"record": self._record_with(worker, request.holdings)}
         return self._run(
-            {
+            renewed
+            | {
                 "call": "report",
                 "worker": keys.worker(worker),
                 "incarnation": request.incarnation,
@@ -281,6 +285,14 @@ class Store:
                 "recent": keys.recent(worker),
             }
         )
+
+    def _record_with(self, worker: str, holdings: tuple[Holding, ...]) -> str:
+        with _translated():
+            content: Any = self._redis.hget(keys.worker(worker), "record")
+        if content is None:
+            raise errors.NotFoundError(f"no worker {worker!r} in the store")
+        record = WorkerRecord.model_validate_json(content)
+        return record.model_copy(update={"holdings": holdings}).model_dump_json()
 
     def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
         """Inbox entries as JSON objects; none for an incarnation that was replaced."""

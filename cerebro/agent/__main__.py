@@ -40,7 +40,7 @@ def main() -> None:
         handlers |= dict.fromkeys(package.KINDS, package.HANDLER)
     resources = Resources(
         gpus=visible_gpus(),
-        holdings=holdings(settings.volumes),
+        holdings=lambda: holdings(settings.volumes),
         host=socket.gethostname(),
         pid=os.getpid(),
     )

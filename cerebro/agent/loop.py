@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,8 @@ class Resources:
     """What the machine offers."""
 
     gpus: tuple[str, ...]
-    holdings: tuple[Holding, ...]
+    holdings: Callable[[], tuple[Holding, ...]]
+    """Looks at the volume: complete training partitions found there."""
     host: str
     pid: int
 
@@ -94,7 +95,7 @@ class Agent:
             cores=self._settings.cores,
             gpus=gpus,
             kinds=tuple(sorted(self._handlers)),
-            holdings=self._resources.holdings,
+            holdings=self._resources.holdings(),
             host=self._resources.host,
             pid=self._resources.pid,
         )
@@ -239,6 +240,7 @@ class Agent:
         if any(not isinstance(step, api.Start) for step in steps):
             self._lease.end()
         item, points = self._lease.take_points()
+        made_partition = any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
         answer = self._kvs.report(
             self._settings.worker,
             api.ReportRequest(
@@ -248,6 +250,7 @@ class Agent:
                 live={item.experiment: points} if item and points else {},
                 checkpoint_free_bytes=self._free_bytes(),
                 running=self._lease.described,
+                holdings=self._resources.holdings() if made_partition else None,
             ),
         )
         if not answer.current:

@@ -17,6 +17,7 @@ from cerebro.contract.records import (
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
+    Holding,
     WorkerRecord,
     WorkerStatus,
 )
@@ -150,6 +151,8 @@ class ReportRequest(Contract):
     """Experiment -> points."""
     checkpoint_free_bytes: int | None = None
     running: str | None = None
+    holdings: tuple[Holding, ...] | None = None
+    """Partitions on its volume, where they changed since it registered or last said so."""
 
 
 class ReportAnswer(Contract):

@@ -244,6 +244,8 @@ class VirtualStore:
             return api.ReportAnswer(current=False)
         known.reported, known.free = self._now(), request.checkpoint_free_bytes
         known.running = request.running
+        if request.holdings is not None:
+            known.record = known.record.model_copy(update={"holdings": request.holdings})
         if request.live and request.live not in known.recent:
             known.recent = [request.live, *known.recent[:7]]
             for experiment, points in request.live.items():

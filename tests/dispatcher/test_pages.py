@@ -217,10 +217,10 @@ def test_times_are_exact_on_hover(bench: Bench, browser: Browser) -> None:
 
 
 def test_links_are_shown_only_when_configured(bench: Bench, browser: Browser) -> None:
-    """TensorBoard is, the notebook is not."""
+    """TensorBoard is linked; for the notebook, which is not, the page says what opens one."""
     page = browser.get("/experiments").text
     assert 'href="http://127.0.0.1:6006"' in page
-    assert "Notebook" not in page
+    assert "Notebook: <code>make notebook</code>" in page
 
 
 def test_unknown_experiment(browser: Browser) -> None:

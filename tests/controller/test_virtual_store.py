@@ -1,0 +1,21 @@
+"""The simulated store keeps the contract of the real one, so what holds in a simulation holds in a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.simulation.store import VirtualStore
+from tests.kvs_api.contract import SHORT_S, Bench, StoreContract
+
+
+class TestVirtualStore(StoreContract):
+    """In memory, with a clock of its own."""
+
+    @pytest.fixture
+    def bench(self) -> Bench:
+        now = [1000.0]
+
+        def pass_a_moment() -> None:
+            now[0] += SHORT_S + 0.001
+
+        return Bench(store=VirtualStore(lambda: now[0]), pass_a_moment=pass_a_moment)

@@ -1,0 +1,25 @@
+"""The real store keeps the contract: client, HTTP, service, script and database together."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cerebro.kvs import KvsClient
+from tests.kvs_api.contract import SHORT_S, Bench, StoreContract
+
+
+def pass_a_moment() -> None:
+    """Wait until the database's millisecond has changed."""
+    began = time.time()
+    while time.time() - began < SHORT_S + 0.002:
+        pass
+
+
+class TestRealStore(StoreContract):
+    """Over a Valkey server."""
+
+    @pytest.fixture
+    def bench(self, kvs: KvsClient) -> Bench:
+        return Bench(store=kvs, pass_a_moment=pass_a_moment)

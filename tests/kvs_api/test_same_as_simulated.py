@@ -1,0 +1,193 @@
+"""The same random calls have the same outcomes, and leave the same logs, in the real store and in the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import RunFinished, RunStopRequested, WorkerLost
+from cerebro.errors import CerebroError
+from controller.simulation.store import VirtualStore
+from tests.kvs_api.contract import (
+    JOINED,
+    LONG_S,
+    OTHER,
+    SHORT_S,
+    TASK,
+    Bench,
+    live_point,
+    note,
+    requested,
+    worker,
+    worker_step,
+)
+from tests.kvs_api.real import Service
+from tests.kvs_api.test_contract import pass_a_moment
+
+Call = Callable[[Bench], object]
+
+
+@dataclass
+class Named:
+    """A call that prints as what it does, for the sequence that hypothesis reports."""
+
+    name: str
+    call: Call
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+tasks = st.sampled_from([TASK, OTHER])
+attempts = st.integers(1, 3)
+names = st.sampled_from(["worker-0", "worker-1"])
+incarnations = st.sampled_from(["a", "b"])
+leases = st.sampled_from([SHORT_S, LONG_S])
+
+
+def assign(task: str, attempt: int, name: str, incarnation: str) -> Named:
+    return Named(
+        f"assign {task} {attempt} {name}/{incarnation}",
+        lambda bench: bench.assign(attempt, task=task, incarnation=incarnation, name=name),
+    )
+
+
+def report(op: str, task: str, attempt: int, name: str, incarnation: str, lease_s: float) -> Named:
+    def call(bench: Bench) -> object:
+        answer = bench.report(
+            worker_step(op, attempt, task=task),
+            incarnation=incarnation,
+            name=name,
+            lease_s=lease_s,
+            live=[live_point(attempt, task=task, rows=attempt)],
+        )
+        return answer.current, [outcome.outcome for outcome in answer.outcomes]
+
+    return Named(f"{op} {task} {attempt} {name}/{incarnation} {lease_s:g}", call)
+
+
+def revoke(attempt: int, force: bool) -> Named:
+    return Named(f"revoke {attempt} {force}", lambda bench: bench.revoke(attempt, force=force))
+
+
+def register(name: str, incarnation: str) -> Named:
+    return Named(
+        f"register {name}/{incarnation}", lambda bench: bench.store.register(worker(incarnation, name))
+    )
+
+
+def lead(number: int, ttl_s: float) -> Named:
+    def call(bench: Bench) -> object:
+        answer = bench.store.lead(f"controller-{number}", ttl_s)
+        bench.term = answer.term or bench.term
+        return answer
+
+    return Named(f"lead {number} {ttl_s:g}", call)
+
+
+def append(run: int, seed: int) -> Named:
+    return Named(
+        f"append etl-{run} {seed}",
+        lambda bench: bench.store.append("one", requested(f"etl-{run}", seed=seed)),
+    )
+
+
+def decide_note(kind: int, after: int) -> Named:
+    event = (
+        JOINED,
+        WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
+        RunFinished(run="etl-1", outcome="finished"),
+    )[kind]
+    return Named(
+        f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after)
+    )
+
+
+stop = Named("stop", lambda bench: bench.store.append("one", RunStopRequested(run="etl-1")))
+
+calls = st.one_of(
+    st.builds(assign, tasks, attempts, names, incarnations),
+    st.builds(
+        report,
+        st.sampled_from(["start", "renew", "commit", "fail"]),
+        tasks,
+        attempts,
+        names,
+        incarnations,
+        leases,
+    ),
+    st.builds(revoke, attempts, st.booleans()),
+    st.builds(register, names, incarnations),
+    st.builds(lead, st.integers(0, 1), leases),
+    st.builds(append, st.integers(1, 2), st.integers(0, 1)),
+    st.builds(decide_note, st.integers(0, 2), st.integers(0, 6)),
+    st.just(stop),
+)
+
+likely = st.one_of(
+    calls,
+    # The way of a task that goes well, so that the deeper states are met, too.
+    st.builds(assign, st.just(TASK), attempts, st.just("worker-0"), st.just("a")),
+    st.builds(
+        report,
+        st.sampled_from(["start", "commit", "fail"]),
+        st.just(TASK),
+        attempts,
+        st.just("worker-0"),
+        st.just("a"),
+        leases,
+    ),
+)
+
+
+def outcome(named: Named, bench: Bench) -> object:
+    """What a call answers, or the kind of error it raises."""
+    try:
+        return named.call(bench)
+    except CerebroError as error:
+        return type(error).__name__
+
+
+def facts(bench: Bench) -> dict[str, object]:
+    """All that can be read, but times."""
+    untimed = {"time": 0.0}
+    return {
+        "log": [event.model_copy(update=untimed) for event in bench.log()],
+        "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
+        "queue": bench.store.queue(),
+        "workers": [status.record for status in bench.store.workers()],
+        "inboxes": {
+            (name, incarnation): bench.store.inbox(name, incarnation, 0, wait_s=0)
+            for name in ("worker-0", "worker-1")
+            for incarnation in ("a", "b")
+        },
+    }
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(sequence=st.lists(likely, min_size=1, max_size=40))
+def test_both_stores_answer_alike(service: Service, sequence: list[Named]) -> None:
+    """For any sequence of calls: the same outcomes one by one, the same logs, queue and inboxes at the end."""
+    service.database.empty()
+    client = service.client()
+    now = [1000.0]
+
+    def tick() -> None:
+        now[0] += SHORT_S + 0.001
+
+    real = Bench(store=client, pass_a_moment=pass_a_moment)
+    simulated = Bench(store=VirtualStore(lambda: now[0]), pass_a_moment=tick)
+    try:
+        for named in [register("worker-0", "a"), *sequence]:
+            assert outcome(named, real) == outcome(named, simulated), named
+            simulated.pass_a_moment()
+        assert facts(real) == facts(simulated)
+    finally:
+        client.close()
