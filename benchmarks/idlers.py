@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from cerebro.agent.loop import Agent, Resources
 from cerebro.agent.settings import Settings
+from cerebro.contract.records import Holding
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
 from cerebro.kvs import KvsClient
 
@@ -25,12 +26,17 @@ ROWS = 100
 class Idler(Agent):
     """An agent that has no child: a unit is a wait of so many seconds, an ETL task takes no time."""
 
-    seconds = 0.0
+    def __init__(self, kvs: KvsClient, settings: Settings, seconds: float) -> None:
+        self._seconds = seconds
+        self._made: list[Holding] = []
+        resources = Resources(gpus=(), holdings=lambda: tuple(self._made), host="", pid=os.getpid())
+        super().__init__(kvs, settings, dict.fromkeys(KINDS, ""), resources)
 
     def _answer(self, item: InboxItem) -> TaskResult | Failure:
         if isinstance(item.body, EtlTask):
+            self._made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)
-        time.sleep(self.seconds)
+        time.sleep(self._seconds)
         checkpoint = CheckpointRef(name=f"{item.task}-a{item.attempt}.pt", checksum="0" * 16, size=1)
         return TaskResult(rows=ROWS, metrics={"loss": 1.0}, checkpoint=checkpoint)
 
@@ -38,14 +44,12 @@ class Idler(Agent):
 def main() -> None:
     """Work until SIGTERM."""
     count, seconds = int(sys.argv[1]), float(sys.argv[2])
-    Idler.seconds = seconds
     settings = Settings.from_environment(os.environ | {"CEREBRO_WORKER": "worker"})
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     for number in range(count):
-        resources = Resources(gpus=(), holdings=(), host="", pid=os.getpid())
-        # Each worker is a process of its own in truth, so none shares connections with another.
+        # Workers are processes of their own in truth: none shares connections with another.
         kvs = KvsClient(settings.server, settings.token)
-        worker = Idler(kvs, replace(settings, worker=f"worker-{number}"), dict.fromkeys(KINDS, ""), resources)
+        worker = Idler(kvs, replace(settings, worker=f"worker-{number}"), seconds)
         threading.Thread(target=worker.run, daemon=True).start()
     signal.pause()
 

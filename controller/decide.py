@@ -22,6 +22,7 @@ from cerebro.contract.events import (
     WorkerLost,
 )
 from cerebro.contract.records import ExperimentRecord, Holding
+from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.experiment import QUEUE_DEPTH
 from cerebro.state.tasks import ENDED
@@ -83,7 +84,7 @@ def decide(record: ExperimentRecord, state: ExperimentState, world: World) -> li
     if run.is_complete():
         return [_finished(run)]
     if run.storage_full is not None and run.state is RunState.RUNNING:
-        reason = f"no room on the checkpoint volume: {run.storage_full.message}"
+        reason = run.storage_full.message
         return [_note(RunPaused(run=run.id, reason=reason, needs_bytes=run.storage_full.needs_bytes))]
     if run.state is RunState.PAUSED:
         has_room = run.needs_bytes and world.free_bytes >= run.needs_bytes
@@ -150,6 +151,9 @@ def _fatal_message(run: Run) -> str:
     failure = run.fatal
     if failure is None:
         return ""
+    if failure.kind is FailureKind.CHECKPOINT:
+        # The way out of it is of more use than where the code noticed.
+        return f"{failure.message}. Choose another model with models=..., or train again with run_fit"
     return f"{failure.message}\n{failure.traceback}".rstrip()
 
 
@@ -264,7 +268,8 @@ class _Assigner:
     def _validations(self, model: Model) -> Iterator[TaskKey]:
         for epoch in range(1, model.completed_epochs + 1):
             task = self._run.validation(model, epoch)
-            if epoch not in model.validations and self._is_pending(task):
+            is_wanted = epoch not in model.validations and epoch not in model.unreadable
+            if is_wanted and self._is_pending(task):
                 yield task.key
 
     def _is_pending(self, task: Task) -> bool:
@@ -272,10 +277,8 @@ class _Assigner:
 
     def _fill_units(self, depth: int) -> None:
         policy = POLICIES[self._run.request.scheduler] if isinstance(self._run.request, FitRequest) else None
-        while policy:
-            chosen = policy.choose(self._eligible(depth), self._rng)
-            if chosen is None:
-                return
+        eligible = self._eligible(depth) if policy else {}
+        while policy and (chosen := policy.choose(eligible, self._rng)):
             worker, choice = chosen
             model = self._run.models[choice.model]
             self._busy.add(model.id)
@@ -283,6 +286,11 @@ class _Assigner:
                 run=self._run.id, kind="train", model=model.id, epoch=model.epoch, partition=choice.partition
             )
             self._give(worker, key)
+            eligible = {
+                name: others
+                for name, choices in eligible.items()
+                if self.load[name] < depth and (others := [c for c in choices if c.model != model.id])
+            }
 
     def _eligible(self, depth: int) -> dict[str, list[Choice]]:
         plan = self._run.plan

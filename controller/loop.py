@@ -115,7 +115,7 @@ class Controller:
     def _apply(self, state: ExperimentState, events: Sequence[Event]) -> None:
         for event in events:
             state.apply(event)
-            log.info("%s %s", state.name, event)
+            log.info("%s %s", state.name, event.model_dump_json())
             self._observer.observe(state, event)
 
     # --- plans -----------------------------------------------------------------------------------

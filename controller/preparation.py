@@ -53,7 +53,9 @@ def prepare_etl(
             )
         pieces = cut(order, weights)
         for partition, rows in enumerate(pieces.values()):
-            write_table(volumes.metadata(dataset, split, partition), metadata.table.take(rows))
+            # Arrow takes no type from an empty list: a partition without rows is cut, not taken.
+            table = metadata.table.take(rows) if rows else metadata.table.slice(0, 0)
+            write_table(volumes.metadata(dataset, split, partition), table)
         splits[split] = tuple(
             PartitionPlan(partition=partition, worker=worker, rows=len(rows))
             for partition, (worker, rows) in enumerate(pieces.items())

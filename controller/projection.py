@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME = "events.out.tfevents.0000000000.cerebro"
+
+_PAUSE_S = 5.0
+"""Between two tries while the store or the metrics volume is away."""
+
+_MAX_OPEN = 200
+"""Files kept open; a grid may have more models than a process may have files."""
 _GATHER_S = 0.2
 """Commits that follow one another within this time are written together: one request for live points each would slow
 the store that the workers wait on."""
@@ -68,6 +74,8 @@ class Projection:
         self._seen: set[tuple[str, str]] = set()
         self._live: dict[str, _LiveReader] = {}
         self._files: dict[Path, _EventFile] = {}
+        self._passed: dict[Path, int] = {}
+        """Records of a file that belong to commits which are done."""
 
     def start(self) -> None:
         """Begin writing, first what an earlier life of the process may have left out."""
@@ -93,11 +101,17 @@ class Projection:
             log.warning("event files of ended runs not checked: %s", error)
         while True:
             for commit in self._gather():
-                try:
-                    self._write(commit)
-                except (OSError, RetryableError) as error:
-                    # The log keeps everything: the next start of the controller completes the file.
-                    log.warning("metrics of %s not written: %s", commit.task, error)
+                # Later commits wait: a file's records have a fixed order, and a gap would shift all behind it.
+                while not self._is_written(commit):
+                    time.sleep(_PAUSE_S)
+
+    def _is_written(self, commit: _Commit) -> bool:
+        try:
+            self._write(commit)
+        except (OSError, RetryableError) as error:
+            log.warning("metrics of %s not written yet: %s", commit.task, error)
+            return False
+        return True
 
     def _gather(self) -> list[_Commit]:
         """The next commit and those that follow it closely: their live points are read in one go."""
@@ -119,13 +133,33 @@ class Projection:
 
     def _write(self, commit: _Commit) -> None:
         path = self._volumes.model_metrics(commit.experiment, commit.run, commit.model) / FILE_NAME
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = _EventFile(path)
         reader = self._live.setdefault(commit.experiment, _LiveReader(self._kvs, commit.experiment))
-        for scalar in (*_live_scalars(commit, reader.take(commit.task, commit.attempt)), *commit.scalars):
-            file.write(scalar)
-        file.flush()
+        points = reader.points(commit.task, commit.attempt)
+        file = self._open(path)
+        try:
+            for scalar in (*_live_scalars(commit, points), *commit.scalars):
+                file.write(scalar)
+            file.flush()
+        except OSError:
+            # What of it reached the file is counted when it is opened again.
+            self._close(path)
+            raise
+        self._passed[path] = file.passed
+        reader.forget(commit.task, commit.attempt)
+
+    def _open(self, path: Path) -> _EventFile:
+        file = self._files.pop(path, None)
+        while len(self._files) >= _MAX_OPEN:
+            self._close(next(iter(self._files)))
+        # Put behind the others: the one that was used longest ago is closed first.
+        file = self._files[path] = file or _EventFile(path, self._passed.get(path, 0))
+        return file
+
+    def _close(self, path: Path) -> None:
+        try:
+            self._files.pop(path).close()
+        except OSError as error:
+            log.warning("%s not closed properly: %s", path, error)
 
 
 def _commit(state: ExperimentState, event: TaskCommitted) -> _Commit | None:
@@ -180,7 +214,7 @@ class _LiveReader:
         self.is_behind = True
         """Whether an attempt may have ended since the last reading."""
 
-    def take(self, task: str, attempt: int) -> list[LivePoint]:
+    def points(self, task: str, attempt: int) -> list[LivePoint]:
         """The points of an attempt that has ended."""
         while self.is_behind and (points := self._kvs.live(self._experiment, self._cursor)):
             self._cursor = points[-1].seq
@@ -188,32 +222,44 @@ class _LiveReader:
                 if point.values:
                     self._points.setdefault((point.task, point.attempt), []).append(point)
         self.is_behind = False
-        return self._points.pop((task, attempt), [])
+        return self._points.get((task, attempt), [])
+
+    def forget(self, task: str, attempt: int) -> None:
+        """The task is committed: neither this attempt's points nor those of the attempts before are asked for again."""
+        for number in range(1, attempt + 1):
+            self._points.pop((task, number), None)
 
 
 class _EventFile:
     """A TensorBoard event file that is written from where its complete records end.
 
     A record is: length (uint64), its masked checksum (uint32), data, the data's masked checksum (uint32).
+
+    Args:
+        passed: records that the caller does not write again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, passed: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        self._skip, end = _complete_records(path)
+        count, end = _complete_records(path)
+        self._skip = max(0, count - passed)
+        self.passed = passed
         self._file = path.open("r+b")
         self._file.truncate(end)
         self._file.seek(end)
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._records: Any = RecordWriter(self._file)
-        self._write(_version())
+        if not passed:
+            self._write(_version())
 
     def write(self, scalar: Scalar) -> None:
         """Append a value, unless the file has it from an earlier life of the process."""
         self._write(_event(scalar))
 
     def _write(self, event: TensorBoardEvent) -> None:
+        self.passed += 1
         if self._skip:
             self._skip -= 1
             return
@@ -223,19 +269,33 @@ class _EventFile:
         """Hand what was written to the operating system."""
         self._records.flush()
 
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
 
 def _complete_records(path: Path) -> tuple[int, int]:
     """(number of complete records, where the last one ends)."""
-    count = end = 0
+    from tensorboard.summary.writer.record_writer import masked_crc32c
+
+    count = start = end = length = 0
     size = path.stat().st_size
     with path.open("rb") as file:
         while end + 12 <= size:
             file.seek(end)
-            (length,) = struct.unpack("<Q", file.read(8))
-            if end + 16 + length > size:
+            header = file.read(12)
+            length, checksum = struct.unpack("<QI", header)
+            # Blocks that were allocated and not written read as zeros: a record of length 0 but for its checksum, or
+            # the end of the last record.
+            if end + 16 + length > size or masked_crc32c(header[:8]) != checksum:
                 break
-            end += 16 + length
+            start, end = end, end + 16 + length
             count += 1
+        if count:
+            file.seek(start + 12)
+            data, checksum = file.read(length), struct.unpack("<I", file.read(4))[0]
+            if masked_crc32c(data) != checksum:
+                return count - 1, start
     return count, end
 
 

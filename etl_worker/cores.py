@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro.data.manifests import FailedRow, ShardManifest
+from cerebro.data.manifests import FailedRow
 from cerebro.errors import RetryableError
 from etl_worker.errors import CoreDiedError
 from etl_worker.plan import ShardRange
@@ -53,10 +53,10 @@ class _Core:
 
 def make_shards(
     parts: Sequence[ShardRange], cores: int, prepare: Callable[[int], Preprocessor], tally: Tally
-) -> list[ShardManifest]:
-    """Make ``parts`` with ``cores`` processes; ``prepare`` is called in each of them with its number.
+) -> None:
+    """Make ``parts`` with ``cores`` processes, and add them to ``tally``.
 
-    No process is left when this returns or raises.
+    ``prepare`` is called in each process with its number. No process is left when this returns or raises.
 
     Raises:
         CoreDiedError: a core ended by itself.
@@ -68,7 +68,7 @@ def make_shards(
     try:
         for number in range(cores):
             running.append(_start(number, counts, prepare))
-        return _serve(running, deque(parts), counts, tally)
+        _serve(running, deque(parts), counts, tally)
     finally:
         for core in running:
             core.process.kill()
@@ -77,13 +77,9 @@ def make_shards(
             core.pipe.close()
 
 
-def _serve(
-    cores: Sequence[_Core], todo: deque[ShardRange], counts: NDArray[np.int64], tally: Tally
-) -> list[ShardManifest]:
-    made: list[ShardManifest] = []
+def _serve(cores: Sequence[_Core], todo: deque[ShardRange], counts: NDArray[np.int64], tally: Tally) -> None:
     waiting: dict[Any, _Core] = {core.pipe: core for core in cores}
-    expected = len(todo)
-    while len(made) < expected:
+    while waiting:
         for pipe in wait(list(waiting), timeout=REPORT_S):
             core = waiting[pipe]
             kind, content = _receive(core, counts)
@@ -93,7 +89,7 @@ def _serve(
             if kind == "error":
                 raise content
             if kind == "made":
-                made.append(content)
+                tally.add(content)
             if todo:
                 core.pipe.send(todo.popleft())
             else:
@@ -104,7 +100,6 @@ def _serve(
             if core.process.exitcode is not None and not core.pipe.poll():
                 raise _obituary(core, counts)
         tally.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
-    return made
 
 
 def _receive(core: _Core, counts: NDArray[np.int64]) -> tuple[str, Any]:

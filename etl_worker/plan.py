@@ -6,6 +6,8 @@ it.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -86,13 +88,26 @@ def make_plan(folder: Path, num_rows: int, cores: int, source: Source) -> Plan:
     return Plan(todo=tuple(item for item in ranges if item.index not in have), done=tuple(done))
 
 
-def forget_failures(folder: Path, shards: Sequence[ShardManifest]) -> None:
-    """Take back the shards that have failed rows, so that the next attempt tries those rows again."""
+def forget_doubtful(folder: Path, source: Source) -> None:
+    """Take back the shards that have failed rows or are unlike most others, so that they are made again.
+
+    Where no layout is that of more than half of the shards, none of them is trusted.
+    """
     (folder / PARTITION_FILE).unlink(missing_ok=True)  # first: what it lists is about to go
+    shards = complete_shards(folder, source=source, verify_bytes=False)
+    layouts = Counter(_comparable(shard) for shard in shards if shard.layout is not None)
+    trusted = {layout for layout, count in layouts.items() if 2 * count > layouts.total()}
     for shard in shards:
-        if shard.failed:
+        if shard.failed or (shard.layout is not None and _comparable(shard) not in trusted):
             shard_manifest_path(folder, shard.index).unlink(missing_ok=True)
             (folder / shard.file).unlink(missing_ok=True)
+
+
+def _comparable(shard: ShardManifest) -> str:
+    """The shard's layout as text that does not depend on the order of dict keys."""
+    assert shard.layout is not None
+    fields = sorted((field.name, field.dtype, field.shape) for field in shard.layout.fields)
+    return json.dumps([fields, dict(shard.layout.structure)], sort_keys=True)
 
 
 def _planned(folder: Path, num_rows: int, source: Source) -> tuple[ShardRange, ...] | None:

@@ -28,7 +28,7 @@ from etl_worker.job import EtlJob, Spec, SpecFactory
 from etl_worker.metadata import Metadata
 from etl_worker.plan import ShardRange
 
-_MAX_TRACEBACK = 8_000  # characters, of its end; a partition may have many failed rows
+_MAX_TRACEBACK = 4_000  # characters, of its end; a partition may have many failed rows
 _MAX_ERROR = 500
 
 RowCallback = Callable[[int, FailedRow | None], None]

@@ -28,8 +28,8 @@ from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
 
 SPLITS = {"train": 1200, "valid": 297, "test": 300}
-SEARCH_SPACE = {"lr": [0.003, 0.01], "width": [32, 64], "dropout": [0.0, 0.25], "batch_size": [32]}
-EPOCHS = 8
+SEARCH_SPACE = {"lr": [0.001, 0.003], "width": [32, 64], "dropout": [0.25, 0.5], "batch_size": [32]}
+EPOCHS = 10
 
 
 class DigitsETL(ETLSpec):
@@ -202,15 +202,16 @@ def main() -> int:
         "--output", type=Path, default=Path("results/digits"), help="folder for tables and plots"
     )
     parser.add_argument("--name", default="digits", help="name of the experiment")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"epochs of training (default: {EPOCHS})")
     arguments = parser.parse_args()
     began = time.monotonic()
     is_ours = find_running(ClusterHome()) is None
     try:
         experiment = Experiment(arguments.name, locators=lay_out(arguments.data))
-        run(experiment, arguments.output)
+        run(experiment, arguments.output, arguments.epochs)
     except KeyboardInterrupt:
         if is_ours:
-            # We started it for this job: leave nothing behind.
+            print("ending the local cluster, which this job had started", flush=True)
             cluster.stop()
         return 130
     except CerebroError as error:

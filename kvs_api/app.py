@@ -219,8 +219,8 @@ def _cursor() -> tuple[int, float]:
         after, wait_s = int(request.args.get("after", "0")), float(request.args.get("wait_s", "0"))
     except ValueError as cause:
         raise errors.BadRequestError(f"after and wait_s must be numbers: {cause}") from cause
-    if not (after >= 0 and 0 <= wait_s <= api.MAX_WAIT_S):
-        raise errors.BadRequestError(f"after must be at least 0 and wait_s between 0 and {api.MAX_WAIT_S:g}")
+    if not (0 <= after <= api.MAX_SEQ and 0 <= wait_s <= api.MAX_WAIT_S):
+        raise errors.BadRequestError(f"after must be between 0 and 2^53 and wait_s between 0 and {api.MAX_WAIT_S:g}")
     return after, wait_s
 
 

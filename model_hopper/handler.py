@@ -138,9 +138,11 @@ class Handler:
     def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef:
         root = self._volumes.checkpoints
         folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
-        unit = f"u{body.unit:05d}-e{body.epoch:03d}-p{body.partition:04d}-a{attempt}"
-        reference = checkpoints.save(root, f"{folder.relative_to(root)}/{unit}.pt", trainee.state())
-        checkpoints.discard_others(folder, {Path(kept).name for kept in (*body.keep, reference.name)})
+        name = checkpoints.file_name(
+            unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt
+        )
+        reference = checkpoints.save(root, f"{folder.relative_to(root)}/{name}", trainee.state())
+        checkpoints.discard_older(folder, body.unit, {Path(kept).name for kept in body.keep})
         return reference
 
     def _trainee(self, spec: SubEpochSpec, body: ModelTask) -> Trainee:

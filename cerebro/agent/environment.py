@@ -64,10 +64,13 @@ def _install(requirements: Path, target: Path) -> None:
     seen = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | {
         p for p in sys.path if p.endswith("-packages")
     }
-    editable = {entry for entry in sys.path if entry and Path(entry).is_dir()} - seen
+    sources = {entry for entry in sys.path if entry and Path(entry).is_dir()} - seen
     own.mkdir(parents=True, exist_ok=True)
-    (own / "cerebro-worker.pth").write_text("\n".join([*sorted(seen), *sorted(editable)]) + "\n")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    # Not as mere paths: a package that is installed in place, for development, is found by a .pth file in there.
+    (own / "cerebro-worker.pth").write_text(
+        "".join(f"import site; site.addsitedir({path!r})\n" for path in sorted(seen))
+        + "".join(f"{path}\n" for path in sorted(sources))
+    )
     constraints = target / "constraints.txt"
     constraints.write_text("".join(f"{name}=={found}\n" for name in _HELD if (found := _version(name))))
     _run(

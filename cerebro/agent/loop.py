@@ -26,10 +26,13 @@ from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import Holding, WorkerRecord
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, ModelTask, TaskResult
-from cerebro.errors import RequirementsError, RetryableError
+from cerebro.errors import PermanentError, RequirementsError, RetryableError
 from cerebro.kvs import KvsClient
 
 log = logging.getLogger(__name__)
+
+_START_S = 300.0
+"""A child that has not said that it is ready for so long never will."""
 
 _IDLE_S = 60.0
 """A child with nothing to do is ended after this: it holds a few hundred MB."""
@@ -133,6 +136,11 @@ class Agent:
             answer = self._answer(item)
         except RequirementsError as error:
             answer = Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
+        except PermanentError as error:
+            # The archive or the code is not in the store, or cannot be opened: no task could do without.
+            answer = Failure(kind=FailureKind.DATA, message=str(error))
+        except OSError as error:
+            answer = Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
         named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
         if isinstance(answer, Failure):
             log.info("failed %s attempt %s: %s", item.task, item.attempt, answer.message)
@@ -162,7 +170,9 @@ class Agent:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    ready = {key.fileobj for key, _ in selector.select(advanced + limit_s - time.monotonic())}
+                    # Importing torch is not the user's code and may take long on a busy machine.
+                    patience_s = limit_s if child.is_ready else max(limit_s, _START_S)
+                    ready = {key.fileobj for key, _ in selector.select(advanced + patience_s - time.monotonic())}
                     if self._stopping.is_set() or self._lease.is_lost:
                         self._end_child()
                         return Failure(kind=FailureKind.PREEMPTED, message="the attempt was taken back")
@@ -181,7 +191,10 @@ class Agent:
                         if not child.is_alive() or _is_closed(child):
                             return self._bury(child)
                         continue
-                if message is None or message["is"] == "ready":
+                if message is None:
+                    continue
+                if message["is"] == "ready":
+                    child.is_ready, advanced = True, time.monotonic()
                     continue
                 if message["is"] == "done":
                     return TaskResult.model_validate(message["result"])

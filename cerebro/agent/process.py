@@ -17,7 +17,7 @@ from cerebro.agent.channel import Channel
 from cerebro.agent.settings import SECRETS, Settings
 from cerebro.tether import tethered
 
-_GRACE_S = 2.0
+_TAIL = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,17 @@ class ChildProcess:
     def __init__(self, setting: Setting, settings: Settings) -> None:
         self.setting = setting
         self.known_codes: set[str] = set()
+        self.is_ready = False
+        """Whether it has imported what it needs and listens."""
         ours, theirs = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment["CEREBRO_ARCHIVE"] = setting.archive
-        log = settings.volumes.logs / f"{settings.worker}.child.log"
+        self._log = log = settings.volumes.logs / f"{settings.worker}.child.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [setting.python, "-m", "cerebro.agent.child", "--channel", str(theirs.fileno())]
         command += ["--handler", setting.handler, "--cores", str(settings.cores)]
         with log.open("ab") as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
                 tethered(command),
                 env=environment,
@@ -79,7 +82,12 @@ class ChildProcess:
             name = signal.Signals(-code).name
             hint = ": killed, perhaps for lack of memory" if name == "SIGKILL" else ""
             return f"the process ended by signal {name}{hint}"
-        return f"the process ended by itself with exit status {code}"
+        how = f"the process ended by itself with exit status {code}"
+        if self.is_ready:
+            return how
+        # It never came to redirect its output to a task's log.
+        said = self._log.read_bytes()[self._log_start :].decode(errors="replace")
+        return f"{how} before it could begin: {said[-_TAIL:].strip()}"
 
     def kill(self) -> None:
         """End it and what it started, at once. Calling twice is safe."""

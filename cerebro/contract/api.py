@@ -26,6 +26,11 @@ from cerebro.contract.tasks import Failure, InboxItem, TaskBody, TaskResult
 MAX_WAIT_S = 30.0
 """Longest a blocking read may wait, in seconds."""
 
+MAX_SEQ = 2**53
+"""Numbers of events beyond this are refused: the store's script counts in floating point."""
+
+Cursor = Annotated[int, Field(ge=0, le=MAX_SEQ)]
+
 # --- steps ---------------------------------------------------------------------------------------
 
 
@@ -130,7 +135,7 @@ class DecideRequest(Contract):
     """The controller's steps for one experiment; `term` is its leadership (a fencing token), `after` its log cursor."""
 
     term: int
-    after: int
+    after: Cursor
     steps: tuple[Decision, ...]
 
 
@@ -183,8 +188,8 @@ class InboxAnswer(Contract):
 class WatchRequest(Contract):
     """Block until any of the logs has something after its cursor: experiment name -> seq; `queue` -> its version."""
 
-    cursors: dict[str, int]
-    cluster: int
+    cursors: dict[str, Cursor]
+    cluster: Cursor
     """Version of the cluster (grows when a worker registers or a run is requested)."""
     wait_s: float = Field(ge=0, le=MAX_WAIT_S)
 

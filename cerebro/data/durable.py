@@ -23,7 +23,8 @@ import xxhash
 from cerebro.errors import ShardCorruptError, StorageFullError
 
 _LEFTOVER = ".aside"
-_READ_BYTES = 4 << 20
+_READ_BYTES = 512 << 10
+"""Stays in a core's own cache between reading and hashing; eight times as much takes half as long again."""
 
 
 @dataclass(frozen=True, kw_only=True)

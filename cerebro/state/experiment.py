@@ -277,6 +277,10 @@ class ExperimentState:
         if key.kind == "etl" and isinstance(run.plan, EtlPlan) and key.split and key.partition is not None:
             self._keep(run.plan.dataset, key.split, key.partition, event, worker)
         elif key.kind == "train" and model and key.epoch and key.partition is not None and result.checkpoint:
+            # Trained on from a copy loaded earlier: the epoch before cannot be validated any more.
+            for epoch in model.unreadable:
+                run.validation(model, epoch).state = TaskState.FAILED
+            model.unreadable.clear()
             model.visits.append(
                 Visit(
                     epoch=key.epoch,
@@ -308,7 +312,10 @@ class ExperimentState:
             run.storage_full = failure
         elif failure.kind is FailureKind.CHECKPOINT and model:
             self._lose_checkpoint(failure, run, task, model)
-        elif failure.kind in FAILS_RUN or (task.state is TaskState.FAILED and model is None):
+        elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
+            # A test or prediction cannot have the unit done again: its fit run has ended.
+            run.fatal = failure
+        elif failure.kind in FAILS_RUN:
             run.fatal = failure
         elif task.state is TaskState.FAILED and model:
             model.state, model.failure = ModelState.FAILED, failure
@@ -320,8 +327,11 @@ class ExperimentState:
         taking a visit back here could cross an assignment that is on its way.
         """
         if task.key.kind == "valid":
-            newest = model.epoch_checkpoint(task.key.epoch or 0) == model.visits[-1].checkpoint
-            if model.busy or not (newest and model.is_trained):
+            epoch = task.key.epoch or 0
+            if len(model.visits) == epoch * len(model.partitions) and not model.is_trained:
+                model.unreadable.add(epoch)
+                return
+            if model.busy or epoch < model.epochs:
                 task.failures += 1
                 if task.failures >= run.max_attempts:
                     task.state = TaskState.FAILED
@@ -329,10 +339,11 @@ class ExperimentState:
                 return
         unit = len(model.visits) - 1
         model.reopened[unit] += 1
-        if model.reopened[unit] > MAX_REOPENED:
+        if unit < 0 or model.reopened[unit] > MAX_REOPENED:
             model.state, model.failure = ModelState.FAILED, failure
             return
         lost = model.visits.pop()
+        model.unreadable.discard(lost.epoch)
         key = TaskKey(run=run.id, kind="train", model=model.id, epoch=lost.epoch, partition=lost.partition)
         run.tasks[str(key)].reopen()
 

@@ -56,6 +56,9 @@ class Model:
     failure: Failure | None = None
     reopened: Counter[int] = field(default_factory=Counter)
     """Unit number -> how often its checkpoint was lost."""
+    unreadable: set[int] = field(default_factory=set)
+    """Epochs whose last checkpoint a validation could not read. The next unit starts from it, so it finds out as well
+    and has it made again; until then the validation waits."""
 
     @property
     def is_trained(self) -> bool:

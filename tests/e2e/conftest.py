@@ -31,6 +31,18 @@ def names() -> Iterator[str]:
     return (f"e2e-{number}" for number in itertools.count())
 
 
+@pytest.fixture(scope="session")
+def prepared(home: Path, names: Iterator[str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of an experiment on the shared cluster whose data are preprocessed: any number of fits may use it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CEREBRO_HOME", str(home))
+        patch.delenv("CEREBRO_SERVER", raising=False)
+        lab = Lab(home, tmp_path_factory.mktemp("prepared"), names)
+        name = lab.prepared().name
+        lab.end()
+    return name
+
+
 @pytest.fixture
 def lab(home: Path, names: Iterator[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """The shared cluster, whole, with a gate of the test's own."""

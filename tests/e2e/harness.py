@@ -33,10 +33,11 @@ from cerebro.volumes import Volumes
 from tests.e2e.gate import Gate
 from tests.e2e.specs import TinyETL, TinyTraining
 
-DEADLINE_S = 60.0
+DEADLINE_S = 90.0
 """Longest wait for anything; far above what a loaded machine needs, so that only a real fault runs into it."""
 
-SPLITS = {"train": 40, "valid": 12, "test": 12, "predict": 6}
+ROWS = {"train": 40, "valid": 12}
+"""Rows of the splits that a test gets unless it says otherwise: each split costs every worker a process."""
 
 
 def write_table(path: Path, rows: int, *, start: int = 0) -> str:
@@ -62,6 +63,10 @@ class Log:
             pass
         return self.events
 
+    def skip(self) -> None:
+        """Leave out what has happened so far: `until` looks at what comes."""
+        self._seen = len(self.read())
+
     def state(self) -> ExperimentState:
         """The fold of everything there is by now."""
         return fold(self._experiment, self.read())
@@ -75,10 +80,11 @@ class Log:
                 self._seen += 1
                 if is_it(event):
                     return event
+                if event.type == "RunFinished" and event.outcome != "finished":
+                    pytest.fail(f"the run ended before {what}: {self.tail()}")
             left = deadline - time.monotonic()
             if left <= 0:
-                tail = "\n".join(str(event)[:300] for event in self.events[-12:])
-                pytest.fail(f"{what} did not happen within {deadline_s:g} s; the log ends with\n{tail}")
+                pytest.fail(f"{what} did not happen within {deadline_s:g} s: {self.tail()}")
             self._fetch(min(left, 2.0))
 
     def until_type(self, name: str, deadline_s: float = DEADLINE_S, **fields: object) -> Event:
@@ -90,6 +96,10 @@ class Log:
             f"{name} {fields or ''}",
             deadline_s,
         )
+
+    def tail(self) -> str:
+        """The newest events that were read, for messages."""
+        return "the log ends with\n" + "\n".join(repr(event)[:300] for event in self.events[-12:])
 
     def _fetch(self, wait_s: float) -> bool:
         found = self._kvs.events(self._experiment, len(self.events), wait_s=wait_s)
@@ -127,7 +137,7 @@ class Lab:
         """Locators of new metadata tables with so many rows per split."""
         folder = self.folder / f"data-{len(self._opened)}"
         folder.mkdir(exist_ok=True)
-        return {split: write_table(folder / f"{split}.csv", n) for split, n in (rows or SPLITS).items()}
+        return {split: write_table(folder / f"{split}.csv", n) for split, n in (rows or ROWS).items()}
 
     def experiment(self, locators: Mapping[str, Any] | None = None, **arguments: Any) -> Experiment:
         """A new experiment on tiny data, not preprocessed yet."""
@@ -142,6 +152,11 @@ class Lab:
         experiment.run_etl(TinyETL(), progress=False)
         return experiment
 
+    def attach(self, name: str) -> Experiment:
+        """An experiment that is there already."""
+        self._opened.append(name)
+        return Experiment.attach(name)
+
     def log(self, experiment: Experiment) -> Log:
         """Its event log, from the start."""
         return Log(self.kvs, experiment.name)
@@ -152,6 +167,13 @@ class Lab:
         given = {"epochs": 2, "metric": "loss", "mode": "min", "seed": 3, "progress": False} | arguments
         mine = Experiment.attach(experiment.name)
         return self._pool.submit(lambda: mine.run_fit(spec, space, **given))
+
+    def result(self, running: Future[Any], experiment: Experiment, deadline_s: float = DEADLINE_S) -> Any:
+        """What a run in another thread returns; the end of the log in the message if it takes too long."""
+        try:
+            return running.result(deadline_s)
+        except TimeoutError:
+            pytest.fail(f"no result within {deadline_s:g} s:\n{self.timeline(experiment)}\n{experiment.status()}")
 
     def spawn(self, call: Callable[[], Any]) -> Future[Any]:
         """Run something that blocks in a thread of its own."""
@@ -244,6 +266,14 @@ class Lab:
         finally:
             torch.set_num_threads(threads)
         return trainee.state()
+
+    def timeline(self, experiment: Experiment) -> str:
+        """For people who debug a test: its events, one per line, with seconds since the first."""
+        events = self.log(experiment).read()
+        skipped = {"seq", "time", "type", "request", "plan", "result"}
+        return "\n".join(
+            f"{event.time - events[0].time:8.3f} {event.type} {event.model_dump(exclude=skipped)}" for event in events
+        )
 
     def end(self) -> None:
         """Leave the cluster idle for the next test."""

@@ -48,7 +48,7 @@ class TinyETL(ETLSpec):
 
 
 class TinyTraining(SubEpochSpec):
-    """A small network with dropout and Adam: what is drawn at random and what lives across units both show.
+    """A small network with dropout and momentum: what is drawn at random and what lives across units both show.
 
     Args:
         gate: port of the test's gate.
@@ -75,17 +75,17 @@ class TinyTraining(SubEpochSpec):
             knock(self.gate, f"{tag} {unit}")
         if tag in self.trouble:
             self.misbehave(self.trouble[tag], dataloader)
-        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
-        if "optimizer" in checkpoint:
-            optimizer.load_state_dict(checkpoint["optimizer"])
+        # By hand: the first use of torch.optim imports for seconds, in every child that a test kills.
+        weights = list(network.parameters())
+        momenta = checkpoint.get("momenta") or [torch.zeros_like(weight) for weight in weights]
         total = 0.0
         for inputs, labels in dataloader:
             loss = nn.functional.cross_entropy(network(inputs), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            for weight, momentum, slope in zip(weights, momenta, torch.autograd.grad(loss, weights), strict=True):
+                momentum.mul_(0.9).add_(slope)
+                weight.data.sub_(momentum, alpha=hyperparams["lr"])
             total += loss.item() * len(labels)
-        checkpoint["optimizer"], checkpoint["units"] = optimizer.state_dict(), unit + 1
+        checkpoint["momenta"], checkpoint["units"] = momenta, unit + 1
         loss_now = float("nan") if self.trouble.get(tag) == "nan" else total / dataloader.num_rows
         return {"loss": loss_now}
 

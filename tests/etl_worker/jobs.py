@@ -48,12 +48,10 @@ def stored(folder: Path) -> dict[Any, list[Any]]:
     """What a complete partition holds: every row's fields as lists, by id."""
     rows = MappedRows.open([folder])
     found: dict[Any, list[Any]] = {}
-    for gather in rows.planned(np.arange(rows.num_rows), max(1, rows.num_rows)):
-        room = rows.empty(len(gather.rows))
-        rows.gather(gather, room)
-        for position, row_id in enumerate(rows.ids(gather.rows)):
+    for positions, columns in rows.batches(np.arange(rows.num_rows), max(1, rows.num_rows)):
+        for position, row_id in enumerate(rows.ids(positions)):
             assert row_id not in found, "a row is there twice"
-            found[row_id] = [np.asarray(column[position]).tolist() for column in room]
+            found[row_id] = [np.asarray(column[position]).tolist() for column in columns]
     return found
 
 

@@ -64,10 +64,9 @@ def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
     assert not job.cache_folder.exists()
 
 
+@pytest.mark.parametrize("root", ["s3"], indirect=True)
 def test_copies_are_removed_with_their_shard(tmp_path: Path, root: str) -> None:
     """Never more copies than a shard has rows: a partition may be larger than the worker's disk."""
-    if not root.startswith("s3://"):
-        pytest.skip("a folder is not copied")
     job = _job(tmp_path, root, NAMES)  # four shards of five rows
     preprocess_partition(job, ReadObject, nothing)
     assert max(values[1] for values in stored(job.output_folder).values()) <= 5

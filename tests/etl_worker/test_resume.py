@@ -151,6 +151,29 @@ def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
     assert stored(job.output_folder) == ALL
 
 
+@pytest.mark.parametrize("at", [0, 10, 35])
+@pytest.mark.parametrize("cores", [1, 2])
+def test_an_unusual_shard_is_made_again_after_a_failed_job(tmp_path: Path, at: int, cores: int) -> None:
+    """The user mends the one object of another shape and runs the same again: its shard does not stand in the way."""
+
+    class Odd(Double):
+        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+            return (1.5 if row["value"] == at else row["value"] * 2), row["value"]
+
+    # Other rows of the odd one's shard fail, so that it is consistent in itself.
+    class OddShard(Odd):
+        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+            assert row["value"] // 10 != at // 10 or row["value"] == at
+            return super().row_preprocessor(row, mode, object_dir)
+
+    job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.5)
+    job = replace(job, cores=cores)
+    with pytest.raises(RowError, match="dtype"):
+        preprocess_partition(job, OddShard, nothing)
+    preprocess_partition(job, Double, nothing)
+    assert stored(job.output_folder) == ALL
+
+
 def test_tolerated_failures_stay_as_they_are(tmp_path: Path) -> None:
     """A complete partition with some failed rows is complete: running again changes nothing."""
     job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)

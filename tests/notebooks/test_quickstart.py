@@ -15,7 +15,6 @@ from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
-PUBLIC = "from cerebro import ETLSpec, Experiment, SubEpochSpec"
 
 
 @pytest.fixture
@@ -28,6 +27,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterHom
     yield found
     cluster.stop(found.path)
     assert processes.marked(found.path) == ()
+
+
+def _read() -> Any:
+    return nbformat.read(NOTEBOOK, 4)  # type: ignore[no-untyped-call]
 
 
 def _code_cells(notebook: Any) -> list[Any]:
@@ -52,7 +55,7 @@ def test_notebook_is_committed_without_outputs() -> None:
 
 def test_notebook_uses_the_public_interface_only() -> None:
     """What the notebook imports of Cerebro is what `cerebro` itself hands out."""
-    sources = [cell.source for cell in _code_cells(nbformat.read(NOTEBOOK, 4))]
+    sources = [cell.source for cell in _code_cells(_read())]
     imports = [
         line for text in sources for line in text.splitlines() if "import" in line and "cerebro" in line
     ]
@@ -66,7 +69,7 @@ def test_notebook_uses_the_public_interface_only() -> None:
 def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome, tmp_path: Path) -> None:
     """All cells run, with bars and figures and without warnings, and the best of eight models is 97 % right on the
     test split."""
-    notebook = nbformat.read(NOTEBOOK, 4)
+    notebook = _read()
     folder = tmp_path / "notebooks"
     folder.mkdir()
     client = NotebookClient(
@@ -85,7 +88,8 @@ def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome
     for figure in ("result.plot_curves()", "result.plot_schedule()"):
         assert "image/png" in _outputs(notebook, figure)[0].data
 
-    state = client.widget_state
-    progress = [w["state"] for w in state.values() if w["state"].get("_model_name") == "FloatProgressModel"]
+    widgets = client.widget_state.values()
+    progress = [widget for widget in widgets if widget.get("_model_name") == "FloatProgressModel"]
+    assert len(progress) == 7, "four splits, a fit, a test, a prediction"
     assert {bar["value"] == bar["max"] for bar in progress} == {True}, "a bar stops short of its end"
     assert {bar["bar_style"] for bar in progress} == {"success"}

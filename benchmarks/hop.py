@@ -1,0 +1,131 @@
+"""Hop: save, checksum and load of a state of 300 MB, against writing, flushing and reading as many raw bytes.
+
+Ours: `checkpoint.save` (flatten, hash, write aside, flush to the disk, rename) and `checkpoint.load` with `restore`
+into another copy of the model (check every byte, then copy it into the module's parameters). Theirs: write one buffer
+to a file in the same folder, fsync, close, and read it back into a buffer. Each round runs both, in turns, so that a
+disk that slows down slows both; the ratio is the median of the rounds' ratios. The state is a model and an optimizer's
+two moments, as a unit leaves them; what is read was just written, so it comes from the page cache on both sides, as it
+does on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.figure import Figure
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.training import checkpoint
+from cerebro.training.unit import Trainee, restore
+
+BAR = 1.5
+BYTES = 300_000_000
+ROUNDS = 9
+_LAYERS = 10
+_COPIES = 3  # parameters and Adam's two moments
+_FLOAT_BYTES = 4
+
+
+def measure() -> dict[str, float]:
+    """Seconds of both, and the median ratio."""
+    trainee, other = _trainee(), _trainee()
+    buffer = bytearray(os.urandom(1 << 20) * (BYTES >> 20)) + bytes(BYTES % (1 << 20))
+    ours: list[tuple[float, float]] = []
+    theirs: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-", dir=_folder()) as name:
+        root = Path(name)
+        for number in range(ROUNDS + 1):
+            if number % 2:
+                theirs.append(_raw(root / "raw", buffer))
+                ours.append(_hop(root, trainee, other))
+            else:
+                ours.append(_hop(root, trainee, other))
+                theirs.append(_raw(root / "raw", buffer))
+    ours, theirs = ours[1:], theirs[1:]  # the first round maps the memory in
+    return {
+        "state_mb": checkpoint.state_bytes(trainee.state()) / 1e6,
+        "hop_s": statistics.median(map(sum, ours)),
+        "save_s": statistics.median(save for save, _ in ours),
+        "load_s": statistics.median(load for _, load in ours),
+        "raw_s": statistics.median(map(sum, theirs)),
+        "raw_write_s": statistics.median(write for write, _ in theirs),
+        "raw_read_s": statistics.median(read for _, read in theirs),
+        "ratio": statistics.median(sum(mine) / sum(other) for mine, other in zip(ours, theirs, strict=True)),
+        "bar": BAR,
+    }
+
+
+def benchmark() -> Figure:
+    """`measure` as a line of the table."""
+    found = measure()
+    return Figure(
+        what=f"hop: save + checksum + load of {found['state_mb']:.0f} MB",
+        measured=f"{found['hop_s']:.2f} s, raw bytes {found['raw_s']:.2f} s",
+        ratio=found["ratio"],
+        bar=BAR,
+        sense="at most",
+        notes=(
+            f"save {found['save_s']:.2f} s, load {found['load_s']:.2f} s; raw write and fsync "
+            f"{found['raw_write_s']:.2f} s, read {found['raw_read_s']:.2f} s",
+        ),
+    )
+
+
+def _folder() -> Path:
+    """Where the local cluster keeps its checkpoints: the temporary folder may be memory, or another disk."""
+    folder = Path(os.environ.get("CEREBRO_HOME") or "~/.cerebro").expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _trainee() -> Trainee:
+    side = round((BYTES / _COPIES / _LAYERS / _FLOAT_BYTES) ** 0.5)
+    module = nn.Sequential(*(nn.Linear(side, side, bias=False) for _ in range(_LAYERS)))
+    moments = {
+        f"{name}/{which}": torch.randn_like(parameter)
+        for name, parameter in module.named_parameters()
+        for which in ("exp_avg", "exp_avg_sq")
+    }
+    return Trainee(modules=[module], checkpoint={"optimizer": moments})
+
+
+def _hop(root: Path, trainee: Trainee, other: Trainee) -> tuple[float, float]:
+    """Seconds of saving, and of loading into another copy."""
+    began = time.perf_counter()
+    reference: CheckpointRef = checkpoint.save(root, "model/u00000.pt", trainee.state())
+    saved = time.perf_counter()
+    restore(other, checkpoint.load(root, reference, torch.device("cpu")))
+    loaded = time.perf_counter()
+    (root / reference.name).unlink()
+    return saved - began, loaded - saved
+
+
+def _raw(path: Path, buffer: bytearray) -> tuple[float, float]:
+    """Seconds of writing and flushing, and of reading."""
+    began = time.perf_counter()
+    with path.open("xb", buffering=0) as file:
+        file.write(buffer)
+        os.fsync(file.fileno())
+    written = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        content = file.read()
+    read = time.perf_counter()
+    if len(content) != len(buffer):
+        raise OSError(f"{path} has {len(content)} bytes, expected {len(buffer)}")
+    path.unlink()
+    return written - began, read - written
+
+
+def main() -> None:
+    """Print the figures."""
+    print(benchmark())
+
+
+if __name__ == "__main__":
+    main()

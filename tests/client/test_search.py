@@ -1,0 +1,162 @@
+"""Search spaces: grids, random draws that are independent of each other, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.errors import SearchSpaceError
+from cerebro.search import choice, configurations, loguniform, randint, uniform
+
+GRID: dict[str, Any] = {"lr": [0.1, 0.01], "batch_size": [16, 32, 64], "name": "net"}
+
+
+def test_a_grid_is_every_combination_in_a_fixed_order() -> None:
+    """The last list varies fastest; a value that is no list is fixed."""
+    found = configurations(GRID)
+    assert len(found) == 6
+    assert found[0] == {"lr": 0.1, "batch_size": 16, "name": "net"}
+    assert found[1] == {"lr": 0.1, "batch_size": 32, "name": "net"}
+    assert found[-1] == {"lr": 0.01, "batch_size": 64, "name": "net"}
+    assert found == configurations(GRID, seed=9)
+
+
+@given(
+    space=st.dictionaries(
+        st.sampled_from("abcd"), st.lists(st.integers(), min_size=1, max_size=4, unique=True), max_size=4
+    )
+)
+def test_a_grid_has_the_product_of_its_lists(space: dict[str, list[int]]) -> None:
+    """No combination twice, none missing."""
+    found = configurations({**space, "batch_size": [1]})
+    assert len(found) == math.prod(len(values) for values in space.values())
+    assert len({tuple(sorted(configuration.items())) for configuration in found}) == len(found)
+
+
+def test_tuples_and_ranges_are_lists_of_values() -> None:
+    """And a list as a value stands in a list."""
+    found = configurations({"batch_size": range(8, 10), "layers": ([16, 8], [4])})
+    assert [(c["batch_size"], c["layers"]) for c in found] == [
+        (8, [16, 8]),
+        (8, [4]),
+        (9, [16, 8]),
+        (9, [4]),
+    ]
+
+
+def test_configurations_may_be_listed() -> None:
+    """They are taken as they are."""
+    given = [{"batch_size": 1, "lr": 0.1}, {"batch_size": 2}]
+    assert configurations(given) == given
+
+
+RANDOM: dict[str, Any] = {
+    "a": uniform(0, 1),
+    "b": uniform(0, 1),
+    "c": loguniform(1e-5, 1e-1),
+    "d": randint(1, 100),
+    "e": choice(range(50)),
+    "f": list(range(50)),
+    "batch_size": 8,
+}
+
+
+def test_draws_are_decided_by_the_seed() -> None:
+    """The same seed gives the same list, more samples continue it, another seed gives another."""
+    first = configurations(RANDOM, samples=20, seed=1)
+    assert first == configurations(RANDOM, samples=20, seed=1)
+    assert configurations(RANDOM, samples=30, seed=1)[:20] == first
+    assert configurations(RANDOM, samples=20, seed=2) != first
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations("abcdef", 2)))
+def test_hyper_parameters_are_drawn_independently(one: str, other: str) -> None:
+    """No two are correlated, though there is one seed: each has a generator of its own."""
+    found = configurations(RANDOM, samples=2000, seed=1)
+    first, second = ([float(c[name]) for c in found] for name in (one, other))  # type: ignore[arg-type]
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
+
+
+def test_adding_a_hyper_parameter_leaves_the_others_draws() -> None:
+    """A search can be widened without starting over."""
+    narrow = configurations({"a": uniform(0, 1), "batch_size": 8}, samples=5, seed=1)
+    assert [c["a"] for c in narrow] == [c["a"] for c in configurations(RANDOM, samples=5, seed=1)]
+
+
+def test_draws_stay_in_their_range() -> None:
+    """Ends included; the logarithm of a loguniform is uniform."""
+    found = configurations(RANDOM, samples=2000, seed=3)
+    assert all(0 <= c["a"] <= 1 for c in found)  # type: ignore[operator]
+    assert {c["d"] for c in found} == set(range(1, 101))
+    assert {c["e"] for c in found} == {c["f"] for c in found} == set(range(50))
+    logs = [math.log10(float(c["c"])) for c in found]  # type: ignore[arg-type]
+    assert min(logs) >= -5
+    assert max(logs) <= -1
+    assert abs(float(np.mean(logs)) + 3) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("space", "match"),
+    [
+        ({}, "empty"),
+        ([], "empty"),
+        ({"lr": [], "batch_size": [1]}, "'lr' has an empty list"),
+        ({"batch_size": []}, "'batch_size' has an empty list"),
+        ("text", "is a str"),
+        (5, "is a int"),
+        (None, "is a NoneType"),
+        ([{"batch_size": 1}, 5], "configuration 1 of the search space is a int"),
+        ({1: [2], "batch_size": [1]}, "must be text, not 1"),
+        ({"": [2], "batch_size": [1]}, "must be text, not ''"),
+        ({"lr": [0.1]}, "lacks 'batch_size'"),
+        ([{"lr": 0.1}], "lacks 'batch_size'"),
+        ({"batch_size": [0]}, "batch_size is 0"),
+        ({"batch_size": ["8"]}, "batch_size is '8'"),
+        ({"batch_size": [8.0]}, "batch_size is 8.0"),
+        ({"batch_size": [True]}, "batch_size is True"),
+        ({"batch_size": [1], "lr": [float("nan")]}, "'lr' has the value nan"),
+        ({"batch_size": [1], "lr": [float("inf")]}, "'lr' has the value inf"),
+        ({"batch_size": [1], "act": [math.sin]}, "'act' has the value"),
+        ({"batch_size": [1], "lr": [1j]}, r"'lr' has the value 1j \(complex\)"),
+        ({"batch_size": [1], "s": [{1, 2}]}, r"\(set\)"),
+        ({"batch_size": [1], "lr": [np.float32(0.1)]}, r"'lr' has the value .*\(float32\)"),
+    ],
+)
+def test_a_search_space_that_cannot_be_used_is_named(space: Any, match: str) -> None:
+    """What is empty, of a wrong type or missing."""
+    with pytest.raises(SearchSpaceError, match=match):
+        configurations(space)
+
+
+def test_samples_and_distributions_belong_together() -> None:
+    """One without the other is a mistake, told with what to do."""
+    with pytest.raises(SearchSpaceError, match="samples=N"):
+        configurations(RANDOM)
+    for samples in (0, -1):
+        with pytest.raises(SearchSpaceError, match="at least 1"):
+            configurations(RANDOM, samples=samples)
+    with pytest.raises(SearchSpaceError, match="leave `samples` out"):
+        configurations(GRID, samples=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: uniform(1, 0), r"uniform\(1, 0\)"),
+        (lambda: loguniform(0, 1), r"loguniform\(0, 1\).*positive"),
+        (lambda: loguniform(-1, 1), "positive"),
+        (lambda: randint(3, 2), r"randint\(3, 2\)"),
+        (lambda: choice([]), r"choice\(\[\]\)"),
+        (lambda: uniform(float("nan"), 1), "uniform"),
+    ],
+)
+def test_distributions_check_their_arguments(make: Any, match: str) -> None:
+    """When they are made, not when they are drawn from."""
+    with pytest.raises(SearchSpaceError, match=match):
+        make()

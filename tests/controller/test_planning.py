@@ -1,0 +1,142 @@
+"""What a requested run will do, and the errors of those that cannot be done: each names what is wrong and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import EvaluateRequest, FitRequest
+from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError
+from controller.planning import plan_evaluation, plan_fit
+from tests.state.stories import DATASET, SHA, Story, unit
+
+
+def fit(*models: dict[str, Any], **changes: Any) -> FitRequest:
+    given: dict[str, Any] = {"epochs": 1, "metric": "loss", "mode": "min"}
+    return FitRequest.model_validate({"code": SHA, "models": models, **given, **changes})
+
+
+@pytest.fixture
+def story() -> Story:
+    """Ten training rows at each of two workers, four rows to validate at each."""
+    story = Story()
+    story.etl(splits={"train": 10, "valid": 4, "test": 6})
+    return story
+
+
+def test_models_are_numbered_in_the_order_of_the_request(story: Story) -> None:
+    """With as many digits as the last one needs, so that names sort as numbers do."""
+    plan = plan_fit(story.state, fit({"batch_size": 1}, {"batch_size": 2}))
+    assert plan.models == {"m00": {"batch_size": 1}, "m01": {"batch_size": 2}}
+    assert plan.dataset == DATASET
+    assert plan.partitions == {0: 10, 1: 10}
+    assert plan.valid_partitions == (0, 1)
+    many = plan_fit(story.state, fit(*({"batch_size": 1} for _ in range(101))))
+    assert list(many.models)[::100] == ["m000", "m100"]
+    assert list(many.models) == sorted(many.models)
+
+
+def test_without_validation_data_there_is_no_validation() -> None:
+    """Then the training metric counts."""
+    story = Story()
+    story.etl(splits={"train": 10})
+    assert plan_fit(story.state, fit({"batch_size": 1})).valid_partitions == ()
+
+
+def test_a_fit_needs_preprocessed_data() -> None:
+    """The message says what to call."""
+    with pytest.raises(DataError, match=r"'one'.*run_etl"):
+        plan_fit(Story().state, fit({"batch_size": 1}))
+
+
+def test_a_fit_needs_training_rows() -> None:
+    """A data set of test rows alone is named as what it is."""
+    story = Story()
+    story.etl(splits={"test": 10})
+    with pytest.raises(DataError, match="no training rows"):
+        plan_fit(story.state, fit({"batch_size": 1}))
+
+
+@pytest.mark.parametrize(
+    ("size", "match"),
+    [
+        (None, "no hyper-parameter 'batch_size'"),
+        (0, "0, expected a positive integer"),
+        (-1, "-1, expected a positive integer"),
+        (1.5, "1.5, expected"),
+        ("8", "'8', expected"),
+        (True, "True, expected"),
+        ([8], r"\[8\], expected"),
+        (11, r"11 of model m01 is larger than partition 0, which has 10 rows: choose at most 10"),
+    ],
+)
+def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, match: str) -> None:
+    """With its model, its value and what would do."""
+    bad = {} if size is None else {"batch_size": size}
+    with pytest.raises(SearchSpaceError, match=match) as caught:
+        plan_fit(story.state, fit({"batch_size": 10}, bad))
+    assert "m01" in str(caught.value)
+
+
+def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:
+    """Rather than falling back to another."""
+    with pytest.raises(SearchSpaceError, match=r"'best'.*random"):
+        plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"))
+
+
+# --- test and prediction runs ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fitted(story: Story) -> Story:
+    """Two models with two epochs; the best is m01 after its first."""
+    story.fit(models=3)
+    for model, losses in (("m00", (5.0, 4.0)), ("m01", (1.0, 2.0))):
+        for epoch, loss in enumerate(losses, start=1):
+            story.epoch(epoch, model=model, loss=loss)
+    story.train(1, 0, model="m02")
+    return story
+
+
+def evaluate(**given: Any) -> EvaluateRequest:
+    return EvaluateRequest.model_validate({"kind": "test", "fit": "fit-1", "split": "test", **given})
+
+
+def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) -> None:
+    """Over every partition of the split."""
+    plan = plan_evaluation(fitted.state, evaluate())
+    assert plan.models == {"m01": 1}
+    assert plan.partitions == {0: 6, 1: 6}
+    assert (plan.kind, plan.dataset, plan.fit) == ("test", DATASET, "fit-1")
+
+
+def test_named_models_are_taken_each_at_its_best_epoch(fitted: Story) -> None:
+    """In the order given."""
+    assert plan_evaluation(fitted.state, evaluate(models=("m01", "m00"))).models == {"m01": 1, "m00": 2}
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "match"),
+    [
+        (evaluate(fit="fit-7"), NotFoundError, r"'fit-7'.*there is: fit-1"),
+        (evaluate(fit="etl-1"), NotFoundError, r"'etl-1'.*there is: fit-1"),
+        (evaluate(models=("m09",)), NotFoundError, r"'m09'.*m00, m01, m02"),
+        (evaluate(models=("m02",)), NotFoundError, r"'m02'.*no completed epoch"),
+        (evaluate(split="predict"), DataError, r"no rows of split 'predict'.*run_etl"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_done_says_why(
+    fitted: Story, request_: EvaluateRequest, error: type[CerebroError], match: str
+) -> None:
+    """And what there is instead."""
+    with pytest.raises(error, match=match):
+        plan_evaluation(fitted.state, request_)
+
+
+def test_a_fit_without_a_completed_epoch_has_no_best_model(story: Story) -> None:
+    """The message says so instead of testing an arbitrary one."""
+    story.fit()
+    story.start(unit(1, 0), 0)
+    with pytest.raises(NotFoundError, match="no model finished an epoch"):
+        plan_evaluation(story.state, evaluate())

@@ -1,0 +1,273 @@
+"""TensorBoard's files follow from the log: each value once, whatever was cut off, restarted or retried."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from cerebro.contract.events import Event, LivePoint
+from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import StoreUnavailableError
+from cerebro.kvs import KvsClient
+from cerebro.state import ExperimentState
+from cerebro.volumes import Volumes
+from controller import projection
+from controller.projection import FILE_NAME, Projection
+from tests.state.stories import Story, unit
+
+
+def volumes(root: Path) -> Volumes:
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(root)})
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses: neither to gather commits nor between two tries."""
+    monkeypatch.setattr(projection, "_GATHER_S", 0.0)
+    monkeypatch.setattr(projection, "_PAUSE_S", 0.0)
+
+
+class LogStore:
+    """The two reads of a client that the projection makes; may be away for some calls."""
+
+    def __init__(self, log: Sequence[Event], live: Sequence[LivePoint] = ()) -> None:
+        self.log, self.points = log, live
+        self.fail_live = 0
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+        summary = ExperimentSummary(experiment=record, last_seq=0, last_event=0.0, open_runs=())
+        return (summary,)
+
+    def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+        return tuple(self.log[after : after + 7])
+
+    def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+        if self.fail_live:
+            self.fail_live -= 1
+            raise StoreUnavailableError("away")
+        return tuple(self.points[after : after + 3])
+
+
+class Once(Projection):
+    """A projection that writes what the log holds and returns, instead of waiting in a thread."""
+
+    def __init__(self, store: LogStore, root: Path) -> None:
+        self.store: Any = store
+        super().__init__(self.store, volumes(root))
+
+    def write(self) -> None:
+        """Read the logs, write every commit."""
+        self._read_logs()
+        self.drain()
+
+    def drain(self) -> None:
+        """Write what was observed."""
+        while not self._commits.empty():
+            for commit in self._gather():
+                while not self._is_written(commit):
+                    pass
+        for path in list(self._files):
+            self._close(path)
+
+
+def story() -> Story:
+    """Two models, a retried unit, a lost checkpoint, validations."""
+    told = Story()
+    told.fit(validated=True)
+    told.fail(unit(1, 0), 0, FailureKind.CRASH)
+    told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
+    told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
+    told.train(1, 0, model="m01", loss=9.0)
+    told.validate(1, loss=3.0)
+    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    told.fail(unit(2, 1), 1, FailureKind.CHECKPOINT)
+    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
+    told.validate(2, loss=2.5)
+    return told
+
+
+def points() -> list[LivePoint]:
+    """Of a superseded attempt, of the one that was committed, of the redone unit, and of one without values."""
+    given = [(unit(1, 0), 1, 5), (unit(1, 0), 2, 5), (unit(1, 0), 2, 8), (unit(1, 1), 1, 20), (unit(2, 0), 1, 5)]
+    given.append((unit(2, 0), 2, 5))
+    made = [
+        LivePoint(
+            seq=seq, time=100.0 + seq, task=str(key), attempt=attempt, worker="worker-0", rows=rows,
+            values={"loss": attempt + rows / 100},
+        )
+        for seq, (key, attempt, rows) in enumerate(given, start=1)
+    ]  # fmt: skip
+    silent = LivePoint(seq=7, time=107.0, task=str(unit(1, 1)), attempt=1, worker="worker-1", rows=25)
+    return [*made, silent]
+
+
+def file_of(root: Path, model: str = "m00") -> Path:
+    return volumes(root).model_metrics("one", "fit-1", model) / FILE_NAME
+
+
+def records(path: Path) -> list[tuple[str, int, float, float]]:
+    """(tag, step, time, value) of a file, as TensorBoard reads it."""
+    found = []
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            number = value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value
+            found.append((value.tag, event.step, event.wall_time, round(number, 5)))
+    return found
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A folder with the files of the story, written at one go."""
+    Once(LogStore(story().log, points()), tmp_path / "whole").write()
+    return tmp_path / "whole"
+
+
+def test_units_epochs_and_live_values_are_drawn(written: Path) -> None:
+    """Units by number, epochs as means weighted by rows and as validated, live values by rows seen so far."""
+    accumulator = EventAccumulator(str(file_of(written).parent)).Reload()
+    series = {
+        tag: [(event.step, round(event.value, 4)) for event in accumulator.Scalars(tag)]
+        for tag in accumulator.Tags()["scalars"]
+    }
+    assert series == {
+        "unit/train/loss": [(1, 4.0), (2, 2.0), (3, 1.5), (4, 1.0)],
+        "unit/train/accuracy": [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)],
+        "epoch/train/loss": [(1, 2.5), (2, 1.125)],
+        "epoch/train/accuracy": [(1, 0.4375), (2, 0.9375)],
+        "epoch/valid/loss": [(1, 3.0), (2, 2.5)],
+        "live/loss": [(5, 2.05), (8, 2.08), (30, 1.2), (45, 1.05)],
+    }
+
+
+def test_each_model_has_a_file_of_its_own(written: Path) -> None:
+    """Of its own values only."""
+    assert [(tag, value) for tag, _, _, value in records(file_of(written, "m01"))] == [("unit/train/loss", 9.0)]
+
+
+def test_a_retried_attempt_and_a_redone_unit_leave_no_duplicates(written: Path) -> None:
+    """Each (tag, step) is there once, though one attempt failed and one unit was committed twice."""
+    found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
+    assert len(found) == len(set(found))
+
+
+def test_a_restart_adds_nothing(written: Path) -> None:
+    """A projection that starts on complete files leaves their bytes as they are."""
+    before = file_of(written).read_bytes()
+    Once(LogStore(story().log, points()), written).write()
+    assert file_of(written).read_bytes() == before
+
+
+def test_a_file_torn_at_any_byte_is_completed(written: Path) -> None:
+    """Cut at byte n, for every seventh n: the next start writes exactly what is missing."""
+    path = file_of(written)
+    whole = path.read_bytes()
+    # Seven shares no factor with the records' lengths: over the file, cuts fall on each place within a record.
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        Once(LogStore(story().log, points()), written).write()
+        assert path.read_bytes() == whole, f"cut at byte {cut}"
+
+
+@pytest.mark.parametrize("zeros", [1, 12, 16, 100, 4096])
+def test_blocks_that_were_never_written_are_no_records(written: Path, zeros: int) -> None:
+    """After a power cut a file may end in zeros; they are cut off, not counted."""
+    path = file_of(written)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] + bytes(zeros))
+    Once(LogStore(story().log, points()), written).write()
+    assert path.read_bytes() == whole
+
+
+def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(written: Path, tmp_path: Path) -> None:
+    """For every length of the log seen before the stop, the file ends up the same."""
+    log, whole = story().log, file_of(written).read_bytes()
+    for length in range(len(log) + 1):
+        root = tmp_path / str(length)
+        Once(LogStore(log[:length], points()), root).write()
+        Once(LogStore(log, points()), root).write()
+        assert file_of(root).read_bytes() == whole, f"stopped after event {length}"
+
+
+def test_two_readers_of_the_log_write_each_event_once(written: Path, tmp_path: Path) -> None:
+    """The controller's loop shows events that the projection has read by itself, and shows them again after a restart."""
+    log = story().log
+    observed = Once(LogStore(log, points()), tmp_path / "again")
+    for _ in range(2):
+        state = ExperimentState(name="one")
+        for event in log:
+            state.apply(event)
+            observed.observe(state, event)
+    observed.write()
+    assert file_of(tmp_path / "again").read_bytes() == file_of(written).read_bytes()
+
+
+def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path: Path) -> None:
+    """The commit is written once the store is back; those behind it wait."""
+    store = LogStore(story().log, points())
+    store.fail_live = 3
+    Once(store, tmp_path / "again").write()
+    assert file_of(tmp_path / "again").read_bytes() == file_of(written).read_bytes()
+
+
+def test_a_full_metrics_volume_leaves_no_gap(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of a commit reached the file before the error, the rest follows and nothing comes twice."""
+    flush, left = projection._EventFile.flush, [6]
+
+    def full_now_and_then(self: projection._EventFile) -> None:
+        flush(self)
+        if left[0]:
+            left[0] -= 1
+            # Half of the last record is lost, as when the disk fills up within it.
+            size = os.fstat(self._file.fileno()).st_size
+            self._file.truncate(size - 9)
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(projection._EventFile, "flush", full_now_and_then)
+    Once(LogStore(story().log, points()), tmp_path / "again").write()
+    assert left == [0]
+    assert file_of(tmp_path / "again").read_bytes() == file_of(written).read_bytes()
+
+
+def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are closed and opened again as their turn comes."""
+    monkeypatch.setattr(projection, "_MAX_OPEN", 1)
+    Once(LogStore(story().log, points()), tmp_path / "again").write()
+    for model in ("m00", "m01"):
+        assert file_of(tmp_path / "again", model).read_bytes() == file_of(written, model).read_bytes()
+
+
+def test_records_are_framed_as_tensorboard_wants_them(written: Path) -> None:
+    """Length, checksum, data, checksum: the file is read to its last byte."""
+    content, end, count = file_of(written).read_bytes(), 0, 0
+    while end < len(content):
+        (length,) = struct.unpack("<Q", content[end : end + 8])
+        end += 16 + length
+        count += 1
+    assert end == len(content)
+    assert count == len(records(file_of(written))) + 1
+
+
+def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path: Path) -> None:
+    """Started for real, with a client's own types, it completes the files by itself."""
+    store: Any = LogStore(story().log, points())
+    client: KvsClient = store
+    running = Projection(client, volumes(tmp_path / "again"))
+    running.start()
+    whole, path = file_of(written).read_bytes(), file_of(tmp_path / "again")
+    deadline = time.monotonic() + 20
+    while not (path.exists() and path.read_bytes() == whole):
+        assert time.monotonic() < deadline, "the file is not completed"

@@ -1,0 +1,51 @@
+"""A worker that stays away longer than its lease: the others go on, the run waits and says for whom."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from cerebro.local import processes
+from tests.e2e.conftest import MakeLab
+from tests.e2e.specs import TinyTraining
+
+
+@pytest.mark.slow
+def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
+    """A frozen worker loses its unit; what it commits late is refused, and harms no checkpoint made meanwhile."""
+    lab = own_lab(CEREBRO_LEASE_S="3")
+    experiment = lab.prepared()
+    log = lab.log(experiment)
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0), ("b", 0)]), tags="ab")
+    knocks = {knock.worker: knock for knock in (lab.gate.knock(), lab.gate.knock())}
+    frozen = knocks["worker-0"]
+    agent = lab.send("worker-0", signal.SIGSTOP)
+    lab.send(frozen.pid, signal.SIGSTOP)
+    lab.gate.open()
+
+    log.until_type("WorkerLost", worker="worker-0")
+    lost = log.state().runs["fit-1"]
+    late = next(task for task in lost.tasks.values() if task.attempts[0].worker == "worker-0")
+    # The other worker trains both models on what it holds; nothing more can be done then.
+    while sum(len(model.visits) for model in log.state().runs["fit-1"].models.values()) < 2:
+        log.until_type("TaskCommitted", worker="worker-1")
+    status = experiment.status()
+    assert "fit-1: running, 2/8 done" in status
+    assert "waiting for worker-0 (it has not reported for longer than its lease)" in status
+    assert "which alone holds partition" in status
+
+    # First the child, so that its unit is finished and saved before the worker learns that it lost the lease.
+    lab.send(frozen.pid, signal.SIGCONT)
+    folder = lab.volumes.model_checkpoints(experiment.name, "fit-1", str(late.key.model))
+    saved = f"u00000-e001-p{late.key.partition:04d}-a1.pt"
+    child = processes.identify(frozen.pid)
+    assert child is not None
+    while not (folder / saved).exists():
+        assert not processes.wait_gone(child, 0.05)
+    lab.send("worker-0", signal.SIGCONT)
+
+    assert lab.result(fit, experiment).failures() == {}
+    assert processes.is_alive(agent)
+    assert "refused" in lab.home.log("worker-0").read_text()
+    lab.check(experiment)

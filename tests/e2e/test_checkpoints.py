@@ -1,0 +1,110 @@
+"""Checkpoints that rot, and a volume without room for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro import Experiment
+from cerebro.contract.events import Event, TaskCommitted
+from cerebro.errors import RunFailedError
+from tests.e2e.harness import Lab, Log
+from tests.e2e.specs import TinyTraining
+
+
+def corrupt(path: Path) -> None:
+    """Flip a byte in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    aside = path.with_suffix(".rot")
+    aside.write_bytes(content)
+    aside.replace(path)
+
+
+def is_unit(event: Event, unit: int) -> bool:
+    """Whether a unit of that number was committed."""
+    checkpoint = event.result.checkpoint if isinstance(event, TaskCommitted) else None
+    return checkpoint is not None and f"/u{unit:05d}-" in checkpoint.name
+
+
+def corrupt_after(lab: Lab, experiment: Experiment, log: Log, unit: int) -> None:
+    """Let the unit at the gate end, and damage its checkpoint before anybody is told to read it."""
+    knock = lab.gate.knock()
+    lab.send("controller", signal.SIGSTOP)
+    knock.let_through()
+    event = log.until(lambda event: is_unit(event, unit), f"the commit of unit {unit}")
+    assert isinstance(event, TaskCommitted)
+    assert event.result.checkpoint is not None
+    corrupt(lab.volumes.checkpoint(event.result.checkpoint.name))
+    lab.gate.open()
+    lab.send("controller", signal.SIGCONT)
+
+
+@pytest.mark.parametrize(("epochs", "unit"), [(2, 0), (2, 1), (1, 1)], ids=["within an epoch", "between epochs", "last"])
+def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, unit: int) -> None:
+    """The unit that wrote it is done again, whoever notices, and nothing shows in the weights or the validations."""
+    experiment = lab.attach(prepared)
+    log = lab.log(experiment)
+    log.skip()
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", unit)]), tags="a", epochs=epochs)
+    corrupt_after(lab, experiment, log, unit)
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    run = lab.check(experiment, result.run, redone=1)
+    assert sorted(run.models["m00"].validations) == list(range(1, epochs + 1))
+    assert any(task.failure and task.failure.kind == "checkpoint" for task in run.tasks.values())
+
+
+def test_a_corrupt_checkpoint_fails_a_test_run_with_its_name(lab: Lab, prepared: str) -> None:
+    """After the fit nobody can make it again: the run says which file is damaged, and works once it is restored."""
+    experiment = lab.attach(prepared)
+    result = lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment)
+    path = result.best.path
+    kept = path.with_suffix(".kept")
+    shutil.copy(path, kept)
+    corrupt(path)
+    with pytest.raises(RunFailedError, match=rf"{path.name} has checksum .* train again with run_fit"):
+        experiment.run_test(split="valid", progress=False)
+    kept.replace(path)
+    assert experiment.run_test(split="valid", progress=False).loc["m00", "rows"] == 12
+
+
+@pytest.fixture
+def small_volume(lab: Lab) -> Iterator[Path]:
+    """The checkpoint volume as one of 4 MiB; needs the right to mount."""
+    folder = lab.volumes.checkpoints
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small volume takes rights that this user has not")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_volume_pauses_the_run(lab: Lab, prepared: str, small_volume: Path) -> None:
+    """The run pauses with the reason, the checkpoint before stays; with room again it goes on by itself."""
+    experiment = lab.attach(prepared)
+    log = lab.log(experiment)
+    log.skip()
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]), tags="a")
+    knock = lab.gate.knock()
+    filler = small_volume / "filler"
+    with filler.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_volume).free)
+    knock.let_through()
+    paused = log.until_type("RunPaused")
+    assert "no room to write in" in paused.reason  # type: ignore[union-attr]
+    assert "paused" in experiment.status()
+    assert "no room to write in" in experiment.status()
+    model = log.state().runs[paused.run].models["m00"]  # type: ignore[union-attr]
+    assert [lab.volumes.checkpoint(visit.checkpoint.name).exists() for visit in model.visits] == [True]
+    lab.gate.open()
+    filler.unlink()
+    log.until_type("RunResumed")
+    assert lab.result(fit, experiment).failures() == {}
+    lab.check(experiment)

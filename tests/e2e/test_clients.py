@@ -1,0 +1,81 @@
+"""Runs belong to the cluster: clients come and go."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import DEADLINE_S, Lab
+
+ROOT = Path(__file__).parents[2]
+
+FIT = """
+import sys
+from cerebro import Experiment
+from tests.e2e.specs import TinyTraining
+Experiment.attach(sys.argv[1]).run_fit(
+    TinyTraining(gate=int(sys.argv[2]), holds=[("a", 1)]), {"tag": ["a", "b"], "lr": 0.01, "batch_size": 5},
+    epochs=2, metric="accuracy", mode="max")
+"""
+
+WATCH = """
+import sys
+from cerebro import Experiment
+experiment = Experiment.attach(sys.argv[1])
+run = experiment.watch()
+print(run.id, run.state, len(experiment.result().leaderboard()))
+"""
+
+
+@contextmanager
+def client(program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs as a notebook's kernel would; it is gone at the end."""
+    command = [sys.executable, "-c", program, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
+    """Read what a client writes to its stderr until `word` is there."""
+    assert process.stderr is not None
+    seen, deadline = b"", time.monotonic() + DEADLINE_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stderr, selectors.EVENT_READ)
+        while word not in seen:
+            assert selector.select(deadline - time.monotonic()), f"no {word!r} in {seen!r}"
+            read = os.read(process.stderr.fileno(), 4096)
+            assert read, f"the client ended: {seen!r}"
+            seen += read
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signals) -> None:
+    """A client is killed, or interrupted; another one attaches, sees progress while the run goes on, and the result."""
+    experiment = lab.attach(prepared)
+    with client(FIT, prepared, str(lab.gate.port)) as first:
+        lab.gate.knock()
+        first.send_signal(ending)
+        said, _ = first.communicate(timeout=DEADLINE_S)
+        assert first.returncode != 0
+        assert (b"goes on in the cluster" in said) == (ending is signal.SIGINT)
+    active = experiment.state().active_run()
+    assert active is not None
+    with client(WATCH, prepared) as second:
+        read_until(second, active.id.encode())
+        lab.gate.open()
+        said, complaints = second.communicate(timeout=DEADLINE_S)
+        assert said.decode().split() == [active.id, "finished", "2"], complaints.decode()
+    lab.check(experiment, active.id)

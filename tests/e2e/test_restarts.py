@@ -1,0 +1,79 @@
+"""The cluster as a whole ends, politely or not, and is started again; and what `cerebro down` leaves: nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import cleaning, cluster, processes
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import ROWS, Lab
+from tests.e2e.specs import TinyETL, TinyTraining
+
+
+@pytest.mark.slow
+def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
+    """Stopped in the middle of a unit, then killed in the middle of another: each time the next start goes on."""
+    lab = own_lab()
+    experiment = lab.prepared()
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1), ("b", 3)]), tags="ab")
+    lab.gate.knock()
+    assert cluster.stop(lab.home.path)
+    restart(lab)
+    while lab.gate.knock().what != "a 1":
+        pass
+    lab.gate.open()
+    lab.gate.close()
+    while lab.gate.knock().what != "b 3":
+        pass
+    supervisor = lab.info().supervisor
+    services = [service.process for service in lab.info().services if service.process]
+    processes.send(supervisor, signal.SIGKILL)
+    assert all(processes.wait_gone(process, 30) for process in [supervisor, *services])
+    restart(lab)
+    lab.gate.open()
+    assert lab.result(fit, experiment).failures() == {}
+    lab.check(experiment)
+
+
+def restart(lab: Lab) -> None:
+    """Start again, as a user would: without cleaning anything first."""
+    cluster.start(lab.home.path, workers=2, tensorboard=False)
+
+
+def test_down_leaves_nothing(own_lab: MakeLab) -> None:
+    """While user code runs, `cerebro down` ends every process and frees every port and all shared memory."""
+    shared_memory = set(Path("/dev/shm").iterdir())
+    lab = own_lab()
+    experiment = lab.experiment()
+    etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=3), progress=False))
+    knock = lab.gate.knock()
+    user_code = processes.identify(knock.pid)
+    info = lab.info()
+    done = subprocess.run(
+        [sys.executable, "-m", "cerebro.cli", "down"],
+        env={**os.environ, "CEREBRO_HOME": str(lab.home.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert user_code is None or not processes.is_alive(user_code)
+    assert not processes.is_alive(info.supervisor)
+    assert processes.marked(lab.home.path) == ()
+    assert cleaning.leftovers(lab.home) == ()
+    for port in info.ports.values():
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert not info.socket.exists()
+    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+    restart(lab)
+    lab.gate.open()
+    assert sum(lab.result(etl, experiment).kept.values()) == sum(ROWS.values())

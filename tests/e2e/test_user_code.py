@@ -1,0 +1,90 @@
+"""Mistakes in user code fail the model that makes them, or the run, in the user's own words; packages it needs."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro import ETLSpec
+from cerebro.errors import RunFailedError
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining
+
+
+def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
+    """An exception, a hang, an exit and a loss that is no number: four models fail, the fifth is trained."""
+    experiment = lab.attach(prepared)
+    spec = TinyTraining(gate=lab.gate.port, trouble={"r": "raise", "h": "hang", "x": "exit", "n": "nan"})
+    # Few seconds, so that the hang is found soon; a healthy unit takes some milliseconds.
+    fit = lab.fit(experiment, spec, tags="rhxng", hang_timeout_s=8, max_attempts=2)
+    result = lab.result(fit, experiment)
+    failures = result.failures()
+    assert sorted(failures) == ["m00", "m01", "m02", "m03"]
+    assert "ZeroDivisionError: a mistake in user code" in failures["m00"]
+    assert "in misbehave" in failures["m00"]
+    assert "no batch for 8 s" in failures["m01"]
+    assert "ended by itself with exit status 7" in failures["m02"]
+    assert "loss became nan in epoch 1" in failures["m03"]
+    assert result.best.id == "m04"
+    run = lab.check(experiment, result.run)
+    assert str(run.state) == "finished"
+
+
+def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
+    """The error carries each model's message; the experiment is usable afterwards."""
+    experiment = lab.attach(prepared)
+    fit = lab.fit(experiment, TinyTraining(trouble={"a": "raise", "b": "raise"}), tags="ab")
+    with pytest.raises(RunFailedError, match=r"all 2 models failed:\nm00: ZeroDivisionError: a mistake in user code"):
+        lab.result(fit, experiment)
+    assert lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment).failures() == {}
+
+
+class GreetingETL(ETLSpec):
+    """Uses a package that requirements.txt names, and a module that was uploaded."""
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        import e2e_greeting  # type: ignore[import-not-found]  # only where the requirements are installed
+        import e2e_uploaded  # type: ignore[import-not-found]  # only among the uploaded files
+
+        return float(e2e_greeting.VALUE + e2e_uploaded.VALUE), int(row["label"])
+
+
+def write_wheel(folder: Path) -> str:
+    """A package of one module, built by hand because nothing may be downloaded; returns its file name."""
+    name = "e2e_greeting-1.0-py3-none-any.whl"
+    about = "e2e_greeting-1.0.dist-info"
+    with zipfile.ZipFile(folder / name, "w") as wheel:
+        wheel.writestr("e2e_greeting.py", "VALUE = 40\n")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: e2e-greeting\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+
+
+def upload(folder: Path, requirements: str) -> Path:
+    """A code folder with these requirements."""
+    folder.mkdir()
+    (folder / "requirements.txt").write_text(f"--no-index\n{requirements}\n")
+    (folder / "e2e_uploaded.py").write_text("VALUE = 2\n")
+    return folder
+
+
+def test_requirements_are_installed_for_user_code(lab: Lab, tmp_path: Path) -> None:
+    """User code imports what requirements.txt names, and what was uploaded beside it."""
+    folder = upload(tmp_path / "code", "./e2e_greeting-1.0-py3-none-any.whl")
+    write_wheel(folder)
+    experiment = lab.experiment(lab.tables(train=8), code=folder)
+    result = lab.spawn(lambda: experiment.run_etl(GreetingETL(), progress=False))
+    assert lab.result(result, experiment).kept == {"train": 8}
+
+
+def test_requirements_that_fail_are_told_in_pips_words(lab: Lab, tmp_path: Path) -> None:
+    """The run fails with what pip said."""
+    experiment = lab.experiment(lab.tables(train=8), code=upload(tmp_path / "code", "./nope"))
+    result = lab.spawn(lambda: experiment.run_etl(GreetingETL(), progress=False))
+    with pytest.raises(RunFailedError, match=r"(?s)requirements\.txt .* pip said:.*nope"):
+        lab.result(result, experiment)

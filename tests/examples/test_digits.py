@@ -1,0 +1,181 @@
+"""`examples/digits.py`, the main job of `make run`, as a process with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cerebro import Experiment
+from cerebro.contract.events import TaskAssigned
+from cerebro.local import cluster, processes
+from cerebro.local.home import ClusterHome, find_running
+
+ROOT = Path(__file__).resolve().parents[2]
+LEFT = {"leaderboard.csv", "history.csv", "visits.csv", "predictions.csv", "curves.png", "schedule.png"}
+TIMEOUT_S = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the job runs."""
+
+    home: ClusterHome
+    output: Path
+    data: Path
+
+    def command(self) -> list[str]:
+        """The job, short: every model sees the data once."""
+        options = ["--epochs", "1", "--data", str(self.data), "--output", str(self.output)]
+        return [sys.executable, str(ROOT / "examples" / "digits.py"), *options]
+
+    def environment(self) -> dict[str, str]:
+        """The caller's, with this home and no other cluster."""
+        own = {name: text for name, text in os.environ.items() if not name.startswith("CEREBRO_")}
+        return own | {"CEREBRO_HOME": str(self.home.path), "PYTHONUNBUFFERED": "1"}
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run the job to its end."""
+        return subprocess.run(
+            self.command(),
+            capture_output=True,
+            text=True,
+            env=self.environment(),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+
+def _make(folder: Path) -> Iterator[Place]:
+    place = Place(home=ClusterHome(folder / "home"), output=folder / "out", data=folder / "data")
+    yield place
+    cluster.stop(place.home.path)
+    assert processes.marked(place.home.path) == ()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Shared by the runs of this file, as the folder of a user is."""
+    yield from _make(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def first(place: Place) -> subprocess.CompletedProcess[str]:
+    """The first run, which starts the cluster."""
+    return place.run()
+
+
+@pytest.fixture
+def own_place(tmp_path: Path) -> Iterator[Place]:
+    """For a test that starts the cluster itself."""
+    yield from _make(tmp_path)
+
+
+def test_job_leaves_tables_and_plots_and_says_where_everything_is(
+    place: Place, first: subprocess.CompletedProcess[str]
+) -> None:
+    """One command starts a cluster, trains eight models and leaves results; the cluster goes on."""
+    assert first.returncode == 0, first.stderr[-3000:]
+    assert {path.name for path in place.output.iterdir()} == LEFT
+    assert all(path.stat().st_size > 0 for path in place.output.iterdir())
+
+    leaderboard = pd.read_csv(place.output / "leaderboard.csv")
+    assert list(leaderboard["state"]) == ["finished"] * 8
+    assert leaderboard["accuracy"].is_monotonic_decreasing
+    history = pd.read_csv(place.output / "history.csv")
+    assert sorted(zip(history["model"], history["split"], strict=True)) == [
+        (f"m0{number}", split) for number in range(8) for split in ("train", "valid")
+    ]
+    predictions = pd.read_csv(place.output / "predictions.csv", index_col="id")
+    assert len(predictions) == 300
+    labels = pd.read_csv(place.data / "test.csv", index_col="id")["label"]
+    assert (predictions["digit"] == labels.reindex(predictions.index)).mean() > 0.8
+
+    info = find_running(place.home)
+    assert info is not None
+    assert info.dispatcher in first.stdout
+    assert info.tensorboard is not None
+    assert info.tensorboard in first.stdout
+    assert str(place.home.token_file) in first.stdout
+
+
+@pytest.mark.slow
+def test_second_run_preprocesses_nothing_again(
+    place: Place, first: subprocess.CompletedProcess[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same spec, locators, seed and fraction are the same data set: no ETL task is given to anybody."""
+    assert first.returncode == 0, first.stderr[-3000:]
+    second = place.run()
+    assert second.returncode == 0, second.stderr[-3000:]
+
+    monkeypatch.setenv("CEREBRO_HOME", str(place.home.path))
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    experiment = Experiment.attach("digits")
+    state = experiment.state()
+    assert state.runs["etl-2"].ended - state.runs["etl-2"].requested < 5
+    events = experiment.connection.kvs.events("digits")
+    given = [event.task for event in events if isinstance(event, TaskAssigned)]
+    assert {task.split("/")[0] for task in given if "/etl/" in task} == {"etl-1"}
+    assert {"fit-1", "fit-2"} <= {task.split("/")[0] for task in given}
+
+
+@pytest.mark.slow
+def test_readme_python_runs_on_what_the_job_leaves(
+    place: Place, first: subprocess.CompletedProcess[str], tmp_path: Path
+) -> None:
+    """README's Python, as it stands there, trains on the job's data, and finds the experiment again by its name."""
+    assert first.returncode == 0, first.stderr[-3000:]
+    (tmp_path / "results" / "digits").mkdir(parents=True)
+    (tmp_path / "results" / "digits" / "data").symlink_to(place.data)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for number, block in enumerate(blocks):
+        script = tmp_path / f"readme_{number}.py"
+        script.write_text(block)
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            env=place.environment(),
+            cwd=tmp_path,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert "fit-1: finished, 32/32 done" in done.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_of_a_cluster_that_the_job_had_started(own_place: Place) -> None:
+    """Interrupted while models train, the job ends the cluster it had started: no process, no record of one."""
+    with subprocess.Popen(
+        own_place.command(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=own_place.environment(),
+    ) as job:
+        assert job.stdout is not None
+        said: list[str] = []
+        for line in job.stdout:
+            said.append(line)
+            if "fit-1:" in line and "1/16" in line.replace(" ", ""):
+                break
+        assert find_running(own_place.home) is not None, "".join(said[-20:])
+        job.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        rest, _ = job.communicate(timeout=60)
+    assert job.returncode == 130, rest[-3000:]
+    assert time.monotonic() - began < 30
+    assert "Traceback" not in rest
+    assert find_running(own_place.home) is None
+    assert processes.marked(own_place.home.path) == ()

@@ -1,0 +1,132 @@
+"""Claims of the documents about the code, checked: diagrams, layers, links, commands, and the Python of README."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cerebro
+from cerebro.cli import main
+from cerebro.experiment import Experiment
+from cerebro.results import FitResult
+from docs.generate_state import TARGET, render
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted(
+    path
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("*/*/README.md"),
+    )
+    if ".venv" not in path.parts
+)
+
+
+def _blocks(path: Path, *kinds: str) -> list[str]:
+    """Content of the fenced blocks of these kinds."""
+    found = re.findall(r"^ *```([^\n]*)\n(.*?)^ *```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [content for kind, content in found if kind in kinds]
+
+
+def _python_blocks() -> list[ast.Module]:
+    return [ast.parse(block) for block in _blocks(ROOT / "README.md", "python")]
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    """Calls of methods of the variable `name`."""
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if (
+            isinstance(called, ast.Attribute)
+            and isinstance(called.value, ast.Name)
+            and called.value.id == name
+        ):
+            assert isinstance(node, ast.Call)
+            yield node
+
+
+def test_state_diagrams_are_those_of_the_tables() -> None:
+    """docs/state.md is what `python -m docs.generate_state` writes."""
+    assert TARGET.read_text() == render(), "run: python -m docs.generate_state"
+
+
+def test_architecture_lists_the_floors_that_the_linter_checks() -> None:
+    """The floors in docs/architecture.md are those of .importlinter, in their order."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    layers = parser["importlinter:contract:floors"]["layers"].split("\n")
+    checked = [re.sub(r"[()]", "", line).replace(" : ", " · ") for line in layers if line]
+    told = [
+        [line.strip() for line in block.splitlines()]
+        for block in _blocks(ROOT / "docs/architecture.md", "text")
+    ]
+    floors = "\n".join(f"  {line}" for line in checked)
+    assert checked in told, f"the floors of .importlinter have changed; docs/architecture.md is to say:\n{floors}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_that_exist(path: Path) -> None:
+    """Relative links of a document, pictures included, have a target."""
+    links = re.findall(r"\]\(([^)#\s]+)", path.read_text())
+    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert missing == []
+
+
+def test_readme_python_uses_what_cerebro_hands_out() -> None:
+    """README's Python compiles, imports public names only, and calls methods with arguments that they take."""
+    trees = _python_blocks()
+    assert trees
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("cerebro"):
+                assert node.module == "cerebro"
+                assert {alias.name for alias in node.names} <= set(cerebro.__all__)
+        for variable, kind in (("experiment", Experiment), ("result", FitResult)):
+            for call in _calls(tree, variable):
+                assert isinstance(call.func, ast.Attribute)
+                method = getattr(kind, call.func.attr)
+                keywords = {keyword.arg or "": None for keyword in call.keywords}
+                inspect.signature(method).bind(None, *call.args, **keywords)
+
+
+def test_readme_specs_follow_the_templates() -> None:
+    """Methods of README's specs are methods of the templates, with the same arguments in the same order."""
+    (tree,) = [tree for tree in _python_blocks() if any(isinstance(n, ast.ClassDef) for n in tree.body)]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert len(classes) == 2
+    for node in classes:
+        (base,) = node.bases
+        assert isinstance(base, ast.Name)
+        template = getattr(cerebro, base.id)
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+                expected = list(inspect.signature(getattr(template, method.name)).parameters)
+                assert [argument.arg for argument in method.args.args] == expected
+
+
+def test_readme_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every `cerebro` command of a fenced block of README is one, and no command is left out."""
+    shown = set(
+        re.findall(r"^cerebro ([a-z]+)", "\n".join(_blocks(ROOT / "README.md", "")), flags=re.MULTILINE)
+    )
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    known = set(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, flags=re.MULTILINE))
+    assert shown == known
+
+
+def test_every_variable_that_is_read_is_in_the_table() -> None:
+    """docs/local-cluster.md names every CEREBRO_ variable that the code does."""
+    folders = ("cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
+    sources = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    used = set(re.findall(r"\"(CEREBRO_[A-Z_]*[A-Z])\"", "\n".join(sources)))
+    told = set(re.findall(r"CEREBRO_[A-Z_]*[A-Z]", (ROOT / "docs/local-cluster.md").read_text()))
+    assert used - told - {"CEREBRO_VOLUME_LOGS"} == set()

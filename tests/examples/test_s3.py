@@ -1,0 +1,65 @@
+"""The digits through S3: objects and metadata in a bucket, end to end, against a server on the loopback interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cerebro import Experiment
+from cerebro.local import cluster, processes
+from examples import digits
+from tests.objects.s3 import BUCKET, client, s3_server
+
+SPLITS = {"train": 80, "valid": 24, "test": 24}
+"""Few rows: what is shown is where they come from."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cluster that was started where the AWS variables point to the loopback server."""
+    folder = tmp_path / "home"
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(folder))
+    with s3_server():
+        cluster.start(folder, workers=2, tensorboard=False)
+        yield folder
+        cluster.stop(folder)
+    assert processes.marked(folder) == ()
+
+
+def _rows(home: Path, dataset: str, split: str) -> dict[Any, dict[str, Any]]:
+    """Row id -> fields, wherever on the cluster's volumes the row lies."""
+    found: dict[Any, dict[str, Any]] = {}
+    for path in sorted((home / "volumes").glob(f"**/datasets/{dataset}/{split}/partition-*/shard-*.arrow")):
+        with pa.memory_map(str(path)) as file:
+            found |= {row["id"]: row for row in pa.ipc.open_file(file).read_all().to_pylist()}
+    return found
+
+
+@pytest.mark.slow
+def test_digits_from_a_bucket_become_the_same_rows_as_from_a_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Laid out in a bucket and in a folder, the scans become the same tensors under the same ids, and models train."""
+    monkeypatch.setattr(digits, "SPLITS", SPLITS)
+    in_bucket = Experiment("bucket", locators=digits.lay_out(f"s3://{BUCKET}/digits"))
+    in_folder = Experiment("folder", locators=digits.lay_out(str(tmp_path / "data")))
+    assert client().head_object(Bucket=BUCKET, Key="digits/train.csv")["ContentLength"] > 0
+
+    made = [e.run_etl(digits.DigitsETL(), seed=1, progress=False) for e in (in_bucket, in_folder)]
+    assert [etl.kept for etl in made] == [{**SPLITS, "predict": 24}] * 2
+    for split in (*SPLITS, "predict"):
+        remote, local = (_rows(home, etl.dataset, split) for etl in made)
+        assert len(remote) == made[0].kept[split]
+        assert remote == local
+
+    space = {"lr": [0.003, 0.01], "width": [8], "dropout": [0.0], "batch_size": [16]}
+    result = in_bucket.run_fit(
+        digits.DigitsTraining(), space, epochs=1, metric="accuracy", mode="max", progress=False
+    )
+    assert list(result.leaderboard()["state"]) == ["finished", "finished"]
+    assert len(in_bucket.run_predict(progress=False)) == 24

@@ -1,0 +1,411 @@
+"""kvs_api as any HTTP client meets it: the token, malformed requests, statuses, blocking reads, the OpenAPI document."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from typing import Any
+
+import pytest
+import urllib3
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from cerebro.contract import SCHEMA_VERSION, api
+from cerebro.contract.events import RunPaused
+from cerebro.contract.records import CodeRecord
+from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnauthorizedError
+from cerebro.kvs import KvsClient
+from kvs_api.openapi import ROUTES, document
+from kvs_api.settings import Settings
+from kvs_api.store import Store
+from tests.kvs_api.contract import TASK, Bench, requested, worker
+from tests.kvs_api.real import TOKEN, Service
+
+SHA = "a" * 64
+WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def send(
+    service: Service, route: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    """One request, as written in `ROUTES`, sent as it is."""
+    method, path = route.split(" ", 1)
+    path = path.replace("<name>", "one").replace("<sha256>", SHA)
+    with urllib3.PoolManager(retries=False, timeout=30) as http:
+        answer = http.request(
+            method, service.address + path, body=body, headers=WITH_TOKEN if headers is None else headers
+        )
+        return answer.status, answer.data
+
+
+def problem(content: bytes) -> api.Problem:
+    """The body of a refusal."""
+    return api.Problem.model_validate_json(content)
+
+
+# --- the token ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route != "GET /health"])
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN, f"Basic {TOKEN}", "Bearer ü"]
+)
+def test_every_route_asks_for_the_token(service: Service, route: str, given: str) -> None:
+    """Without the exact token the answer is 401 with a reason, before anything else is looked at."""
+    headers = {"Authorization": given} if given else {}
+    status, content = send(service, route, body=b"{", headers=headers)
+    assert status == 401
+    assert problem(content).error == "UnauthorizedError"
+
+
+def test_a_path_without_a_route_asks_for_the_token_too(service: Service) -> None:
+    """A stranger learns nothing of what exists."""
+    assert send(service, "GET /v1/nothing", headers={})[0] == 401
+    assert send(service, "GET /health/../v1/queue", headers={})[0] == 401
+
+
+def test_health_needs_no_token(service: Service) -> None:
+    """It says whether the store answers, and which schema the service speaks."""
+    status, content = send(service, "GET /health", headers={})
+    health = api.Health.model_validate_json(content)
+    assert (status, health.status, health.schema_version) == (200, "ok", SCHEMA_VERSION)
+
+
+def test_a_wrong_token_is_told_to_the_caller(service: Service) -> None:
+    """The client raises at once instead of trying again, and says where the token is kept."""
+    client = service.client("wrong")
+    with pytest.raises(UnauthorizedError, match="token"):
+        client.queue()
+    client.close()
+
+
+def test_settings_do_not_print_the_token(service: Service) -> None:
+    """Neither a log nor a traceback shows it."""
+    assert TOKEN not in repr(service.settings)
+
+
+def test_the_service_refuses_to_run_without_a_token() -> None:
+    """An empty token would let everybody in."""
+    with pytest.raises(Exception, match="CEREBRO_TOKEN"):
+        Settings.from_environment({"CEREBRO_TOKEN": ""})
+
+
+# --- malformed requests ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("route", [name for name, route in ROUTES.items() if route.body is not None])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'"text"', b'{"nonsense": 1}', b"\xff\xfe", b"[" * 2000]
+)
+def test_a_malformed_body_is_refused_with_a_reason(service: Service, route: str, body: bytes) -> None:
+    """400 and a `Problem` that names method and path, whatever was sent."""
+    status, content = send(service, route, body=body)
+    assert status == 400
+    refusal = problem(content)
+    assert refusal.error == "BadRequestError"
+    assert refusal.message.startswith(route.split(" ")[0])
+
+
+def test_a_misspelt_field_is_named(service: Service) -> None:
+    """Unknown fields are errors, not ignored."""
+    body = json.dumps({"holder": "me", "ttl_s": 1, "tll_s": 2}).encode()
+    status, content = send(service, "POST /v1/leader", body=body)
+    assert status == 400
+    assert "tll_s" in problem(content).message
+
+
+@pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a" * 51, "%00", "a%0ab", "ü", "a%2e"])
+def test_names_that_are_no_names_are_refused(service: Service, name: str) -> None:
+    """What cannot be a folder and a key is not looked up."""
+    for path in (f"GET /v1/experiments/{name}", f"GET /v1/workers/{name}/inbox"):
+        assert send(service, path)[0] in (400, 404)
+    with pytest.raises((BadRequestError, NotFoundError)):
+        service.client().experiment(name)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=-1", "after=x", "wait_s=-1", "wait_s=31", "wait_s=nan", "wait_s=inf", "after=1.5", "after=" + "9" * 30],
+)
+@pytest.mark.parametrize("path", ["/v1/experiments/one/events", "/v1/experiments/one/live", "/v1/workers/w/inbox"])
+def test_a_cursor_out_of_range_is_refused(kvs: KvsClient, service: Service, path: str, query: str) -> None:
+    """Numbers only, and no wait without end."""
+    Bench(store=kvs, pass_a_moment=lambda: None)
+    status, content = send(service, f"GET {path}?{query}")
+    assert status == 400
+    assert problem(content).error == "BadRequestError"
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("PUT /v1/experiments/two", '{"name": "one", "locators": {"train": {"metadata": "m"}}}'),
+        ("PUT /v1/workers/two", worker("a", "one").model_dump_json()),
+    ],
+)
+def test_path_and_body_must_name_the_same(service: Service, route: str, body: str) -> None:
+    """A mismatch is refused and both names are told."""
+    status, content = send(service, route, body=body.encode())
+    assert status == 400
+    assert "'one'" in problem(content).message
+    assert "'two'" in problem(content).message
+
+
+# --- statuses ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("GET /v1/experiments/<name>", None),
+        ("GET /v1/experiments/<name>/events", None),
+        ("GET /v1/experiments/<name>/live", None),
+        ("POST /v1/experiments/<name>/events", '{"type": "RunStopRequested", "run": "etl-1"}'),
+        (
+            "POST /v1/experiments/<name>/decisions",
+            '{"term": 0, "after": 0, "steps": [{"op": "note", "event": {"type": "RunResumed", "run": "etl-1"}}]}',
+        ),
+        ("GET /v1/code/<sha256>", None),
+        ("GET /v1/archives/<sha256>", None),
+    ],
+)
+def test_what_does_not_exist_is_404(service: Service, route: str, body: str | None) -> None:
+    """With the name of what is missing."""
+    status, content = send(service, route, body=body.encode() if body else None)
+    assert status == 404
+    assert problem(content).error == "NotFoundError"
+    assert re.search("'one'|aaaa", problem(content).message)
+
+
+def test_a_conflict_is_409(kvs: KvsClient, service: Service) -> None:
+    """A stale leader, and a run requested twice with different arguments."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.append("one", requested("etl-1"))
+    other = requested("etl-1", seed=1).model_dump_json().encode()
+    status, content = send(service, "POST /v1/experiments/<name>/events", body=other)
+    assert (status, problem(content).error) == (409, "ConflictError")
+    with pytest.raises(ConflictError):
+        bench.decide(api.Revoke(task=TASK, attempt=1, worker="w", reason=""), term=bench.term + 1)
+
+
+def test_a_body_that_is_too_large_is_413(service: Service) -> None:
+    """The limit holds for every route; the refusal is a `Problem`, too."""
+    large = b"x" * (service.settings.max_body_bytes + 1)
+    for route in ("PUT /v1/archives/<sha256>", "POST /v1/leader"):
+        status, content = send(service, route, body=large)
+        assert status == 413
+        assert problem(content).error == "BadRequestError"
+    with pytest.raises(BadRequestError):
+        service.client().put_archive(SHA, large)
+
+
+def test_a_wrong_method_and_an_unknown_path_are_told(service: Service) -> None:
+    """As problems, not as pages."""
+    for route, expected in (("DELETE /v1/queue", 405), ("GET /v1/nothing", 404)):
+        status, content = send(service, route)
+        assert (status, problem(content).error) == (expected, "BadRequestError")
+
+
+# --- code --------------------------------------------------------------------------------------------
+
+
+def test_code_is_kept_under_its_hash(kvs: KvsClient) -> None:
+    """It comes back as it was sent; a hash that is not its own is refused."""
+    encoded = "ü" * 1000
+    record = CodeRecord(
+        sha256=hashlib.sha256(encoded.encode()).hexdigest(),
+        fingerprint=SHA,
+        class_name="Spec",
+        source="class Spec: ...",
+        encoded=encoded,
+    )
+    assert kvs.put_code(record) == kvs.put_code(record) == kvs.code(record.sha256) == record
+    with pytest.raises(BadRequestError, match="hash"):
+        kvs.put_code(record.model_copy(update={"sha256": SHA}))
+
+
+def test_an_archive_is_kept_under_its_hash(kvs: KvsClient) -> None:
+    """Any bytes; sending them twice is harmless; a hash that is not theirs is refused."""
+    content = bytes(range(256)) * 100
+    sha256 = hashlib.sha256(content).hexdigest()
+    kvs.put_archive(sha256, content)
+    kvs.put_archive(sha256, content)
+    assert kvs.archive(sha256) == content
+    with pytest.raises(BadRequestError, match="hash"):
+        kvs.put_archive(SHA, content)
+
+
+def test_experiments_are_listed_newest_event_first(kvs: KvsClient) -> None:
+    """With their open runs and the number of the newest event."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    Bench(store=kvs, pass_a_moment=lambda: None, experiment="two")
+    kvs.append("one", requested("etl-1"))
+    kvs.append("one", requested("etl-2"))
+    threading.Event().wait(0.002)
+    kvs.append("two", requested("etl-1"))
+    listed = [(s.experiment.name, s.last_seq, s.open_runs) for s in kvs.experiments()]
+    assert listed == [("two", 1, ("etl-1",)), ("one", 2, ("etl-1", "etl-2"))]
+    assert kvs.experiments()[1].last_event == bench.log()[-1].time
+
+
+def test_a_long_log_is_read_in_pages(kvs: KvsClient) -> None:
+    """One answer holds at most a thousand events; the next cursor goes on without a gap."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    bench.decide(*(api.Note(event=RunPaused(run="etl-1", reason=str(n))) for n in range(1001)))
+    first = kvs.events("one")
+    rest = kvs.events("one", first[-1].seq)
+    assert [event.seq for event in (*first, *rest)] == list(range(1, 1002))
+    assert len(first) == 1000
+
+
+# --- blocking reads ----------------------------------------------------------------------------------
+
+
+class Reader(threading.Thread):
+    """A blocking read in another thread."""
+
+    def __init__(self, read: Any) -> None:
+        super().__init__(daemon=True)
+        self._read, self.answer = read, None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._read()
+
+    def result(self) -> Any:
+        """What it read."""
+        self.join(20)
+        assert not self.is_alive(), "the read still blocks"
+        return self.answer
+
+
+def is_blocked(service: Service) -> bool:
+    """Whether the database has a client in a blocking read."""
+    import redis
+
+    with redis.Redis.from_url(service.database.url) as client:
+        info: Any = client.info("clients")
+        return bool(info["blocked_clients"])
+
+
+def wait_until_blocked(service: Service) -> None:
+    """Return once a reader blocks, so that what follows is news to it."""
+    deadline = time.monotonic() + 10
+    while not is_blocked(service):
+        assert time.monotonic() < deadline, "nobody blocks"
+
+
+def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: Service) -> None:
+    """Long before its wait is over: the log, the live points, the inbox and the controller's watch."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.register(worker("a"))
+    seq = kvs.watch({}, 0, 0).cluster
+
+    reader = Reader(lambda: kvs.events("one", 0, wait_s=25))
+    wait_until_blocked(service)
+    kvs.append("one", requested("etl-1"))
+    assert [event.type for event in reader.result()] == ["RunRequested"]
+
+    reader = Reader(lambda: kvs.watch({"one": 1}, seq + 1, 25))
+    wait_until_blocked(service)
+    kvs.append("one", requested("etl-2"))
+    answer = reader.result()
+    assert [event.seq for event in answer.events.get("one", ())] in ([2], [])
+    assert answer.events or answer.cluster == seq + 2
+
+    reader = Reader(lambda: kvs.inbox("worker-0", "a", 0, wait_s=25))
+    wait_until_blocked(service)
+    bench.assign()
+    assert [item.task for item in reader.result()] == [TASK]
+
+    reader = Reader(lambda: kvs.watch({}, kvs.watch({}, 0, 0).cluster, 25))
+    wait_until_blocked(service)
+    kvs.register(worker("a", "worker-1"))
+    assert reader.result().events == {}
+
+
+def test_a_blocking_read_ends_when_its_wait_runs_out(kvs: KvsClient) -> None:
+    """With an empty answer, neither at once nor much later."""
+    Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.register(worker("a"))
+    cluster = kvs.watch({}, 0, 0).cluster
+    reads: list[Any] = [
+        lambda: kvs.events("one", 0, wait_s=0.2),
+        lambda: kvs.live("one", 0, wait_s=0.2),
+        lambda: kvs.inbox("worker-0", "a", 0, wait_s=0.2),
+        lambda: kvs.watch({"one": 0}, cluster, 0.2).events or (),
+    ]
+    for read in reads:
+        began = time.monotonic()
+        assert read() == ()
+        assert 0.15 < time.monotonic() - began < 5
+
+
+def test_a_wait_beyond_five_seconds_is_kept(kvs: KvsClient, service: Service) -> None:
+    """The Redis client's own time limit must not end a read before its time."""
+    Bench(store=kvs, pass_a_moment=lambda: None)
+    store = Store(service.database.url)
+    assert store._blocking.connection_pool.connection_kwargs["socket_timeout"] > api.MAX_WAIT_S
+
+
+def test_a_replaced_worker_that_waits_reads_nothing_meant_for_its_successor(
+    kvs: KvsClient, service: Service
+) -> None:
+    """An old process blocked on the inbox wakes up empty-handed."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.register(worker("a"))
+    reader = Reader(lambda: kvs.inbox("worker-0", "a", 0, wait_s=25))
+    wait_until_blocked(service)
+    kvs.register(worker("b"))
+    bench.assign(incarnation="b")
+    assert reader.result() == ()
+    assert bench.inbox("b") == [(TASK, 1, False)]
+
+
+# --- the document ------------------------------------------------------------------------------------
+
+
+def test_the_openapi_document_is_valid_and_served(service: Service) -> None:
+    """Against the OpenAPI 3.1 schema; what is served is what the routes say."""
+    status, content = send(service, "GET /openapi.json")
+    served = json.loads(content)
+    assert status == 200
+    validate(served)
+    assert served["paths"] == json.loads(document("x"))["paths"]
+
+
+def test_the_openapi_document_lists_exactly_the_routes(service: Service) -> None:
+    """No route is undocumented, none is made up; all but health ask for the token."""
+    described = json.loads(document("1"))
+    found = {
+        f"{method.upper()} {path.replace('{', '<').replace('}', '>')}": operation
+        for path, operations in described["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert set(found) == set(ROUTES)
+    assert described["security"] == [{"token": []}]
+    assert [key for key, operation in found.items() if operation.get("security") == []] == ["GET /health"]
+    for key, operation in found.items():
+        names = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
+        assert names == set(re.findall("<(.*?)>", key))
+
+
+def test_answers_fit_the_document(kvs: KvsClient, service: Service) -> None:
+    """What the service says of a small experiment validates against the schemas it publishes."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.append("one", requested("etl-1"))
+    bench.run_until("commit")
+    described = json.loads(document("1"))
+    for route, entry in ROUTES.items():
+        method, rule = route.split(" ", 1)
+        if method != "GET" or entry.answer is None or "<sha256>" in rule:
+            continue
+        path = rule.replace("<name>", "worker-0" if "workers" in rule else "one")
+        status, content = send(service, f"GET {path}?incarnation=a" if "inbox" in path else f"GET {path}")
+        operation = described["paths"][rule.replace("<", "{").replace(">", "}")]["get"]
+        schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+        Draft202012Validator({**schema, "components": described["components"]}).validate(json.loads(content))

@@ -1,0 +1,264 @@
+"""Redis or the service away, killed or hung: clients wait, nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from cerebro.contract import api
+from cerebro.errors import BadRequestError, ConflictError, StoreUnavailableError
+from cerebro.kvs import KvsClient
+from tests.kvs_api.contract import JOINED, Bench, note, requested
+from tests.kvs_api.real import TOKEN, Database, Service
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    """One of the test's own: it will be killed."""
+    database = Database(tmp_path)
+    yield database
+    database.kill()
+
+
+@pytest.fixture
+def own(database: Database) -> Iterator[Service]:
+    service = Service(database)
+    yield service
+    service.close()
+
+
+def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
+    """On every kind of route, health included, with a `Problem` that says so."""
+    database.kill()
+    with urllib3.PoolManager(retries=False) as http:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        for path in ("/v1/queue", "/v1/experiments", "/v1/workers", "/v1/experiments/one/events?wait_s=5"):
+            answer = http.request("GET", own.address + path, headers=headers)
+            assert (answer.status, api.Problem.model_validate_json(answer.data).error) == (
+                503,
+                "StoreUnavailableError",
+            )
+        body = api.LeaderRequest(holder="me", ttl_s=1).model_dump_json()
+        assert http.request("POST", own.address + "/v1/leader", body=body, headers=headers).status == 503
+        health = http.request("GET", own.address + "/health")
+        assert (health.status, api.Health.model_validate_json(health.data).status) == (
+            503,
+            "store-unavailable",
+        )
+
+
+def test_patience_is_bounded_and_the_error_says_where_to_look(own: Service, database: Database) -> None:
+    """A client gives up after its patience, as an error that may be tried again."""
+    database.kill()
+    client = own.client(patience_s=0.2)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match="cerebro status"):
+        client.queue()
+    assert time.monotonic() - began < 5
+
+
+def test_a_client_waits_for_the_store_and_goes_on(own: Service, database: Database) -> None:
+    """A call made while Redis is away is answered once it is back."""
+    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    database.kill()
+    answers: list[int] = []
+    caller = threading.Thread(
+        target=lambda: answers.append(bench.store.append("one", requested("etl-1"))), daemon=True
+    )
+    caller.start()
+    assert not answers
+    database.start()
+    caller.join(20)
+    assert answers == [1]
+
+
+def test_a_read_that_blocks_outlives_a_restart_of_the_store(own: Service, database: Database) -> None:
+    """The reader notices nothing but a delay."""
+    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    found: list[list[str]] = []
+    reader = threading.Thread(
+        target=lambda: found.append([e.type for e in bench.store.events("one", 0, wait_s=15)]), daemon=True
+    )
+    reader.start()
+    database.kill()
+    database.start()
+    bench.store.append("one", requested("etl-1"))
+    reader.join(20)
+    assert found == [["RunRequested"]]
+
+
+def test_killing_the_store_loses_nothing_acknowledged(own: Service, database: Database) -> None:
+    """While four clients write, the store is killed three times: each acknowledged run is there, once, and queued."""
+    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    acknowledged: dict[str, int] = {}
+    enough = threading.Event()
+
+    def write(number: int) -> None:
+        client = own.client()
+        for count in range(400):
+            run = f"etl-{number}-{count}"
+            acknowledged[run] = client.append("one", requested(run))
+            if enough.is_set():
+                return
+
+    writers = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for target in (20, 60, 100):
+        deadline = time.monotonic() + 20
+        while len(acknowledged) < target:
+            assert time.monotonic() < deadline, "the writers are stuck"
+        database.kill()
+        database.start()
+    enough.set()
+    for writer in writers:
+        writer.join(20)
+        assert not writer.is_alive()
+
+    log = bench.log()
+    assert [event.seq for event in log] == list(range(1, len(log) + 1))
+    assert {getattr(event, "run", ""): event.seq for event in log} == acknowledged
+    assert len(bench.store.queue()) == len(log)
+
+
+def test_killing_the_store_keeps_leases_and_inboxes(own: Service, database: Database) -> None:
+    """A worker and the controller go on behind a restart as if nothing had been."""
+    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    bench.run_until("running")
+    before = (bench.log(), bench.inbox(), bench.store.workers()[0].record)
+    database.kill()
+    database.start()
+    assert (bench.log(), bench.inbox(), bench.store.workers()[0].record) == before
+    assert bench.revoke() == "refused"
+    assert bench.step("commit") == "done"
+    assert bench.step("commit") == "already"
+    assert bench.store.lead("controller-1", 1).term == 0
+
+
+class Deaf:
+    """A proxy that passes requests on and swallows the first `count` answers, as a service killed after the write."""
+
+    def __init__(self, service: Service, count: int) -> None:
+        self._service, self.swallow = service, count
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, socket.create_connection(("127.0.0.1", self._service.port)) as server:
+                server.sendall(_one_message(client))
+                answer = _one_message(server)
+                if self.swallow:
+                    self.swallow -= 1
+                else:
+                    client.sendall(answer)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def _one_message(source: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += source.recv(1 << 16)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = next(
+        (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
+    )
+    while len(body) < length:
+        body += source.recv(1 << 16)
+    return head.replace(b"keep-alive", b"close") + b"\r\n\r\n" + body
+
+
+def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
+    """The service dies after the write and before its answer: each kind of call is repeated without harm."""
+    proxy = Deaf(service, 0)
+    client = KvsClient(proxy.address, TOKEN, patience_s=20)
+    bench = Bench(store=client, pass_a_moment=lambda: None)
+
+    def losing_an_answer(call: object) -> object:
+        proxy.swallow = 1
+        answer = call() if callable(call) else None
+        assert proxy.swallow == 0
+        return answer
+
+    assert losing_an_answer(lambda: client.append("one", requested("etl-1"))) == 1
+    assert losing_an_answer(lambda: bench.decide(note(JOINED), after=1)) == ["already"]
+    losing_an_answer(lambda: bench.run_until("assigned"))
+    assert losing_an_answer(lambda: bench.step("start")) == "already"
+    assert losing_an_answer(lambda: bench.step("commit")) == "already"
+    assert bench.types() == [
+        "RunRequested",
+        "WorkerJoined",
+        "TaskAssigned",
+        "TaskStarted",
+        "TaskCommitted",
+    ]
+    proxy.close()
+
+
+def test_a_server_that_hangs_is_given_up() -> None:
+    """One that accepts and never answers is bounded by the client's time limit, not by the operating system."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = KvsClient(
+            f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=0.1, timeout_s=0.1
+        )
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="ReadTimeoutError"):
+            client.queue()
+        assert time.monotonic() - began < 3
+        client.close()
+
+
+def test_the_time_limit_is_on_top_of_the_wait_asked_for(kvs: KvsClient, service: Service) -> None:
+    """A blocking read longer than the limit is no hang."""
+    Bench(store=kvs, pass_a_moment=lambda: None)
+    client = service.client(timeout_s=0.3, patience_s=0.0)
+    assert client.events("one", 0, wait_s=0.6) == ()
+    client.close()
+
+
+def test_an_answer_that_is_no_problem_is_told_as_it_is() -> None:
+    """Something else behind the address: the message shows the start of what it said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"HTTP/1.1 418 Teapot\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+
+        threading.Thread(target=answer, daemon=True).start()
+        client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=1)
+        with pytest.raises(BadRequestError, match=r"418.*<html>"):
+            client.queue()
+        client.close()
+
+
+def test_another_schema_is_refused_by_name() -> None:
+    """Client and service of different versions do not talk past each other."""
+    body = api.Health(status="ok", schema_version=2, version="9").model_dump_json().encode()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+
+        threading.Thread(target=answer, daemon=True).start()
+        client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=1)
+        with pytest.raises(ConflictError, match="schema 2"):
+            client.health()
+        client.close()

@@ -1,0 +1,219 @@
+"""Logs of fit runs, told event by event: shared by the tests of the state and of what is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from cerebro.contract.events import (
+    EtlPlan,
+    EtlRequest,
+    Event,
+    FitPlan,
+    FitRequest,
+    PartitionPlan,
+    RunFinished,
+    RunRequested,
+    RunStarted,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskStarted,
+    WorkerJoined,
+    WorkerLost,
+)
+from cerebro.contract.records import Holding, Hyperparameters
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.state import ExperimentState, Model, Run, TaskKey
+
+DATASET = "one-d"
+SHA = "0" * 64
+
+
+def etl_plan(workers: int, splits: Mapping[str, int]) -> EtlPlan:
+    """Splits (name -> rows per partition), a partition per worker."""
+    return EtlPlan(
+        dataset=DATASET,
+        splits={
+            split: tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=rows) for p in range(workers))
+            for split, rows in splits.items()
+        },
+    )
+
+
+def joined(number: int, *, incarnation: str = "a", partitions: tuple[int, ...] | None = None) -> WorkerJoined:
+    """A worker that holds the partition of its number, or those given."""
+    held = (number,) if partitions is None else partitions
+    return WorkerJoined(
+        worker=f"worker-{number}",
+        incarnation=incarnation,
+        weight=1.0,
+        kinds=("etl", "train", "valid", "test", "predict"),
+        holdings=tuple(Holding(dataset=DATASET, partition=p) for p in held),
+    )
+
+
+def lost(number: int, *, incarnation: str = "a", reason: str = "silent") -> WorkerLost:
+    """That worker is away."""
+    return WorkerLost(worker=f"worker-{number}", incarnation=incarnation, reason=reason)
+
+
+class Story:
+    """The state of an experiment and the log that led to it; every event is applied as it is told."""
+
+    def __init__(self, *, workers: int = 2) -> None:
+        self.state = ExperimentState(name="one")
+        self.log: list[Event] = []
+        self.time = 100.0
+        for number in range(workers):
+            self.tell(joined(number))
+
+    def tell(self, *events: Event) -> None:
+        """Apply events, numbered and a second apart; what the state refuses is not in the log."""
+        for event in events:
+            self.time += 1.0
+            numbered = event.model_copy(update={"seq": self.state.seq + 1, "time": self.time})
+            self.state.apply(numbered)
+            self.log.append(numbered)
+
+    # --- ETL -------------------------------------------------------------------------------------
+
+    def etl(self, *, workers: int = 2, splits: Mapping[str, int] | None = None, run: str = "etl-1") -> None:
+        """A finished ETL run."""
+        plan = etl_plan(workers, splits or {"train": 10, "valid": 4})
+        self.tell(
+            RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+            RunStarted(run=run, plan=plan),
+        )
+        for split, parts in plan.splits.items():
+            for part in parts:
+                self.do(
+                    TaskKey(run=run, kind="etl", split=split, partition=part.partition),
+                    part.partition,
+                    TaskResult(rows=part.rows),
+                )
+        self.tell(RunFinished(run=run, outcome="finished"))
+
+    # --- fits ------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        *,
+        models: int = 2,
+        partitions: int = 2,
+        epochs: int = 2,
+        validated: bool = False,
+        metric: str = "loss",
+        mode: Literal["min", "max"] = "min",
+        hyperparams: Mapping[str, Hyperparameters] | None = None,
+        max_attempts: int = 3,
+    ) -> Run:
+        """A started fit run, ``fit-1``."""
+        given = hyperparams or {f"m{n:02}": {"batch_size": 1, "lr": 0.1 * (n + 1)} for n in range(models)}
+        self.tell(
+            RunRequested(
+                run="fit-1",
+                request=FitRequest(
+                    code=SHA,
+                    models=tuple(given.values()),
+                    epochs=epochs,
+                    metric=metric,
+                    mode=mode,
+                    max_attempts=max_attempts,
+                ),
+            ),
+            RunStarted(
+                run="fit-1",
+                plan=FitPlan(
+                    dataset=DATASET,
+                    models=dict(given),
+                    partitions=dict.fromkeys(range(partitions), 10),
+                    valid_partitions=(0,) if validated else (),
+                ),
+            ),
+        )
+        return self.run
+
+    @property
+    def run(self) -> Run:
+        """The fit run."""
+        return self.state.runs["fit-1"]
+
+    def model(self, name: str = "m00") -> Model:
+        """A model of it."""
+        return self.run.models[name]
+
+    def train(
+        self,
+        epoch: int,
+        partition: int,
+        *,
+        model: str = "m00",
+        rows: int = 10,
+        worker: int | None = None,
+        **metrics: float,
+    ) -> None:
+        """A committed unit; its checkpoint is named for model, unit number and attempt."""
+        key = TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
+        attempt = self.attempt(key)
+        name = f"{model}-u{len(self.model(model).visits)}-a{attempt}"
+        result = TaskResult(
+            rows=rows,
+            metrics=metrics or {"loss": 1.0},
+            checkpoint=CheckpointRef(name=name, checksum="-", size=1),
+            timings=Timings(compute_s=2.0),
+        )
+        self.do(key, partition if worker is None else worker, result)
+
+    def validate(self, epoch: int, *, model: str = "m00", worker: int = 0, **metrics: float) -> None:
+        """A committed validation."""
+        key = TaskKey(run="fit-1", kind="valid", model=model, epoch=epoch)
+        self.do(key, worker, TaskResult(rows=4, metrics=metrics or {"loss": 1.0}))
+
+    def epoch(self, epoch: int, *, model: str = "m00", partitions: int = 2, **metrics: float) -> None:
+        """A model's whole epoch, each unit with the same metrics."""
+        for partition in range(partitions):
+            self.train(epoch, partition, model=model, **metrics)
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    def attempt(self, key: TaskKey) -> int:
+        """Number of the next attempt."""
+        return self.state.runs[key.run].task(key).attempt + 1
+
+    def assign(self, key: TaskKey, worker: int) -> int:
+        """Give a task to a worker; returns the attempt."""
+        attempt = self.attempt(key)
+        self.tell(TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
+        return attempt
+
+    def start(self, key: TaskKey, worker: int) -> int:
+        """Assign and start; returns the attempt."""
+        attempt = self.assign(key, worker)
+        self.tell(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
+        return attempt
+
+    def do(self, key: TaskKey, worker: int, result: TaskResult) -> None:
+        """Assign, start, commit."""
+        attempt = self.start(key, worker)
+        self.tell(
+            TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=result)
+        )
+
+    def fail(self, key: TaskKey, worker: int, kind: FailureKind, message: str = "boom", needs: int = 0) -> None:
+        """Assign, start, fail."""
+        attempt = self.start(key, worker)
+        failure = Failure(kind=kind, message=message, traceback="Traceback", needs_bytes=needs)
+        self.tell(
+            TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure)
+        )
+
+
+def unit(epoch: int, partition: int, model: str = "m00") -> TaskKey:
+    """Key of a training unit."""
+    return TaskKey(run="fit-1", kind="train", model=model, epoch=epoch, partition=partition)
+
+
+def validation(epoch: int, model: str = "m00") -> TaskKey:
+    """Key of a validation."""
+    return TaskKey(run="fit-1", kind="valid", model=model, epoch=epoch)

@@ -1,0 +1,301 @@
+"""What the state says of models: means, best epochs, checkpoints that are still needed, units that are done again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import CheckpointRef, FailureKind
+from cerebro.state import ModelState, TaskKey, TaskState
+from cerebro.state.experiment import MAX_REOPENED
+from cerebro.state.models import Model, Visit
+from tests.state.stories import Story, unit, validation
+
+
+def model_of(
+    metrics: list[list[dict[str, float]]], *, rows: list[list[int]] | None = None, epochs: int | None = None
+) -> Model:
+    """A model with visits: metrics (and rows) per epoch and partition."""
+    size = len(metrics[0])
+    model = Model(id="m00", hyperparams={}, epochs=epochs or len(metrics), partitions=tuple(range(size)))
+    for epoch, units in enumerate(metrics, start=1):
+        for partition, values in enumerate(units):
+            model.visits.append(
+                Visit(
+                    epoch=epoch,
+                    partition=partition,
+                    attempt=1,
+                    worker="worker-0",
+                    rows=rows[epoch - 1][partition] if rows else 1,
+                    metrics=values,
+                    checkpoint=CheckpointRef(name=f"u{len(model.visits)}", checksum="-", size=1),
+                    started=0.0,
+                    ended=0.0,
+                    compute_s=0.0,
+                )
+            )
+    return model
+
+
+# --- means -------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_the_mean_of_its_units_weighted_by_rows() -> None:
+    """A small partition counts little; epochs are not mixed."""
+    model = model_of(
+        [[{"loss": 1.0}, {"loss": 4.0}], [{"loss": 8.0}, {"loss": 8.0}]], rows=[[30, 10], [30, 10]]
+    )
+    assert model.training_metrics(1) == {"loss": pytest.approx(1.75)}
+    assert model.training_metrics(2) == {"loss": pytest.approx(8.0)}
+    assert model.training_metrics(3) == {}
+
+
+def test_a_metric_that_some_unit_lacks_is_left_out() -> None:
+    """A mean over a part of the epoch would be another quantity under the same name."""
+    model = model_of([[{"loss": 1.0, "aux": 2.0}, {"loss": 3.0}]])
+    assert model.training_metrics(1) == {"loss": 2.0}
+
+
+@settings(deadline=None)
+@given(units=st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=8))
+def test_a_weighted_mean_lies_between_its_values(units: list[tuple[int, float]]) -> None:
+    """And equals what all rows together give."""
+    model = model_of([[{"x": value} for _, value in units]], rows=[[rows for rows, _ in units]])
+    mean = model.training_metrics(1)["x"]
+    flat = sum(rows * value for rows, value in units) / sum(rows for rows, _ in units)
+    assert mean == pytest.approx(flat)
+    values = [value for _, value in units]
+    assert min(values) - 1e-6 <= mean <= max(values) + 1e-6
+
+
+# --- the best epoch ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", 2), ("max", 3)])
+def test_the_direction_is_honoured(mode: str, best: int) -> None:
+    """No guess from the metric's name: the same numbers, another direction, another epoch."""
+    model = model_of([[{"accuracy": value}] for value in (0.5, 0.2, 0.9, 0.3)])
+    assert model.best_epoch("accuracy", mode, validated=False) == best
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_earliest_of_equal_epochs_is_best(mode: str) -> None:
+    """Longer training that gains nothing is not preferred."""
+    model = model_of([[{"loss": 1.0}], [{"loss": 1.0}]])
+    assert model.best_epoch("loss", mode, validated=False) == 1
+
+
+def test_an_epoch_under_way_is_not_compared() -> None:
+    """It may look good on the partitions seen so far."""
+    model = model_of([[{"loss": 5.0}, {"loss": 5.0}], [{"loss": 1.0}, {"loss": 1.0}]])
+    model.visits.pop()
+    assert model.best_epoch("loss", "min", validated=False) == 1
+    assert model.metric("loss", 2, validated=False) is None
+
+
+def test_validation_decides_where_there_is_one() -> None:
+    """Training values do not count then, not even while a validation is missing; NaN never does."""
+    model = model_of([[{"loss": 3.0}], [{"loss": 2.0}], [{"loss": 1.0}]])
+    model.validations = {1: {"loss": 0.5}, 2: {"loss": float("nan")}}
+    assert model.best_epoch("loss", "min", validated=True) == 1
+    assert model.best_epoch("loss", "max", validated=True) == 1
+    assert model.best_epoch("accuracy", "max", validated=True) is None
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", "m00"), ("max", "m01")])
+def test_the_best_model_is_the_one_with_the_best_epoch(mode: Literal["min", "max"], best: str) -> None:
+    """Among all models; one that failed later still counts with the epochs it finished."""
+    story = Story()
+    story.fit(models=3, mode=mode)
+    story.epoch(1, model="m00", loss=1.0)
+    story.epoch(1, model="m01", loss=9.0)
+    story.fail(unit(2, 0, "m01"), 0, FailureKind.NON_FINITE)
+    model = story.run.best_model()
+    assert model is not None
+    assert model.id == best
+
+
+def test_without_a_completed_epoch_nobody_is_best() -> None:
+    """Nor in a run that trains nothing."""
+    story = Story()
+    story.etl()
+    story.fit()
+    story.train(1, 0)
+    assert story.run.best_model() is None
+    assert story.state.runs["etl-1"].best_model() is None
+
+
+# --- checkpoints -------------------------------------------------------------------------------------
+
+
+def test_the_newest_two_checkpoints_are_needed() -> None:
+    """The next unit's input, and the one to fall back on."""
+    model = model_of([[{"loss": 1.0}] * 3], epochs=2)
+    model.visits.pop()
+    assert model.needed_checkpoints("loss", "min", validated=False) == {"u0", "u1"}
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", "u3"), ("max", "u1")])
+def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
+    """Its end, whichever direction the metric has."""
+    values = (9.0, 1.0, 5.0, 5.0)
+    model = model_of([[{"loss": value}, {"loss": value}] for value in values])
+    assert model.needed_checkpoints("loss", mode, validated=False) == {best, "u6", "u7"}
+
+
+def test_epochs_that_wait_for_validation_are_needed() -> None:
+    """Until they are validated, however far training is ahead."""
+    model = model_of([[{"loss": 1.0}, {"loss": 1.0}] for _ in range(4)])
+    model.validations = {1: {"loss": 7.0}, 3: {"loss": 5.0}}
+    assert model.needed_checkpoints("loss", "min", validated=True) == {"u3", "u5", "u6", "u7"}
+    model.validations[2] = {"loss": 9.0}
+    assert model.needed_checkpoints("loss", "min", validated=True) == {"u5", "u6", "u7"}
+
+
+@settings(deadline=None)
+@given(
+    values=st.lists(st.floats(-10, 10), min_size=1, max_size=5),
+    partitions=st.integers(1, 3),
+    popped=st.integers(0, 2),
+    mode=st.sampled_from(["min", "max"]),
+    validated=st.sets(st.integers(1, 5)),
+    is_validated=st.booleans(),
+)
+def test_what_may_still_be_read_is_never_given_up(
+    values: list[float], partitions: int, popped: int, mode: str, validated: set[int], is_validated: bool
+) -> None:
+    """For any history: the last two, each epoch not validated yet, and the best epoch are among the needed ones."""
+    model = model_of([[{"loss": value}] * partitions for value in values])
+    del model.visits[len(model.visits) - min(popped, len(model.visits) - 1) :]
+    model.validations = {e: {"loss": 1.0 / e} for e in validated if e <= model.completed_epochs}
+    needed = model.needed_checkpoints("loss", mode, validated=is_validated)
+    assert {visit.checkpoint.name for visit in model.visits[-2:]} <= needed
+    best = model.best_epoch("loss", mode, validated=is_validated)
+    for epoch in range(1, model.completed_epochs + 1):
+        checkpoint = model.epoch_checkpoint(epoch)
+        assert checkpoint is not None
+        if epoch == best or (is_validated and epoch not in model.validations):
+            assert checkpoint.name in needed
+    assert len(needed) <= 3 + (model.completed_epochs if is_validated else 0)
+
+
+# --- where a model stands ----------------------------------------------------------------------------
+
+
+def test_epoch_and_remaining_partitions_follow_from_the_visits() -> None:
+    """Nothing else records them."""
+    story = Story()
+    story.fit()
+    assert (story.model().epoch, story.model().remaining) == (1, (0, 1))
+    story.train(1, 1)
+    assert (story.model().epoch, story.model().remaining) == (1, (0,))
+    story.train(1, 0)
+    assert (story.model().epoch, story.model().remaining) == (2, (0, 1))
+    story.epoch(2)
+    assert (story.model().epoch, story.model().remaining) == (2, ())
+    assert story.model().state is ModelState.FINISHED
+
+
+def test_a_model_is_finished_once_its_last_validation_is_in() -> None:
+    """In whatever order the validations come."""
+    story = Story()
+    story.fit(validated=True)
+    story.epoch(1)
+    story.epoch(2)
+    story.validate(2)
+    assert story.model().state is ModelState.ACTIVE
+    story.validate(1)
+    assert story.model().state is ModelState.FINISHED
+    assert story.run.progress() == (4, 8)
+
+
+def test_the_units_of_a_failed_model_count_as_done() -> None:
+    """The bar reaches its end though nothing more comes of them."""
+    story = Story()
+    story.fit()
+    story.train(1, 0)
+    assert story.run.progress() == (1, 8)
+    story.fail(unit(1, 1), 1, FailureKind.USER_ERROR)
+    assert story.run.progress() == (4, 8)
+
+
+# --- lost checkpoints --------------------------------------------------------------------------------
+
+
+def test_a_lost_checkpoint_has_the_unit_before_done_again() -> None:
+    """Its visit is taken back; the task may be assigned under the next number; the unit that found out costs no attempt."""
+    story = Story()
+    story.fit()
+    story.train(1, 0)
+    story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    assert story.model().visits == []
+    assert story.run.task(unit(1, 0)).state is TaskState.PENDING
+    assert story.run.task(unit(1, 1)).failures == 0
+    story.train(1, 0, loss=2.0)
+    story.train(1, 1)
+    assert [visit.attempt for visit in story.model().visits] == [2, 2]
+    assert story.model().epoch_checkpoint(1) == story.model().visits[-1].checkpoint
+
+
+def test_a_checkpoint_that_is_lost_again_and_again_ends_the_model() -> None:
+    """A volume that loses everything must not keep a run going for ever; no other model is touched."""
+    story = Story()
+    story.fit()
+    for _ in range(MAX_REOPENED):
+        story.train(1, 0)
+        story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+        assert story.model().state is ModelState.ACTIVE
+    story.train(1, 0)
+    story.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    assert story.model().state is ModelState.FAILED
+    assert story.model("m01").state is ModelState.ACTIVE
+
+
+def test_a_validation_reopens_the_last_unit_of_a_trained_model() -> None:
+    """Nobody else would find out that the final checkpoint is lost."""
+    story = Story()
+    story.fit(validated=True, epochs=1)
+    story.epoch(1)
+    story.fail(validation(1), 0, FailureKind.CHECKPOINT)
+    assert story.model().remaining == (1,)
+    story.train(1, 1)
+    story.validate(1)
+    assert story.model().state is ModelState.FINISHED
+
+
+def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
+    """Training has gone on from there: what is lost is one validation, not the model."""
+    story = Story()
+    story.fit(validated=True, max_attempts=2)
+    story.epoch(1)
+    story.epoch(2)
+    for _ in range(2):
+        story.fail(validation(1), 0, FailureKind.CHECKPOINT)
+    assert story.run.task(validation(1)).state is TaskState.FAILED
+    story.validate(2)
+    assert story.model().state is ModelState.FINISHED
+    assert len(story.model().visits) == 4
+
+
+# --- keys --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["etl-1/etl/train/p0", "fit-1/train/m03/e2/p1", "fit-1/valid/m03/e2", "test-1/test/m03/p1", "p-1/predict/m03/p10"],
+)
+def test_keys_read_back_as_they_are_written(text: str) -> None:
+    """`str` and `parse` are each other's inverse."""
+    assert str(TaskKey.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fit-1", "fit-1/train/m03", "fit-1/train/m03/2/p1", "fit-1/dance/m03", "fit-1/valid/m03/e", "a/etl/x/p0/y"]
+)
+def test_what_is_no_key_is_refused(text: str) -> None:
+    """Rather than read as something else."""
+    with pytest.raises(ValueError):
+        TaskKey.parse(text)

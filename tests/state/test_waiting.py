@@ -1,0 +1,84 @@
+"""The answer to "why does nothing happen?", in words."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import EtlRequest, RunFinished, RunPaused, RunRequested, RunStarted
+from cerebro.state import TaskKey, waiting_for
+from tests.state.stories import SHA, Story, etl_plan, joined, lost, unit
+
+
+def test_a_run_that_goes_on_waits_for_nobody() -> None:
+    """While a task is open, and once the run has ended."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    assert waiting_for(story.state, story.run) == ""
+    story = Story()
+    story.fit()
+    story.tell(lost(0), lost(1), RunFinished(run="fit-1", outcome="stopped"))
+    assert waiting_for(story.state, story.run) == ""
+
+
+def test_a_pause_is_told_with_its_reason() -> None:
+    """The user reads what must be mended."""
+    story = Story()
+    story.fit()
+    story.tell(RunPaused(run="fit-1", reason="no room on the checkpoint volume"))
+    assert waiting_for(story.state, story.run) == "paused: no room on the checkpoint volume"
+
+
+def test_without_any_worker_it_waits_for_one_to_register() -> None:
+    """Nobody is blamed who never was there."""
+    story = Story(workers=0)
+    story.fit()
+    assert waiting_for(story.state, story.run) == "waiting for a worker to register"
+
+
+def test_when_all_workers_are_lost_each_is_named_with_its_reason() -> None:
+    """So that one knows what to restart."""
+    story = Story()
+    story.fit()
+    story.tell(lost(0, reason="silent"), lost(1, reason="its process was started anew"))
+    text = waiting_for(story.state, story.run)
+    assert "worker-0 (silent)" in text
+    assert "worker-1 (its process was started anew)" in text
+
+
+def test_a_fit_waits_for_the_worker_that_alone_holds_a_partition() -> None:
+    """The others have done what they can: the lost one is named, with its partition."""
+    story = Story()
+    story.fit(epochs=1)
+    story.tell(lost(1))
+    for model in ("m00", "m01"):
+        story.train(1, 0, model=model)
+    text = waiting_for(story.state, story.run)
+    assert "worker-1 (silent)" in text
+    assert "partition 1" in text
+    story.tell(joined(1, incarnation="b"))
+    assert waiting_for(story.state, story.run) == ""
+
+
+def test_a_partition_that_nobody_holds_says_how_to_make_it_again() -> None:
+    """A worker that came back with an empty volume is no reason to wait for ever."""
+    story = Story()
+    story.fit(epochs=1)
+    story.tell(lost(1), joined(1, incarnation="b", partitions=()))
+    for model in ("m00", "m01"):
+        story.train(1, 0, model=model)
+    assert "run_etl" in waiting_for(story.state, story.run)
+
+
+def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
+    """Rows were given to it when the run was planned."""
+    story = Story()
+    story.tell(
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
+        lost(1),
+    )
+    run = story.state.runs["etl-1"]
+    assert "worker-1 (silent)" in waiting_for(story.state, run)
+    assert "train 1" in waiting_for(story.state, run)
+    assert list(run.tasks) == [
+        str(TaskKey(run="etl-1", kind="etl", split="train", partition=p)) for p in (0, 1)
+    ]
