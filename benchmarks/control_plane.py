@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.figure import Figure
+from benchmarks.gap import gaps_s
 from benchmarks.services import ControlPlane, control_plane
 from cerebro.contract.events import (
     EtlRequest,
@@ -167,18 +168,6 @@ def _found(events: list[Event]) -> dict[str, float]:
         "tail_s": max(lasts) - min(lasts),
         "revoked": sum(isinstance(event, TaskRevoked) for event in fit),
     }
-
-
-def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
-    """Seconds from each commit to the next start on the same worker, and each worker's last commit."""
-    newest: dict[str, float] = {}
-    gaps = []
-    for event in events:
-        if isinstance(event, TaskCommitted):
-            newest[event.worker] = event.time
-        elif isinstance(event, TaskStarted) and event.worker in newest:
-            gaps.append(event.time - newest[event.worker])
-    return gaps, list(newest.values())
 
 
 def _durations_s(events: list[Event]) -> list[float]:

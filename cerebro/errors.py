@@ -99,6 +99,10 @@ class IllegalEventError(PermanentError):
     """An event does not fit the state it is applied to; the state is unchanged."""
 
 
+class ServerError(RetryableError):
+    """kvs_api met an error of its own; its log has the traceback."""
+
+
 # --- what machines do ---------------------------------------------------------------------------
 
 

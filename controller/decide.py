@@ -332,7 +332,9 @@ class _Assigner:
 
 def _revoke(state: ExperimentState, key: str, worker: Worker, reason: str, *, force: bool) -> Step:
     task = state.runs[TaskKey.parse(key).run].tasks[key]
-    return api.Revoke(task=key, attempt=task.attempt, worker=worker.name, reason=reason, force=force)
+    return api.Revoke(
+        task=key, attempt=task.attempt, worker=worker.name, reason=reason, force=force, is_loss=True
+    )
 
 
 def _revoke_task(task: Task, reason: str, *, force: bool = False) -> Step:

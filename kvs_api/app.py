@@ -71,10 +71,11 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
     @app.errorhandler(HTTPException)
     def on_http(error: HTTPException) -> Response:
-        answer = api.Problem(
-            error="BadRequestError", message=f"{request.method} {request.path}: {error.description}"
-        )
-        return Response(answer.model_dump_json(), error.code or 500, mimetype="application/json")
+        status = error.code or 500
+        # Our own mistake is not the caller's: it may try again, and must not take it for a refusal.
+        name = "ServerError" if status >= 500 else "BadRequestError"
+        answer = api.Problem(error=name, message=f"{request.method} {request.path}: {error.description}")
+        return Response(answer.model_dump_json(), status, mimetype="application/json")
 
     views = Views(store)
     for key, route in ROUTES.items():
@@ -220,7 +221,9 @@ def _cursor() -> tuple[int, float]:
     except ValueError as cause:
         raise errors.BadRequestError(f"after and wait_s must be numbers: {cause}") from cause
     if not (0 <= after <= api.MAX_SEQ and 0 <= wait_s <= api.MAX_WAIT_S):
-        raise errors.BadRequestError(f"after must be between 0 and 2^53 and wait_s between 0 and {api.MAX_WAIT_S:g}")
+        raise errors.BadRequestError(
+            f"after must be between 0 and 2^53 and wait_s between 0 and {api.MAX_WAIT_S:g}"
+        )
     return after, wait_s
 
 

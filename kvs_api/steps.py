@@ -49,7 +49,10 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "body": step.body.model_dump_json(),
             "event": _json(TaskAssigned(**named)),
         }
-    return table | {"force": step.force, "event": _json(TaskRevoked(**named, reason=step.reason))}
+    return table | {
+        "force": step.force,
+        "event": _json(TaskRevoked(**named, reason=step.reason, is_loss=step.is_loss)),
+    }
 
 
 def report(worker: str, step: api.Report) -> dict[str, Any]:

@@ -73,10 +73,8 @@ def _install(requirements: Path, target: Path) -> None:
     )
     constraints = target / "constraints.txt"
     constraints.write_text("".join(f"{name}=={found}\n" for name in _HELD if (found := _version(name))))
-    _run(
-        [*pip, "-r", str(requirements), "-c", str(constraints)],
-        requirements,
-    )
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, "-r", str(requirements), "-c", str(constraints)], requirements)
 
 
 def _version(name: str) -> str:

@@ -54,6 +54,8 @@ class Revoke(Contract):
     worker: Name
     reason: str
     force: bool = False
+    is_loss: bool = False
+    """The worker is gone: where the attempt was running, the task itself may be what ended it."""
 
 
 class Note(Contract):

@@ -228,6 +228,8 @@ class TaskRevoked(_Event):
     attempt: int
     worker: Name
     reason: str
+    is_loss: bool = False
+    """See `cerebro.contract.api.Revoke`."""
 
 
 Event = Annotated[

@@ -247,6 +247,8 @@ class ExperimentState:
             self._commit(event, run, task, worker, model)
         elif isinstance(event, TaskFailed):
             self._fail(event.failure, run, task, model)
+        elif task.state is TaskState.FAILED and task.failure is not None:
+            self._fail(task.failure, run, task, model)
 
     def _check_assignment(
         self, event: TaskAssigned, run: Run, task: Task, worker: Worker, model: Model | None

@@ -35,13 +35,17 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.ASSIGNED, "TaskStarted"): frozenset({TaskState.RUNNING}),
     (TaskState.ASSIGNED, "TaskRevoked"): frozenset({TaskState.PENDING}),
     (TaskState.ASSIGNED, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
-    (TaskState.RUNNING, "TaskRevoked"): frozenset({TaskState.PENDING}),
+    (TaskState.RUNNING, "TaskRevoked"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
     # The checkpoint a committed unit left is lost: `Task.reopen`.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
 }
 """(state, event) -> states it may lead to. Anything else is illegal and changes nothing."""
+
+MAX_LOSSES = 5
+"""Times a task may be running when its worker is lost. A worker that dies again and again on the same task (a kernel
+that kills the whole worker for memory, say) would otherwise do so for ever."""
 
 UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureKind.CHECKPOINT})
 """Failures that are not the task's own and use up no attempt."""
@@ -69,6 +73,8 @@ class Task:
     attempts: list[Attempt] = field(default_factory=list)
     failures: int = 0
     """Attempts that failed and count."""
+    losses: int = 0
+    """Attempts that were running when their worker was lost."""
     result: TaskResult | None = None
     failure: Failure | None = None
     """Of the newest failed attempt."""
@@ -116,10 +122,20 @@ class Task:
             self.result, self.state = event.result, TaskState.COMMITTED
         elif isinstance(event, TaskRevoked):
             newest.outcome = f"revoked: {event.reason}"
-            self.state = TaskState.PENDING
+            self._revoke(event, is_running=self.state is TaskState.RUNNING)
         else:
             newest.outcome = event.failure.kind
             self._fail(event.failure, max_attempts)
+
+    def _revoke(self, event: TaskRevoked, *, is_running: bool) -> None:
+        self.losses += event.is_loss and is_running
+        self.state = TaskState.PENDING
+        if self.losses > MAX_LOSSES:
+            self.state = TaskState.FAILED
+            message = (
+                f"its worker was lost {self.losses} times while running it, at last because {event.reason}"
+            )
+            self.failure = Failure(kind=FailureKind.CRASH, message=message)
 
     def _fail(self, failure: Failure, max_attempts: int) -> None:
         self.failure = failure

@@ -189,7 +189,13 @@ class VirtualStore:
             self._post(worker, experiment, step.task, step.attempt, None)
         self._append(
             experiment,
-            TaskRevoked(task=step.task, attempt=step.attempt, worker=step.worker, reason=step.reason),
+            TaskRevoked(
+                task=step.task,
+                attempt=step.attempt,
+                worker=step.worker,
+                reason=step.reason,
+                is_loss=step.is_loss,
+            ),
         )
         return _DONE
 

@@ -5,24 +5,30 @@ go wrong.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import (
+    Event,
     FitPlan,
     FitRequest,
+    RunRequested,
     RunStarted,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    WorkerJoined,
 )
+from cerebro.contract.records import Holding
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
+from cerebro.state.tasks import MAX_LOSSES
 from controller.simulation.cluster import DATASET, EXPERIMENT, Outage, Scenario, Simulation
 
 
@@ -261,3 +267,32 @@ def test_the_same_scenario_gives_the_same_log() -> None:
     second = simulate(Scenario(holdings=own_partition(3)), models=4, partitions=3)
     assert first.log == second.log
     assert any(isinstance(event, TaskAssigned) for event in first.log)
+
+
+def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
+    """A worker that is lost again and again while running one unit costs that unit's model, not the run for ever."""
+    log: list[Event] = [
+        RunRequested(run="fit-1", request=request(2, 1)),
+        WorkerJoined(
+            worker="worker-0",
+            incarnation="0",
+            weight=1,
+            kinds=("train",),
+            holdings=(Holding(dataset=DATASET, partition=0),),
+        ),
+        plan(2, 1),
+    ]
+    key = "fit-1/train/m00/e1/p0"
+    for attempt in range(1, MAX_LOSSES + 2):
+        named: Any = {"task": key, "attempt": attempt, "worker": "worker-0"}
+        log += [
+            TaskAssigned(**named),
+            TaskStarted(**named),
+            TaskRevoked(**named, reason="gone", is_loss=True),
+        ]
+    before = fold(EXPERIMENT, log[:-1]).runs["fit-1"].models["m00"]
+    after = fold(EXPERIMENT, log).runs["fit-1"].models
+    assert before.state is ModelState.ACTIVE
+    assert after["m00"].state is ModelState.FAILED
+    assert "lost 6 times" in (after["m00"].failure.message if after["m00"].failure else "")
+    assert after["m01"].state is ModelState.ACTIVE

@@ -1,0 +1,86 @@
+"""Efficiency: the share of the workers' time that is training, 8 models on 2 workers.
+
+A real local cluster with one thread per worker; units of 2 s or more of real training, found by trying. Training time is
+what the units say they computed (the user's `train`, its data included); the makespan counts from the first start to
+the last commit, so the start of the workers' processes, which import torch, counts too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.figure import Figure
+from benchmarks.training import CLASSES, FEATURES, WORKERS, Perceptron, preprocessed, run_events
+from cerebro.contract.events import TaskCommitted, TaskStarted
+
+BAR = 0.95
+UNIT_S = 4.0
+_ROWS, _BATCH, _EPOCHS, _WIDTH = 2000, 50, 2, 512
+_RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005)
+
+
+def measure() -> dict[str, float]:
+    """Training time, makespan and their ratio."""
+    space: dict[str, Any] = {"lr": list(_RATES), "width": [_WIDTH], "batch_size": [_BATCH]}
+    with preprocessed("efficiency", _ROWS) as experiment:
+        space["passes"] = [_passes()]
+        experiment.run_fit(Perceptron(), space, epochs=_EPOCHS, metric="loss", mode="min", progress=False)
+        events = run_events(experiment, "fit-1")
+    units = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
+    first = min(event.time for event in events if isinstance(event, TaskStarted))
+    makespan = max(event.time for event in events if isinstance(event, TaskCommitted)) - first
+    training = sum(timings.compute_s for timings in units)
+    return {
+        "units": len(units),
+        "shortest_unit_s": min(timings.compute_s for timings in units),
+        "median_unit_s": statistics.median(timings.compute_s for timings in units),
+        "training_s": training,
+        "makespan_s": makespan,
+        "ratio": training / (WORKERS * makespan),
+        "bar": BAR,
+    }
+
+
+def benchmark() -> Figure:
+    """`measure` as a line of the table."""
+    found = measure()
+    return Figure(
+        what=f"efficiency: training time / (workers x makespan), {len(_RATES)} models x {WORKERS} workers",
+        measured=f"{found['training_s']:.1f} s / ({WORKERS} x {found['makespan_s']:.1f} s)",
+        ratio=found["ratio"],
+        bar=BAR,
+        sense="at least",
+        notes=(
+            f"{found['units']:.0f} units of {found['median_unit_s']:.1f} s (median, the shortest "
+            f"{found['shortest_unit_s']:.1f} s)",
+        ),
+    )
+
+
+def _passes() -> int:
+    """How many passes over a partition take `UNIT_S` with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows = _ROWS // WORKERS
+    data = TensorDataset(torch.randn(rows, FEATURES), torch.arange(rows) % CLASSES)
+    trial = {"width": _WIDTH, "lr": 0.001, "passes": 3}
+    models = Perceptron().create_models(trial)
+    began = time.perf_counter()
+    Perceptron().train(models, {}, DataLoader(data, _BATCH), trial)
+    seconds = time.perf_counter() - began
+    torch.set_num_threads(threads)
+    return max(1, round(trial["passes"] * UNIT_S / seconds))
+
+
+def main() -> None:
+    """Print the figures."""
+    print(benchmark())
+
+
+if __name__ == "__main__":
+    main()

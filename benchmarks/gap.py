@@ -1,0 +1,96 @@
+"""Gap: what passes on a worker between the end of a unit and the start of the next, with small models.
+
+A real local cluster of two workers; 8 models, 10 epochs, units of a tenth of a second. Two readings, both by the store's
+clock. The first is from the commit of a unit to the start of the next one, as the event log has them; an agent
+whose next unit waits in its inbox sends both in one request. The second and stricter one, which is held against
+the bar, is from the end of training to the next start of training: saving, committing, loading and all messages between
+the processes count.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+
+from benchmarks.figure import Figure
+from benchmarks.training import Perceptron, commits_by_worker, preprocessed, run_events
+from cerebro.contract.events import Event, TaskCommitted, TaskStarted
+
+BAR = 20.0
+"""Milliseconds."""
+_GRID = {"lr": [0.001, 0.002, 0.003, 0.005], "width": [64, 128], "passes": [4], "batch_size": [32]}
+_ROWS, _EPOCHS = 1600, 10
+_FIRST = 3
+"""Units of each worker left out at the start: their process imports torch."""
+
+
+def measure() -> dict[str, float]:
+    """Medians of both readings, in milliseconds."""
+    with preprocessed("gap", _ROWS) as experiment:
+        experiment.run_fit(Perceptron(), _GRID, epochs=_EPOCHS, metric="loss", mode="min", progress=False)
+        events = run_events(experiment, "fit-1")
+    log = [1000 * gap for gap in gaps_s(events)[0]]
+    whole: list[float] = []
+    for commits in commits_by_worker(events).values():
+        whole += [1000 * _between_s(before, after) for before, after in pairwise(commits[_FIRST:])]
+    results = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
+    return {
+        "units": len(results),
+        "log_ms": statistics.median(log),
+        "whole_ms": statistics.median(whole),
+        "whole_p95_ms": statistics.quantiles(whole, n=20)[-1],
+        "save_ms": 1000 * statistics.median(timings.save_s for timings in results),
+        "load_ms": 1000 * statistics.median(timings.load_s for timings in results),
+        "unit_ms": 1000 * statistics.median(timings.compute_s for timings in results),
+        "ratio": statistics.median(whole) / BAR,
+        "bar": BAR,
+    }
+
+
+def benchmark() -> Figure:
+    """`measure` as a line of the table."""
+    found = measure()
+    return Figure(
+        what="gap on a worker from the end of training to the next start of training, small models, median",
+        measured=f"{found['whole_ms']:.1f} ms, of which save {found['save_ms']:.1f} ms, load {found['load_ms']:.1f} ms",
+        ratio=found["whole_ms"],
+        bar=BAR,
+        sense="at most",
+        unit="ms",
+        notes=(
+            f"from commit to next start in the event log {found['log_ms']:.1f} ms (median)",
+            f"{found['units']:.0f} units of {found['unit_ms']:.0f} ms; 95 % of the gaps are under "
+            f"{found['whole_p95_ms']:.1f} ms",
+        ),
+    )
+
+
+def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
+    """Seconds from each commit to the next start on the same worker, and each worker's last commit."""
+    newest: dict[str, float] = {}
+    gaps = []
+    for event in events:
+        if isinstance(event, TaskCommitted):
+            newest[event.worker] = event.time
+        elif isinstance(event, TaskStarted) and event.worker in newest:
+            gaps.append(event.time - newest[event.worker])
+    return gaps, list(newest.values())
+
+
+def _between_s(before: TaskCommitted, after: TaskCommitted) -> float:
+    """From the end of training of a unit to the start of training of the next one on the same worker.
+
+    A commit reaches the store a message after its checkpoint was saved; that time is about the same for both.
+    """
+    ended = before.time - before.result.timings.save_s
+    began = after.time - after.result.timings.save_s - after.result.timings.compute_s
+    return began - ended
+
+
+def main() -> None:
+    """Print the figures."""
+    print(benchmark())
+
+
+if __name__ == "__main__":
+    main()

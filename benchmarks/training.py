@@ -1,0 +1,104 @@
+"""A small job on a real local cluster, shared by `gap` and `efficiency`: numbers from a table, a small network."""
+
+from __future__ import annotations
+
+import csv
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro.contract.events import Event, TaskCommitted
+from cerebro.local import cluster
+
+FEATURES, CLASSES = 32, 4
+WORKERS = 2
+
+
+class TableETL(ETLSpec):
+    """A row of numbers becomes a vector and a label."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        return np.array([row[f"x{i}"] for i in range(FEATURES)], np.float32), row["label"]
+
+
+class Perceptron(SubEpochSpec):
+    """Two hidden layers and Adam; passes over its partition `passes` times in a unit."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
+        """See `SubEpochSpec`."""
+        width = hyperparams["width"]
+        layers = [nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        return [nn.Sequential(*layers, nn.Linear(width, CLASSES))]
+
+    def train(
+        self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        if "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        loss = torch.zeros(())
+        for _ in range(hyperparams["passes"]):
+            for inputs, labels in dataloader:
+                loss = functional.cross_entropy(network(inputs), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        checkpoint["optimizer"] = optimizer.state_dict()
+        return {"loss": float(loss)}
+
+
+@contextmanager
+def preprocessed(name: str, rows: int) -> Iterator[Experiment]:
+    """An experiment with `rows` training rows, preprocessed on a local cluster of two workers that ends with the context."""
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
+        home = Path(folder) / "home"
+        try:
+            info = cluster.start(home, workers=WORKERS, tensorboard=False)
+            locators = {"train": {"metadata": str(_table(Path(folder) / "train.csv", rows))}}
+            experiment = Experiment(name, locators=locators, server=info.kvs, token=info.token())
+            experiment.run_etl(TableETL(), progress=False)
+            yield experiment
+        finally:
+            cluster.stop(home)
+
+
+def run_events(experiment: Experiment, run: str) -> list[Event]:
+    """The events of one run's tasks, oldest first, as the store keeps them."""
+    found: list[Event] = []
+    kvs = experiment.connection.kvs
+    after = 0
+    while events := kvs.events(experiment.name, after):
+        after = events[-1].seq
+        found.extend(event for event in events if getattr(event, "task", "").startswith(f"{run}/"))
+    return found
+
+
+def commits_by_worker(events: list[Event]) -> dict[str, list[TaskCommitted]]:
+    """Worker -> its commits, oldest first."""
+    found: dict[str, list[TaskCommitted]] = {}
+    for event in events:
+        if isinstance(event, TaskCommitted):
+            found.setdefault(event.worker, []).append(event)
+    return found
+
+
+def _table(path: Path, rows: int) -> Path:
+    draw = random.Random(0)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *(f"x{i}" for i in range(FEATURES)), "label"])
+        for row in range(rows):
+            writer.writerow([row, *(round(draw.gauss(0, 1), 4) for _ in range(FEATURES)), row % CLASSES])
+    return path

@@ -1,0 +1,138 @@
+"""What a user gets wrong: a clear error that names the thing, and an experiment that is as usable as before."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro import Experiment
+from cerebro.errors import (
+    ConflictError,
+    LocatorError,
+    MetricError,
+    RunFailedError,
+    SearchSpaceError,
+    SpecError,
+    UnauthorizedError,
+)
+from tests.e2e.harness import Lab, write_table
+from tests.e2e.specs import TinyETL, TinyTraining
+
+TABLES = {
+    "no id": ("number,x,label\n1,0.5,0\n", r"has no column 'id', only number, x, label"),
+    "an id twice": ("id,x,label\n1,0.5,0\n1,0.6,0\n", r"has the id 1 more than once"),
+    "an id missing": ("id,x,label\n1,0.5,0\n,0.6,0\n", r"lacks an 'id' in row 1"),
+    "no rows": ("id,x,label\n", r"has no rows"),
+    "nothing": ("", r"cannot be read as CSV"),
+    "one row": ("id,x,label\n1,0.5,0\n", r"'train' has 1 rows .* for 2 workers"),
+}
+
+
+def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
+    """Each message names the file or the split; once the table is right, the same experiment preprocesses it."""
+    table = tmp_path / "train.csv"
+    experiment = lab.experiment({"train": str(table)})
+    with pytest.raises(RunFailedError, match=rf"{table}"):
+        experiment.run_etl(TinyETL(), progress=False)
+    for content, message in TABLES.values():
+        table.write_text(content)
+        with pytest.raises(RunFailedError, match=message):
+            experiment.run_etl(TinyETL(), progress=False)
+    table.unlink()
+    table.mkdir()
+    with pytest.raises(RunFailedError, match=rf"{table}"):
+        experiment.run_etl(TinyETL(), progress=False)
+    table.rmdir()
+    write_table(table, 8)
+    assert experiment.run_etl(TinyETL(), progress=False).kept == {"train": 8}
+
+
+def test_rows_that_cannot_be_used(lab: Lab) -> None:
+    """A row of another shape is named with its field and a way out; a row that raises with its traceback."""
+    experiment = lab.experiment(lab.tables(train=8))
+    with pytest.raises(RunFailedError, match=r"(?s)field 'input' of row 6 has .*\(7,\).*\(6,\).*Pad \(np\.pad\)"):
+        experiment.run_etl(TinyETL(ragged=6), progress=False)
+    with pytest.raises(RunFailedError, match=r"(?s)ValueError: cannot read row 5"):
+        experiment.run_etl(TinyETL(broken=5), progress=False)
+    result = experiment.run_etl(TinyETL(broken=5), max_failed=0.5, progress=False)
+    assert (result.kept, result.failed) == ({"train": 7}, {"train": 1})
+
+
+def test_locators_that_are_malformed(lab: Lab) -> None:
+    """The error names the field."""
+    with pytest.raises(LocatorError, match=r"locators name no split"):
+        lab.experiment({"misc": []})
+    with pytest.raises(LocatorError, match=r"trian"):
+        lab.experiment({"trian": "train.csv"})
+
+
+def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
+    """The same name with other locators is refused; with the same ones it is the same experiment."""
+    locators = lab.attach(prepared).locators
+    with pytest.raises(ConflictError, match=rf"experiment '{prepared}' exists already with another dataset locators"):
+        Experiment(prepared, locators=lab.tables(train=3))
+    assert Experiment(prepared, locators=locators).locators == locators
+
+
+def test_a_wrong_token(lab: Lab, prepared: str) -> None:
+    """It is told at once, with where the right one is kept."""
+    with pytest.raises(UnauthorizedError, match=r"wrong or missing bearer token: .*run/token"):
+        Experiment.attach(prepared, server=lab.info().kvs, token="guessed")
+
+
+class Holder(TinyTraining):
+    """A spec that holds what cannot be sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+GOOD: dict[str, Any] = {"lr": [0.01], "batch_size": [5]}
+ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "an empty space": ({"space": {}}, SearchSpaceError, "the search space is empty"),
+    "an empty axis": ({"space": {"lr": [], "batch_size": 5}}, SearchSpaceError, "'lr' has an empty list"),
+    "a bad type": ({"space": {"lr": [{1, 2}], "batch_size": 5}}, SearchSpaceError, r"'lr' has the value .*set"),
+    "no batch_size": ({"space": {"lr": [0.1]}}, SearchSpaceError, "lacks 'batch_size'"),
+    "batch_size as text": ({"space": {"batch_size": ["5"]}}, SearchSpaceError, "batch_size is '5'"),
+    "batch_size too large": ({"space": {"batch_size": [21]}}, RunFailedError, "21 of model m00 .* has 20 rows"),
+    "no direction": ({"mode": None}, MetricError, "mode='max' if more .* is better"),
+    "no metric": ({"metric": None}, MetricError, "no metric"),
+    "an unknown metric": (
+        {"metric": "acuracy"},
+        RunFailedError,
+        r"'acuracy' was not returned by SubEpochSpec\.test.* returned: accuracy, loss",
+    ),
+    "an unknown scheduler": ({"scheduler": "best"}, RunFailedError, "no scheduler 'best': choose one of"),
+    "a class": ({"spec": TinyTraining}, SpecError, r"pass TinyTraining\(\) instead of TinyTraining"),
+    "another spec": ({"spec": TinyETL()}, SpecError, "a subclass of cerebro.SubEpochSpec, not a TinyETL"),
+    "what cannot be sent": ({"spec": Holder()}, SpecError, r"attribute 'lock' \(lock\) cannot be serialised"),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_arguments_of_run_fit(lab: Lab, prepared: str, case: str) -> None:
+    """The error names the argument, what was expected and what there is; a right call works next."""
+    changes, error, message = ARGUMENTS[case]
+    experiment = lab.attach(prepared)
+    given: dict[str, Any] = {"spec": TinyTraining(), "space": GOOD, "metric": "accuracy", "mode": "max"} | changes
+    spec, space = given.pop("spec"), given.pop("space")
+    with pytest.raises(error, match=message):
+        experiment.run_fit(spec, space, **given, progress=False)
+    assert experiment.state().active_run() is None
+    right = experiment.run_fit(TinyTraining(), GOOD, metric="accuracy", mode="max", progress=False)
+    assert right.failures() == {}
+
+
+def test_a_second_run_while_one_is_open(lab: Lab, prepared: str) -> None:
+    """It is refused with the name of the one that runs, which goes on."""
+    experiment = lab.attach(prepared)
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="a")
+    lab.gate.knock()
+    with pytest.raises(ConflictError, match=r"run fit-\d+ of experiment .* is running: wait for it with watch\(\)"):
+        experiment.run_fit(TinyTraining(), GOOD, metric="accuracy", mode="max", progress=False)
+    lab.gate.open()
+    assert lab.result(fit, experiment).failures() == {}
