@@ -1,8 +1,8 @@
 """Efficiency: the share of the workers' time that is training, 8 models on 2 workers.
 
-A real local cluster with one thread per worker; units of 2 s or more of real training, found by trying. Training time is
-what the units say they computed (the user's `train`, its data included); the makespan counts from the first start to
-the last commit, so the start of the workers' processes, which import torch, counts too.
+A real local cluster with one thread per worker; units of 2 s or more of real training, found by trying. Training time
+is what the units say they computed (the user's `train`, its data included); the makespan counts from the first start
+to the last commit, so the start of the workers' processes, which import torch, counts too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import time
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.figure import Figure
 from benchmarks.training import CLASSES, FEATURES, WORKERS, Perceptron, preprocessed, run_events
-from cerebro.contract.events import TaskCommitted, TaskStarted
+from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.95
-UNIT_S = 4.0
-_ROWS, _BATCH, _EPOCHS, _WIDTH = 2000, 50, 2, 512
+UNIT_S = 2.8
+_ROWS, _BATCH, _EPOCHS, _WIDTH = 2000, 50, 4, 512
 _RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005)
 
 
@@ -39,6 +38,7 @@ def measure() -> dict[str, float]:
         "units": len(units),
         "shortest_unit_s": min(timings.compute_s for timings in units),
         "median_unit_s": statistics.median(timings.compute_s for timings in units),
+        "first_training_s": _first_training_s(events, first),
         "training_s": training,
         "makespan_s": makespan,
         "ratio": training / (WORKERS * makespan),
@@ -57,22 +57,32 @@ def benchmark() -> Figure:
         sense="at least",
         notes=(
             f"{found['units']:.0f} units of {found['median_unit_s']:.1f} s (median, the shortest "
-            f"{found['shortest_unit_s']:.1f} s)",
+            f"{found['shortest_unit_s']:.1f} s); the first training began {found['first_training_s']:.1f} s after the "
+            "first start, because the workers' processes start and import torch then",
         ),
     )
 
 
+def _first_training_s(events: list[Event], first: float) -> float:
+    """Seconds from the first start to the first moment of training."""
+    return min(
+        event.time - event.result.timings.save_s - event.result.timings.compute_s - first
+        for event in events
+        if isinstance(event, TaskCommitted)
+    )
+
+
 def _passes() -> int:
-    """How many passes over a partition take `UNIT_S` with one thread."""
+    """How many passes over a partition take `UNIT_S` of one processor."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    rows = _ROWS // WORKERS
-    data = TensorDataset(torch.randn(rows, FEATURES), torch.arange(rows) % CLASSES)
-    trial = {"width": _WIDTH, "lr": 0.001, "passes": 3}
+    labels = torch.arange(_BATCH) % CLASSES
+    batches = [(torch.randn(_BATCH, FEATURES), labels) for _ in range(_ROWS // WORKERS // _BATCH)]
+    trial = {"width": _WIDTH, "lr": 0.001, "passes": 20}
     models = Perceptron().create_models(trial)
-    began = time.perf_counter()
-    Perceptron().train(models, {}, DataLoader(data, _BATCH), trial)
-    seconds = time.perf_counter() - began
+    began = time.process_time()  # and not by the wall: a busy machine must not make the units short
+    Perceptron().train(models, {}, batches, trial)
+    seconds = time.process_time() - began
     torch.set_num_threads(threads)
     return max(1, round(trial["passes"] * UNIT_S / seconds))
 

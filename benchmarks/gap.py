@@ -1,7 +1,7 @@
 """Gap: what passes on a worker between the end of a unit and the start of the next, with small models.
 
-A real local cluster of two workers; 8 models, 10 epochs, units of a tenth of a second. Two readings, both by the store's
-clock. The first is from the commit of a unit to the start of the next one, as the event log has them; an agent
+A real local cluster of two workers; 8 models, 10 epochs, units of a tenth of a second. Two readings, both by the
+store's clock. The first is from the commit of a unit to the start of the next one, as the event log has them; an agent
 whose next unit waits in its inbox sends both in one request. The second and stricter one, which is held against
 the bar, is from the end of training to the next start of training: saving, committing, loading and all messages between
 the processes count.

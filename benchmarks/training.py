@@ -53,15 +53,15 @@ class Perceptron(SubEpochSpec):
             for inputs, labels in dataloader:
                 loss = functional.cross_entropy(network(inputs), labels)
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         checkpoint["optimizer"] = optimizer.state_dict()
-        return {"loss": float(loss)}
+        return {"loss": loss.item()}
 
 
 @contextmanager
 def preprocessed(name: str, rows: int) -> Iterator[Experiment]:
-    """An experiment with `rows` training rows, preprocessed on a local cluster of two workers that ends with the context."""
+    """An experiment with `rows` training rows, preprocessed on a local cluster that ends with the context."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
         home = Path(folder) / "home"
         try:

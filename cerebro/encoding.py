@@ -107,7 +107,9 @@ def _culprit(spec: object) -> str:
     """Which attribute, or global name used by a method, cannot be serialised."""
     own = {name: value for name, value in vars(type(spec)).items() if not name.startswith("__")}
     functions = dict(inspect.getmembers(type(spec), inspect.isfunction))
-    for name, value in ({k: v for k, v in own.items() if k not in functions} | getattr(spec, "__dict__", {})).items():
+    for name, value in (
+        {k: v for k, v in own.items() if k not in functions} | getattr(spec, "__dict__", {})
+    ).items():
         if problem := _problem(value):
             return f"attribute {name!r} ({type(value).__name__}) cannot be serialised: {problem}"
     for name, function in functions.items():

@@ -110,7 +110,9 @@ class KvsClient:
 
     def append(self, experiment: str, event: ClientEvent) -> int:
         """Append a client's event and return its seq; the same `RunRequested` again returns the first one's seq."""
-        return self._call("POST", f"/v1/experiments/{_quoted(experiment)}/events", api.AppendAnswer, event).seq
+        return self._call(
+            "POST", f"/v1/experiments/{_quoted(experiment)}/events", api.AppendAnswer, event
+        ).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none."""
@@ -135,7 +137,9 @@ class KvsClient:
         Raises:
             ConflictError: another controller leads now.
         """
-        return self._call("POST", f"/v1/experiments/{_quoted(experiment)}/decisions", api.DecideAnswer, request)
+        return self._call(
+            "POST", f"/v1/experiments/{_quoted(experiment)}/decisions", api.DecideAnswer, request
+        )
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""

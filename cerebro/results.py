@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,18 +118,22 @@ class FitResult:
             value = (
                 model.metric(self._request.metric, epoch, validated=self._run.is_validated) if epoch else None
             )
-            rows.append(
-                {
-                    "model": model.id,
-                    "state": str(model.state),
-                    self._request.metric: value,
-                    "best_epoch": epoch,
-                    "epochs": model.completed_epochs,
-                    **{name: _cell(hyper) for name, hyper in model.hyperparams.items()},
-                    "failure": model.failure.message if model.failure else "",
-                }
-            )
-        frame = pd.DataFrame(rows).astype({"best_epoch": "Int64", self._request.metric: "float64"})
+            facts = {
+                "model": model.id,
+                "state": str(model.state),
+                self._request.metric: value,
+                "best_epoch": epoch,
+                "epochs": model.completed_epochs,
+                "failure": model.failure.message if model.failure else "",
+            }
+            hyperparams = {name: _cell(value) for name, value in model.hyperparams.items()}
+            row = _beside(facts, hyperparams, "hyper-parameter")
+            row["failure"] = row.pop("failure")
+            rows.append(row)
+        columns = ["model", "state", self._request.metric, "best_epoch", "epochs", "failure"]
+        frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
+            {"best_epoch": "Int64", self._request.metric: "float64"}
+        )
         frame = frame.sort_values(
             self._request.metric, ascending=self._request.mode == "min", na_position="last", kind="stable"
         )
@@ -141,36 +146,32 @@ class FitResult:
         for model in self._run.models.values():
             for epoch in range(1, model.completed_epochs + 1):
                 visits = model.epoch_visits(epoch)
-                rows.append(
-                    {
-                        "model": model.id,
-                        "epoch": epoch,
-                        "split": "train",
-                        "seconds": sum(visit.compute_s for visit in visits),
-                        **model.training_metrics(epoch),
-                    }
-                )
+                facts = {"model": model.id, "epoch": epoch, "split": "train"}
+                facts["seconds"] = sum(visit.compute_s for visit in visits)
+                rows.append(_beside(facts, model.training_metrics(epoch), "metric"))
                 if epoch in model.validations:
-                    rows.append(
-                        {"model": model.id, "epoch": epoch, "split": "valid", **model.validations[epoch]}
-                    )
+                    facts |= {"split": "valid", "seconds": None}
+                    rows.append(_beside(facts, model.validations[epoch], "metric"))
         return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
 
     def visits(self) -> pd.DataFrame:
         """The log of visits, one row per committed unit in order: enough to replay the run."""
         rows = [
-            {
-                "model": model.id,
-                "unit": unit,
-                "epoch": visit.epoch,
-                "partition": visit.partition,
-                "worker": visit.worker,
-                "attempt": visit.attempt,
-                "rows": visit.rows,
-                "started": visit.started,
-                "ended": visit.ended,
-                **visit.metrics,
-            }
+            _beside(
+                {
+                    "model": model.id,
+                    "unit": unit,
+                    "epoch": visit.epoch,
+                    "partition": visit.partition,
+                    "worker": visit.worker,
+                    "attempt": visit.attempt,
+                    "rows": visit.rows,
+                    "started": visit.started,
+                    "ended": visit.ended,
+                },
+                visit.metrics,
+                "metric",
+            )
             for model in self._run.models.values()
             for unit, visit in enumerate(model.visits)
         ]
@@ -216,7 +217,7 @@ def test_table(run: Run) -> pd.DataFrame:
         total = sum(result.rows for result in results)
         names = sorted(set.intersection(*(set(result.metrics) for result in results)) if results else set())
         means = {name: sum(r.metrics[name] * r.rows for r in results) / total for name in names}
-        rows.append({"model": model, "epoch": epoch, "rows": total, **means})
+        rows.append(_beside({"model": model, "epoch": epoch, "rows": total}, means, "metric"))
     return pd.DataFrame(rows).set_index("model")
 
 
@@ -232,6 +233,11 @@ def prediction_table(run: Run, volumes: Volumes) -> pd.DataFrame:
     if len(run.plan.models) == 1:
         return table.drop(columns="model").set_index("id").sort_index()
     return table.set_index(["model", "id"]).sort_index()
+
+
+def _beside(facts: dict[str, Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """A row: the facts, and a user's values beside them, whatever the user called them."""
+    return facts | {f"{name} ({what})" if name in facts else name: value for name, value in values.items()}
 
 
 def _cell(value: object) -> object:

@@ -20,6 +20,7 @@ from cerebro.contract.events import (
     FitRequest,
     Plan,
     RunFinished,
+    RunPaused,
     RunStarted,
 )
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 _LEADERSHIP_S = 5.0
 """Of the controller's own lease. A restarted controller has its predecessor's name and goes on at once; one that takes
 over from another machine waits at most this long."""
+
+_PACE_S = 0.025
+"""Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
 
 
 class Observer(Protocol):
@@ -54,6 +58,7 @@ class Controller:
         self._cluster = 0
         self._term = 0
         self._led_until = 0.0
+        self._decided = 0.0
         self._workers: tuple[WorkerStatus, ...] = ()
         self._workers_read = 0.0
         self._reachable_since = time.monotonic()
@@ -93,17 +98,27 @@ class Controller:
                 steps = self._plan(record, state, run)
             if steps and self._perform(state, steps):
                 continue
+            self._pace(state)
             self._apply(
                 state, self._watch({experiment: state.seq}, self._settings.tick_s).get(experiment, ())
             )
+
+    def _pace(self, state: ExperimentState) -> None:
+        """Let news gather for a moment while every worker has work: then several commits cost one decision."""
+        if all(worker.open_tasks for worker in state.workers.values() if worker.is_alive):
+            self.stop.wait(max(0.0, self._decided + _PACE_S - time.monotonic()))
 
     def _perform(self, state: ExperimentState, steps: Sequence[Step]) -> bool:
         """Write steps and take in what the log says then; false when none took effect, so that the caller waits."""
         request = api.DecideRequest(term=self._term, after=state.seq, steps=tuple(steps))
         answer = self._kvs.decide(state.name, request)
+        self._decided = time.monotonic()
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s: %s", step, outcome.reason)
+                self._workers_read = 0.0
+            if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
+                # Whether there is room again is to be asked of the workers, not of what they said before.
                 self._workers_read = 0.0
         self._apply(state, answer.events)
         return any(outcome.outcome == "done" for outcome in answer.outcomes)

@@ -269,7 +269,7 @@ class Store:
             for point in points
         ]
         # Only the worker itself writes its record, so reading and writing it in two steps is safe.
-        renewed = {} if request.holdings is None else {"record": self._record_with(worker, request.holdings)}
+        renewed = {} if request.holdings is None else self._renewed(worker, request.holdings)
         return self._run(
             renewed
             | {
@@ -286,13 +286,14 @@ class Store:
             }
         )
 
-    def _record_with(self, worker: str, holdings: tuple[Holding, ...]) -> str:
+    def _renewed(self, worker: str, holdings: tuple[Holding, ...]) -> dict[str, str]:
+        """The worker's record with other holdings; nothing for a worker nobody knows, whose report is not current."""
         with _translated():
             content: Any = self._redis.hget(keys.worker(worker), "record")
         if content is None:
-            raise errors.NotFoundError(f"no worker {worker!r} in the store")
+            return {}
         record = WorkerRecord.model_validate_json(content)
-        return record.model_copy(update={"holdings": holdings}).model_dump_json()
+        return {"record": record.model_copy(update={"holdings": holdings}).model_dump_json()}
 
     def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
         """Inbox entries as JSON objects; none for an incarnation that was replaced."""

@@ -20,6 +20,8 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._buffer = b""
+        self.is_closed = False
+        """Whether the other end was found to be gone."""
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -55,8 +57,9 @@ class Channel:
         try:
             data = self._socket.recv(_READ_BYTES)
         except OSError:
-            return False
+            data = b""
         self._buffer += data
+        self.is_closed = not data
         return bool(data)
 
     def _pop(self) -> dict[str, Any]:

@@ -167,12 +167,15 @@ class Agent:
         with selectors.DefaultSelector() as selector:
             selector.register(child.channel, selectors.EVENT_READ)
             selector.register(self._mailbox, selectors.EVENT_READ)
+            selector.register(child.end, selectors.EVENT_READ)
             while True:
                 message = child.channel.pending()
                 if message is None:
                     # Importing torch is not the user's code and may take long on a busy machine.
                     patience_s = limit_s if child.is_ready else max(limit_s, _START_S)
-                    ready = {key.fileobj for key, _ in selector.select(advanced + patience_s - time.monotonic())}
+                    ready = {
+                        key.fileobj for key, _ in selector.select(advanced + patience_s - time.monotonic())
+                    }
                     if self._stopping.is_set() or self._lease.is_lost:
                         self._end_child()
                         return Failure(kind=FailureKind.PREEMPTED, message="the attempt was taken back")
@@ -187,10 +190,10 @@ class Agent:
                     if self._mailbox in ready:
                         self._mailbox.drain()
                         self._hint(child)
-                    if child.channel in ready and (message := child.channel.pending()) is None:
-                        if not child.is_alive() or _is_closed(child):
-                            return self._bury(child)
-                        continue
+                    # What it said before it ended counts.
+                    message = child.channel.pending()
+                    if message is None and (child.end in ready or child.channel.is_closed):
+                        return self._bury(child)
                 if message is None:
                     continue
                 if message["is"] == "ready":
@@ -324,11 +327,6 @@ class Agent:
                 elif not self._mailbox.remove(item):
                     self._lease.lose(item)
                     self._mailbox.wake()
-
-
-def _is_closed(child: ChildProcess) -> bool:
-    """Whether the child closed its end: the channel is readable, yet nothing is pending."""
-    return child.channel.receive() is None
 
 
 def _point(item: InboxItem | None, worker: str, message: dict[str, Any]) -> LivePoint | None:

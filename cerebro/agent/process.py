@@ -18,6 +18,7 @@ from cerebro.agent.settings import SECRETS, Settings
 from cerebro.tether import tethered
 
 _TAIL = 2000
+_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,9 @@ class ChildProcess:
         theirs.close()
         self.channel = Channel(ours)
         self.pid = self._process.pid
+        self.end = os.pidfd_open(self.pid)
+        """A descriptor that is readable once the process has ended, also while what it forked lives on and keeps the
+        channel open."""
 
     def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path) -> None:
         """Ask for a task; the answer comes over the channel."""
@@ -76,8 +80,11 @@ class ChildProcess:
         return self._process.poll() is None
 
     def obituary(self) -> str:
-        """How it ended; waits for it."""
-        code = self._process.wait()
+        """How it ended."""
+        try:
+            code = self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return "the process closed its connection to the worker: user code closed a file it did not open"
         if code < 0:
             name = signal.Signals(-code).name
             hint = ": killed, perhaps for lack of memory" if name == "SIGKILL" else ""
@@ -97,3 +104,6 @@ class ChildProcess:
             pass
         self._process.wait()
         self.channel.close()
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1

@@ -58,8 +58,11 @@ class DurableFile:
 
     def write(self, data: bytes | memoryview) -> int:
         """Append ``data``; StorageFullError when the volume has no room."""
-        with storage_full_named(self._path.parent):
+        try:
             self._file.write(data)
+        except OSError:
+            with storage_full_named(self._path.parent):
+                raise
         self._hash.update(data)
         size = memoryview(data).nbytes
         self._num_bytes += size

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,8 @@ DTYPES = (
     *("float16", "float32", "float64"),
 )
 """Names of the dtypes that can be stored."""
+# Looked up for every row: a dtype works its name out anew each time it is asked, in microseconds.
+_NAMES: Mapping[np.dtype[Any], str] = {np.dtype(name): name for name in DTYPES}
 _DEEPEST = 32  # nesting; deeper is a tree that contains itself
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -97,9 +100,14 @@ class Layout:
     def of(cls, row: FlatRow) -> Layout:
         """The layout that ``row`` sets."""
         fields = tuple(
-            Field(name=name, dtype=value.dtype.name, shape=value.shape) for name, value in row.values.items()
+            Field(name=name, dtype=_NAMES[value.dtype], shape=value.shape)
+            for name, value in row.values.items()
         )
         return cls(fields=fields, structure=row.structure, first_id=row.id)
+
+    @cached_property
+    def _expected(self) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+        return [(item.name, item.shape, np.dtype(item.dtype)) for item in self.fields]
 
     @property
     def row_bytes(self) -> int:
@@ -108,10 +116,10 @@ class Layout:
 
     def check(self, row: FlatRow) -> None:
         """Raise RowError unless ``row`` has this layout."""
-        if len(row.values) == len(self.fields) and row.structure == self.structure:
-            for item in self.fields:
-                value = row.values[item.name]
-                if value.shape != item.shape or value.dtype.name != item.dtype:
+        if row.structure == self.structure:
+            for name, shape, dtype in self._expected:
+                value = row.values[name]
+                if value.shape != shape or value.dtype != dtype:
                     break
             else:
                 return
@@ -229,12 +237,14 @@ def _leaf(row_id: RowId, name: str, value: object) -> Array:
             "row_preprocessor must return tensors, arrays, numbers, bools, or dicts or tuples of them"
             + _HINTS.get(type(value), "")
         )
-    if array.dtype.name not in DTYPES:
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype not in _NAMES:
         raise RowError(
             f"row {row_id!r}: field {name!r} is an array of dtype {array.dtype}; "
             f"stored can be {', '.join(DTYPES)}"
         )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array
 
 
 _HINTS: Mapping[type, str] = {

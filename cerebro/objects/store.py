@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 
 from cerebro.errors import LocatorError
@@ -60,8 +60,8 @@ class ObjectInfo:
 
 def object_name(name: str) -> str:
     """``name`` if it stays under a root, LocatorError otherwise."""
-    parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+    parts = name.split("/")
+    if not any(parts) or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
         raise LocatorError(f"object name {name!r} leaves its root: expected a relative path without '..'")
     return name
 

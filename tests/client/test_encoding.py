@@ -43,7 +43,9 @@ print(json.dumps(answers(globals(), *json.load(sys.stdin))))
 """
 
 
-def kernel(sources: list[str], *, cells: str = "/tmp/ipykernel_1/1.py", padding: int = 0) -> list[dict[str, str]]:
+def kernel(
+    sources: list[str], *, cells: str = "/tmp/ipykernel_1/1.py", padding: int = 0
+) -> list[dict[str, str]]:
     """Encode the `spec` that each source defines in the ``__main__`` of a fresh interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", KERNEL],
@@ -226,7 +228,11 @@ def test_what_the_code_does_not_use_does_not_count() -> None:
     """Other variables of the notebook, comments, a variable named like an attribute that is used."""
     unused = "\nimport threading\nother = threading.Lock()\nflip = threading.Lock()\n# a comment\n"
     first, second, third = kernel(
-        [NOTEBOOK, NOTEBOOK.replace("SCALE = 3", "SCALE = 3" + unused), NOTEBOOK.replace("        return", "\n        return")]
+        [
+            NOTEBOOK,
+            NOTEBOOK.replace("SCALE = 3", "SCALE = 3" + unused),
+            NOTEBOOK.replace("        return", "\n        return"),
+        ]
     )
     assert first["fingerprint"] == second["fingerprint"] == third["fingerprint"]
 

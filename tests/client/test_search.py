@@ -52,7 +52,7 @@ def test_tuples_and_ranges_are_lists_of_values() -> None:
 
 def test_configurations_may_be_listed() -> None:
     """They are taken as they are."""
-    given = [{"batch_size": 1, "lr": 0.1}, {"batch_size": 2}]
+    given: list[dict[str, Any]] = [{"batch_size": 1, "lr": 0.1}, {"batch_size": 2}]
     assert configurations(given) == given
 
 

@@ -68,7 +68,7 @@ def test_a_sample_is_a_fraction_without_doubles(rows: int, fraction: float, seed
 
 
 def test_the_seed_decides_the_sample() -> None:
-    """The same seed draws the same rows in the same order, another seed others; a smaller fraction is a part of a larger."""
+    """The same seed draws the same rows, another seed others; a smaller fraction is a part of a larger."""
     first = sample(1000, fraction=0.5, seed=1, split="train")
     assert first == sample(1000, fraction=0.5, seed=1, split="train")
     assert first != sample(1000, fraction=0.5, seed=2, split="train")

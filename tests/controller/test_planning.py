@@ -1,4 +1,4 @@
-"""What a requested run will do, and the errors of those that cannot be done: each names what is wrong and what to do."""
+"""What a requested run will do, and the errors of those that cannot be done: each names what is wrong."""
 
 from __future__ import annotations
 

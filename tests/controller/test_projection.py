@@ -63,8 +63,8 @@ class Once(Projection):
     """A projection that writes what the log holds and returns, instead of waiting in a thread."""
 
     def __init__(self, store: LogStore, root: Path) -> None:
-        self.store: Any = store
-        super().__init__(self.store, volumes(root))
+        client: Any = store
+        super().__init__(client, volumes(root))
 
     def write(self) -> None:
         """Read the logs, write every commit."""
@@ -100,7 +100,13 @@ def story() -> Story:
 
 def points() -> list[LivePoint]:
     """Of a superseded attempt, of the one that was committed, of the redone unit, and of one without values."""
-    given = [(unit(1, 0), 1, 5), (unit(1, 0), 2, 5), (unit(1, 0), 2, 8), (unit(1, 1), 1, 20), (unit(2, 0), 1, 5)]
+    given = [
+        (unit(1, 0), 1, 5),
+        (unit(1, 0), 2, 5),
+        (unit(1, 0), 2, 8),
+        (unit(1, 1), 1, 20),
+        (unit(2, 0), 1, 5),
+    ]
     given.append((unit(2, 0), 2, 5))
     made = [
         LivePoint(
@@ -153,7 +159,9 @@ def test_units_epochs_and_live_values_are_drawn(written: Path) -> None:
 
 def test_each_model_has_a_file_of_its_own(written: Path) -> None:
     """Of its own values only."""
-    assert [(tag, value) for tag, _, _, value in records(file_of(written, "m01"))] == [("unit/train/loss", 9.0)]
+    assert [(tag, value) for tag, _, _, value in records(file_of(written, "m01"))] == [
+        ("unit/train/loss", 9.0)
+    ]
 
 
 def test_a_retried_attempt_and_a_redone_unit_leave_no_duplicates(written: Path) -> None:
@@ -190,7 +198,9 @@ def test_blocks_that_were_never_written_are_no_records(written: Path, zeros: int
     assert path.read_bytes() == whole
 
 
-def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(written: Path, tmp_path: Path) -> None:
+def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
+    written: Path, tmp_path: Path
+) -> None:
     """For every length of the log seen before the stop, the file ends up the same."""
     log, whole = story().log, file_of(written).read_bytes()
     for length in range(len(log) + 1):
@@ -201,7 +211,7 @@ def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(writt
 
 
 def test_two_readers_of_the_log_write_each_event_once(written: Path, tmp_path: Path) -> None:
-    """The controller's loop shows events that the projection has read by itself, and shows them again after a restart."""
+    """The controller's loop shows events that the projection has read by itself, perhaps more than once."""
     log = story().log
     observed = Once(LogStore(log, points()), tmp_path / "again")
     for _ in range(2):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.simulation.store import VirtualStore
-from tests.kvs_api.contract import SHORT_S, Bench, StoreContract
+from tests.kvs_api.bench import SHORT_S, Bench
+from tests.kvs_api.contract import StoreContract
 
 
 class TestVirtualStore(StoreContract):

@@ -1,35 +1,27 @@
-"""A real local cluster under test: experiments on it, its processes, its event logs, and a replay to compare with."""
+"""A real local cluster under test: experiments on it, its processes and its event logs."""
 
 from __future__ import annotations
 
 import csv
-import itertools
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cerebro import Experiment
-from cerebro.contract.events import Event, FitPlan, FitRequest, RunStopRequested, TaskCommitted
-from cerebro.data.loader import PartitionLoader
-from cerebro.encoding import decode
+from cerebro.contract.events import Event, RunStopRequested
 from cerebro.kvs import KvsClient
 from cerebro.local import cluster, processes
-from cerebro.local.home import ClusterHome, ClusterInfo
+from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.results import FitResult
-from cerebro.state import ExperimentState, Model, Run
+from cerebro.state import ExperimentState, Run
 from cerebro.state.experiment import fold
-from cerebro.training import checkpoint as checkpoints
-from cerebro.training.feed import Feed
-from cerebro.training.seeds import unit_seed
-from cerebro.training.unit import create, train_unit
 from cerebro.volumes import Volumes
+from tests.e2e import replay
 from tests.e2e.gate import Gate
 from tests.e2e.specs import TinyETL, TinyTraining
 
@@ -45,7 +37,9 @@ def write_table(path: Path, rows: int, *, start: int = 0) -> str:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["id", "x", "label"])
-        writer.writerows([number, f"{0.1 + number * 0.37:.3f}", number % 3] for number in range(start, start + rows))
+        writer.writerows(
+            [number, f"{0.1 + number * 0.37:.3f}", number % 3] for number in range(start, start + rows)
+        )
     return str(path)
 
 
@@ -161,10 +155,18 @@ class Lab:
         """Its event log, from the start."""
         return Log(self.kvs, experiment.name)
 
-    def fit(self, experiment: Experiment, spec: TinyTraining, tags: str = "abc", **arguments: Any) -> Future[FitResult]:
+    def fit(
+        self, experiment: Experiment, spec: TinyTraining, tags: str = "abc", **arguments: Any
+    ) -> Future[FitResult]:
         """`run_fit` in a thread of its own, one model per letter of `tags`."""
         space = [{"tag": tag, "lr": 0.01 * (1 + i), "batch_size": 5} for i, tag in enumerate(tags)]
-        given = {"epochs": 2, "metric": "loss", "mode": "min", "seed": 3, "progress": False} | arguments
+        given: dict[str, Any] = {
+            "epochs": 2,
+            "metric": "loss",
+            "mode": "min",
+            "seed": 3,
+            "progress": False,
+        } | arguments
         mine = Experiment.attach(experiment.name)
         return self._pool.submit(lambda: mine.run_fit(spec, space, **given))
 
@@ -173,7 +175,9 @@ class Lab:
         try:
             return running.result(deadline_s)
         except TimeoutError:
-            pytest.fail(f"no result within {deadline_s:g} s:\n{self.timeline(experiment)}\n{experiment.status()}")
+            pytest.fail(
+                f"no result within {deadline_s:g} s:\n{self.timeline(experiment)}\n{experiment.status()}"
+            )
 
     def spawn(self, call: Callable[[], Any]) -> Future[Any]:
         """Run something that blocks in a thread of its own."""
@@ -218,61 +222,20 @@ class Lab:
     # --- what must hold ---------------------------------------------------------------------------
 
     def check(self, experiment: Experiment, run: str | None = None, redone: int = 0) -> Run:
-        """Each unit was committed exactly once (`redone` more in all) and the final states are those of a replay."""
-        state = self.log(experiment).state()
-        chosen = state.runs[run] if run else [r for r in state.runs.values() if r.kind == "fit"][-1]
-        assert isinstance(chosen.plan, FitPlan)
-        assert isinstance(chosen.request, FitRequest)
+        """See `replay.check`; of the newest fit run if none is named."""
         events = self.log(experiment).read()
-        commits = Counter(e.task for e in events if isinstance(e, TaskCommitted))
-        units = {
-            f"{chosen.id}/train/{model}/e{epoch}/p{partition}"
-            for model, epoch, partition in itertools.product(
-                (m.id for m in chosen.models.values() if m.failure is None),
-                range(1, chosen.request.epochs + 1),
-                chosen.plan.partitions,
-            )
-        }
-        assert units <= set(commits)
-        assert sum(commits[unit] for unit in units) == len(units) + redone
-        for model in chosen.models.values():
-            if model.failure is None:
-                final = model.visits[-1].checkpoint
-                saved = checkpoints.load(self.volumes.checkpoints, final, torch.device("cpu"))
-                assert_same(saved, self.replay(chosen, model), f"{model.id}")
+        state = fold(experiment.name, events)
+        chosen = state.runs[run] if run else [r for r in state.runs.values() if r.kind == "fit"][-1]
+        replay.check(chosen, events, self.kvs, self.volumes, redone)
         return chosen
-
-    def replay(self, run: Run, model: Model) -> dict[str, Any]:
-        """Plain training in this process, visiting the partitions in the logged order."""
-        assert isinstance(run.request, FitRequest)
-        assert isinstance(run.plan, FitPlan)
-        spec = decode(self.kvs.code(run.request.code).encoded)
-        spec.gate = 0
-        spec.initialize_worker()
-        seed, threads = run.request.seed, torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=torch.device("cpu"))
-            for visit in model.visits:
-                folder = next(
-                    self.home.path.glob(f"volumes/shards/*/datasets/{run.plan.dataset}/train/partition-{visit.partition:04d}")
-                )
-                order = unit_seed(seed, model.id, visit.epoch, visit.partition)
-                size = model.hyperparams["batch_size"]
-                assert isinstance(size, int)
-                loader = PartitionLoader([folder], batch_size=size, seed=order)
-                unit = {"seed": seed, "model": model.id, "epoch": visit.epoch, "partition": visit.partition}
-                train_unit(spec, trainee, Feed(loader), model.hyperparams, **unit)  # type: ignore[arg-type]
-        finally:
-            torch.set_num_threads(threads)
-        return trainee.state()
 
     def timeline(self, experiment: Experiment) -> str:
         """For people who debug a test: its events, one per line, with seconds since the first."""
         events = self.log(experiment).read()
         skipped = {"seq", "time", "type", "request", "plan", "result"}
         return "\n".join(
-            f"{event.time - events[0].time:8.3f} {event.type} {event.model_dump(exclude=skipped)}" for event in events
+            f"{event.time - events[0].time:8.3f} {event.type} {event.model_dump(exclude=skipped)}"
+            for event in events
         )
 
     def end(self) -> None:
@@ -280,7 +243,7 @@ class Lab:
         for process in self._stopped:
             processes.send(process, signal.SIGCONT)
         self.gate.open()
-        if cluster.find_running(self.home) is not None:
+        if find_running(self.home) is not None:
             for name in self._opened:
                 log = Log(self.kvs, name)
                 active = log.state().active_run()
@@ -289,20 +252,3 @@ class Lab:
                     log.until_type("RunFinished", run=active.id)
         self.gate.end()
         self._pool.shutdown()
-
-
-def assert_same(one: Any, other: Any, where: str) -> None:
-    """Two states are equal to the bit."""
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype, where
-        assert torch.equal(one, other), f"{where} differs by {(one - other).abs().max()}"
-    elif isinstance(one, Mapping):
-        assert list(one) == list(other), where
-        for key in one:
-            assert_same(one[key], other[key], f"{where}[{key!r}]")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), where
-        for position, (left, right) in enumerate(zip(one, other, strict=True)):
-            assert_same(left, right, f"{where}[{position}]")
-    else:
-        assert one == other, where

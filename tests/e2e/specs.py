@@ -6,6 +6,7 @@ Sent to the workers by value. A class here uses nothing of this module but other
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from typing import Any
 
@@ -56,9 +57,7 @@ class TinyTraining(SubEpochSpec):
         trouble: tag -> what that model does instead of training.
     """
 
-    def __init__(
-        self, *, gate: int = 0, holds: Any = (), trouble: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, *, gate: int = 0, holds: Any = (), trouble: dict[str, str] | None = None) -> None:
         self.gate, self.holds = gate, tuple(holds)
         self.trouble = trouble or {}
 
@@ -81,7 +80,9 @@ class TinyTraining(SubEpochSpec):
         total = 0.0
         for inputs, labels in dataloader:
             loss = nn.functional.cross_entropy(network(inputs), labels)
-            for weight, momentum, slope in zip(weights, momenta, torch.autograd.grad(loss, weights), strict=True):
+            for weight, momentum, slope in zip(
+                weights, momenta, torch.autograd.grad(loss, weights), strict=True
+            ):
                 momentum.mul_(0.9).add_(slope)
                 weight.data.sub_(momentum, alpha=hyperparams["lr"])
             total += loss.item() * len(labels)
@@ -94,6 +95,8 @@ class TinyTraining(SubEpochSpec):
         if how == "raise":
             raise ZeroDivisionError("a mistake in user code")
         if how == "exit":
+            if os.fork() == 0:  # what it leaves behind holds on to everything that was open
+                signal.pause()
             os._exit(7)
         if how == "hang":
             next(iter(dataloader))

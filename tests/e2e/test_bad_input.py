@@ -53,7 +53,9 @@ def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
 def test_rows_that_cannot_be_used(lab: Lab) -> None:
     """A row of another shape is named with its field and a way out; a row that raises with its traceback."""
     experiment = lab.experiment(lab.tables(train=8))
-    with pytest.raises(RunFailedError, match=r"(?s)field 'input' of row 6 has .*\(7,\).*\(6,\).*Pad \(np\.pad\)"):
+    with pytest.raises(
+        RunFailedError, match=r"(?s)field 'input' of row 6 has .*\(7,\).*\(6,\).*Pad \(np\.pad\)"
+    ):
         experiment.run_etl(TinyETL(ragged=6), progress=False)
     with pytest.raises(RunFailedError, match=r"(?s)ValueError: cannot read row 5"):
         experiment.run_etl(TinyETL(broken=5), progress=False)
@@ -72,7 +74,9 @@ def test_locators_that_are_malformed(lab: Lab) -> None:
 def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
     """The same name with other locators is refused; with the same ones it is the same experiment."""
     locators = lab.attach(prepared).locators
-    with pytest.raises(ConflictError, match=rf"experiment '{prepared}' exists already with another dataset locators"):
+    with pytest.raises(
+        ConflictError, match=rf"experiment '{prepared}' exists already with another dataset locators"
+    ):
         Experiment(prepared, locators=lab.tables(train=3))
     assert Experiment(prepared, locators=locators).locators == locators
 
@@ -95,10 +99,18 @@ GOOD: dict[str, Any] = {"lr": [0.01], "batch_size": [5]}
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an empty space": ({"space": {}}, SearchSpaceError, "the search space is empty"),
     "an empty axis": ({"space": {"lr": [], "batch_size": 5}}, SearchSpaceError, "'lr' has an empty list"),
-    "a bad type": ({"space": {"lr": [{1, 2}], "batch_size": 5}}, SearchSpaceError, r"'lr' has the value .*set"),
+    "a bad type": (
+        {"space": {"lr": [{1, 2}], "batch_size": 5}},
+        SearchSpaceError,
+        r"'lr' has the value .*set",
+    ),
     "no batch_size": ({"space": {"lr": [0.1]}}, SearchSpaceError, "lacks 'batch_size'"),
     "batch_size as text": ({"space": {"batch_size": ["5"]}}, SearchSpaceError, "batch_size is '5'"),
-    "batch_size too large": ({"space": {"batch_size": [21]}}, RunFailedError, "21 of model m00 .* has 20 rows"),
+    "batch_size too large": (
+        {"space": {"batch_size": [21]}},
+        RunFailedError,
+        "21 of model m00 .* has 20 rows",
+    ),
     "no direction": ({"mode": None}, MetricError, "mode='max' if more .* is better"),
     "no metric": ({"metric": None}, MetricError, "no metric"),
     "an unknown metric": (
@@ -118,7 +130,12 @@ def test_arguments_of_run_fit(lab: Lab, prepared: str, case: str) -> None:
     """The error names the argument, what was expected and what there is; a right call works next."""
     changes, error, message = ARGUMENTS[case]
     experiment = lab.attach(prepared)
-    given: dict[str, Any] = {"spec": TinyTraining(), "space": GOOD, "metric": "accuracy", "mode": "max"} | changes
+    given: dict[str, Any] = {
+        "spec": TinyTraining(),
+        "space": GOOD,
+        "metric": "accuracy",
+        "mode": "max",
+    } | changes
     spec, space = given.pop("spec"), given.pop("space")
     with pytest.raises(error, match=message):
         experiment.run_fit(spec, space, **given, progress=False)
@@ -132,7 +149,9 @@ def test_a_second_run_while_one_is_open(lab: Lab, prepared: str) -> None:
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="a")
     lab.gate.knock()
-    with pytest.raises(ConflictError, match=r"run fit-\d+ of experiment .* is running: wait for it with watch\(\)"):
+    with pytest.raises(
+        ConflictError, match=r"run fit-\d+ of experiment .* is running: wait for it with watch\(\)"
+    ):
         experiment.run_fit(TinyTraining(), GOOD, metric="accuracy", mode="max", progress=False)
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}

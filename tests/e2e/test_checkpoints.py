@@ -46,7 +46,9 @@ def corrupt_after(lab: Lab, experiment: Experiment, log: Log, unit: int) -> None
     lab.send("controller", signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("epochs", "unit"), [(2, 0), (2, 1), (1, 1)], ids=["within an epoch", "between epochs", "last"])
+@pytest.mark.parametrize(
+    ("epochs", "unit"), [(2, 0), (2, 1), (1, 1)], ids=["within an epoch", "between epochs", "last"]
+)
 def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, unit: int) -> None:
     """The unit that wrote it is done again, whoever notices, and nothing shows in the weights or the validations."""
     experiment = lab.attach(prepared)
@@ -80,7 +82,10 @@ def small_volume(lab: Lab) -> Iterator[Path]:
     """The checkpoint volume as one of 4 MiB; needs the right to mount."""
     folder = lab.volumes.checkpoints
     command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(command, capture_output=True, check=False).returncode != 0
+    ):
         pytest.skip("mounting a small volume takes rights that this user has not")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)

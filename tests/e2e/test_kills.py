@@ -17,14 +17,14 @@ def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
     knock = lab.gate.knock()
-    target = {"worker": knock.worker, "child": knock.pid}.get(victim, victim)
+    target = knock.pid if victim == "child" else knock.worker if victim == "worker" else victim
     before = lab.kill(target)
     lab.gate.open()
     result = lab.result(fit, experiment)
     assert result.failures() == {}
     assert lab.recovered().state == "ready"
-    if victim != "child":
-        assert lab.process(str(target)) != before
+    if isinstance(target, str):
+        assert lab.process(target) != before
     run = lab.check(experiment)
     assert run.state == "finished"
 
@@ -48,7 +48,7 @@ def test_a_killed_process_leaves_no_trace_in_the_data(lab: Lab, victim: str) -> 
     experiment = lab.experiment()
     etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
     knock = lab.gate.knock()
-    lab.kill({"worker": knock.worker, "child": knock.pid}.get(victim, victim))
+    lab.kill(knock.pid if victim == "child" else knock.worker if victim == "worker" else victim)
     lab.gate.open()
     result = lab.result(etl, experiment)
     assert result.kept == result.rows == ROWS

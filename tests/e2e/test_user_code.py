@@ -37,7 +37,9 @@ def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
     """The error carries each model's message; the experiment is usable afterwards."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(trouble={"a": "raise", "b": "raise"}), tags="ab")
-    with pytest.raises(RunFailedError, match=r"all 2 models failed:\nm00: ZeroDivisionError: a mistake in user code"):
+    with pytest.raises(
+        RunFailedError, match=r"all 2 models failed:\nm00: ZeroDivisionError: a mistake in user code"
+    ):
         lab.result(fit, experiment)
     assert lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment).failures() == {}
 

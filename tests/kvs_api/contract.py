@@ -5,18 +5,12 @@ A subclass gives the fixture `bench`. Nothing here knows which store it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
 
 import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import (
-    ClientEvent,
-    EtlRequest,
-    Event,
-    LivePoint,
     RunFinished,
     RunRequested,
     RunStopRequested,
@@ -25,168 +19,27 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
     TaskStarted,
-    WorkerJoined,
     WorkerLost,
 )
-from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
-from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, TaskResult
+from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locators
 from cerebro.errors import ConflictError, NotFoundError
-
-LOCATORS = Locators(train=Locator(metadata="train.csv"))
-TASK = "etl-1/etl/train/p0"
-OTHER = "etl-1/etl/train/p1"
-LONG_S = 3600.0
-"""A lease that does not run out."""
-SHORT_S = 0.0004
-"""A lease that has run out by the next call: the store counts milliseconds."""
-RESULT = TaskResult(rows=7, metrics={"loss": 0.5})
-FAILURE = Failure(kind=FailureKind.CRASH, message="killed")
-
-
-class AnyStore(Protocol):
-    """The methods of `KvsClient` that a simulation offers, too."""
-
-    def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord: ...
-    def experiment(self, name: str) -> ExperimentRecord: ...
-    def append(self, experiment: str, event: ClientEvent) -> int: ...
-    def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]: ...
-    def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]: ...
-    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer: ...
-    def queue(self) -> tuple[api.QueueEntry, ...]: ...
-    def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer: ...
-    def register(self, record: WorkerRecord) -> WorkerRecord: ...
-    def workers(self) -> tuple[WorkerStatus, ...]: ...
-    def inbox(
-        self, worker: str, incarnation: str, after: int, *, wait_s: float
-    ) -> tuple[InboxItem, ...]: ...
-    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer: ...
-
-
-def requested(run: str, *, seed: int = 0) -> RunRequested:
-    """A client's request of an ETL run."""
-    return RunRequested(run=run, request=EtlRequest(code="0" * 64, code_fingerprint="1" * 64, seed=seed))
-
-
-def worker(incarnation: str, name: str = "worker-0") -> WorkerRecord:
-    """A registration."""
-    return WorkerRecord(worker=name, incarnation=incarnation, weight=1.0, cores=1, kinds=("etl",))
-
-
-def body(task: str = TASK) -> EtlTask:
-    """What an assignment carries."""
-    return EtlTask(
-        key=task,
-        experiment="one",
-        dataset="d",
-        split="train",
-        partition=0,
-        code="0" * 64,
-        locators=LOCATORS,
-        max_failed=0.0,
-    )
-
-
-def live_point(attempt: int = 1, *, rows: int = 1, task: str = TASK) -> LivePoint:
-    """A point as a worker sends it."""
-    return LivePoint(task=task, attempt=attempt, rows=rows, values={"loss": 0.25})
-
-
-@dataclass(kw_only=True)
-class Bench:
-    """A store with an experiment and a leader, and the calls that tests make all the time."""
-
-    store: AnyStore
-    pass_a_moment: Callable[[], None]
-    """Lets more than `SHORT_S` pass."""
-    experiment: str = "one"
-    term: int = 0
-
-    def __post_init__(self) -> None:
-        self.store.create_experiment(ExperimentRecord(name=self.experiment, locators=LOCATORS))
-        self.term = self.store.lead("controller-0", LONG_S).term
-
-    def decide(self, *steps: api.Decision, after: int | None = None, term: int | None = None) -> list[str]:
-        """The controller's steps; their outcomes."""
-        seen = len(self.store.events(self.experiment)) if after is None else after
-        request = api.DecideRequest(term=self.term if term is None else term, after=seen, steps=steps)
-        return [outcome.outcome for outcome in self.store.decide(self.experiment, request).outcomes]
-
-    def assign(
-        self, attempt: int = 1, *, task: str = TASK, incarnation: str = "a", name: str = "worker-0"
-    ) -> str:
-        """One assignment; its outcome."""
-        step = api.Assign(
-            task=task, attempt=attempt, worker=name, incarnation=incarnation, body=body(task)
-        )
-        return self.decide(step)[0]
-
-    def revoke(self, attempt: int = 1, *, force: bool = False) -> str:
-        """One revocation; its outcome."""
-        return self.decide(
-            api.Revoke(task=TASK, attempt=attempt, worker="worker-0", reason="idle", force=force)
-        )[0]
-
-    def report(
-        self,
-        *steps: api.Report,
-        incarnation: str = "a",
-        name: str = "worker-0",
-        lease_s: float = LONG_S,
-        live: Sequence[LivePoint] = (),
-    ) -> api.ReportAnswer:
-        """A worker's report."""
-        points = {self.experiment: tuple(live)} if live else {}
-        request = api.ReportRequest(incarnation=incarnation, lease_s=lease_s, steps=steps, live=points)
-        return self.store.report(name, request)
-
-    def step(
-        self, op: str, attempt: int = 1, *, task: str = TASK, incarnation: str = "a", lease_s: float = LONG_S
-    ) -> str:
-        """One step of a worker; its outcome."""
-        step = worker_step(op, attempt, task=task, experiment=self.experiment)
-        return self.report(step, incarnation=incarnation, lease_s=lease_s).outcomes[0].outcome
-
-    def run_until(self, state: str) -> None:
-        """Take attempt 1 of `TASK` at worker-0 to a state."""
-        self.store.register(worker("a"))
-        assert self.assign() == "done"
-        if state != "assigned":
-            assert self.step("start") == "done"
-        if state in ("commit", "fail"):
-            assert self.step(state) == "done"
-        if state == "revoke":
-            assert self.revoke(force=True) == "done"
-
-    def log(self) -> tuple[Event, ...]:
-        """Events of the experiment."""
-        return self.store.events(self.experiment)
-
-    def types(self) -> list[str]:
-        """Kinds of the events of the experiment."""
-        return [event.type for event in self.log()]
-
-    def inbox(self, incarnation: str = "a", name: str = "worker-0") -> list[tuple[str, int, bool]]:
-        """(task, attempt, cancel) of a worker's inbox."""
-        items = self.store.inbox(name, incarnation, 0, wait_s=0)
-        return [(item.task, item.attempt, item.cancel) for item in items]
-
-
-def worker_step(op: str, attempt: int, *, task: str = TASK, experiment: str = "one") -> api.Report:
-    """A worker's step by name."""
-    named: Any = {"experiment": experiment, "task": task, "attempt": attempt}
-    if op == "commit":
-        return api.Commit(**named, result=RESULT)
-    if op == "fail":
-        return api.Fail(**named, failure=FAILURE)
-    return api.Start(**named) if op == "start" else api.Renew(**named)
-
-
-def note(event: WorkerJoined | WorkerLost | RunFinished) -> api.Note:
-    """An event of the controller's as a step."""
-    return api.Note(event=event)
-
-
-JOINED = WorkerJoined(worker="worker-0", incarnation="a", weight=1.0, kinds=("etl",))
+from tests.kvs_api.bench import (
+    FAILURE,
+    JOINED,
+    LOCATORS,
+    LONG_S,
+    OTHER,
+    RESULT,
+    SHORT_S,
+    TASK,
+    Bench,
+    body,
+    live_point,
+    note,
+    requested,
+    worker,
+    worker_step,
+)
 
 
 class StoreContract:
@@ -211,9 +64,7 @@ class StoreContract:
         with pytest.raises(ConflictError, match="'one'"):
             bench.store.create_experiment(moved)
         with pytest.raises(ConflictError, match="'one'"):
-            bench.store.create_experiment(
-                ExperimentRecord(name="one", locators=LOCATORS, archive="2" * 64)
-            )
+            bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS, archive="2" * 64))
         assert bench.store.experiment("one") == before
 
     def test_an_unknown_experiment_is_not_found(self, bench: Bench) -> None:
@@ -443,9 +294,7 @@ class StoreContract:
         assert isinstance(event, TaskFailed)
         assert event.failure == FAILURE
 
-    @pytest.mark.parametrize(
-        ("state", "op"), [("running", "start"), ("commit", "commit"), ("fail", "fail")]
-    )
+    @pytest.mark.parametrize(("state", "op"), [("running", "start"), ("commit", "commit"), ("fail", "fail")])
     def test_a_report_that_is_sent_twice_counts_once(self, bench: Bench, state: str, op: str) -> None:
         """The second is told that it was done; the log does not grow."""
         bench.run_until(state)
@@ -531,6 +380,18 @@ class StoreContract:
         assert (first.checkpoint_free_bytes, first.running) == (None, None)
         assert (second.checkpoint_free_bytes, second.running) == (1 << 50, "one/etl-1/etl/train/p0")
         assert 0 <= first.silent_s < 60
+
+    def test_a_report_may_tell_of_new_holdings(self, bench: Bench) -> None:
+        """They replace what was registered; of a fenced process, or one nobody knows, they do not count."""
+        bench.store.register(worker("a"))
+        made = (Holding(dataset="d", partition=3),)
+        request = api.ReportRequest(incarnation="a", lease_s=1, holdings=made)
+        assert bench.store.report("worker-0", request).current
+        assert bench.store.workers()[0].record == worker("a").model_copy(update={"holdings": made})
+        assert not bench.store.report("worker-9", request).current
+        bench.store.register(worker("b"))
+        assert not bench.store.report("worker-0", request).current
+        assert [status.record for status in bench.store.workers()] == [worker("b")]
 
     # --- live points -----------------------------------------------------------------------------
 

@@ -37,7 +37,9 @@ class Database:
     def start(self) -> None:
         """Start it and wait until it answers."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(server_command(self._store, self._socket), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                server_command(self._store, self._socket), stdout=log, stderr=log
+            )
         with redis.Redis.from_url(self.url) as client:
             while not _answers(client):
                 assert self._process.poll() is None, self._log.read_text()

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from cerebro.kvs import KvsClient
-from tests.kvs_api.contract import SHORT_S, Bench, StoreContract
+from tests.kvs_api.bench import SHORT_S, Bench
+from tests.kvs_api.contract import StoreContract
 
 
 def pass_a_moment() -> None:

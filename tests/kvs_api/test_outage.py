@@ -14,7 +14,7 @@ import urllib3
 from cerebro.contract import api
 from cerebro.errors import BadRequestError, ConflictError, StoreUnavailableError
 from cerebro.kvs import KvsClient
-from tests.kvs_api.contract import JOINED, Bench, note, requested
+from tests.kvs_api.bench import JOINED, Bench, note, requested
 from tests.kvs_api.real import TOKEN, Database, Service
 
 
@@ -174,7 +174,12 @@ def _one_message(source: socket.socket) -> bytes:
         data += source.recv(1 << 16)
     head, _, body = data.partition(b"\r\n\r\n")
     length = next(
-        (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0
+        (
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        ),
+        0,
     )
     while len(body) < length:
         body += source.recv(1 << 16)
@@ -255,7 +260,9 @@ def test_another_schema_is_refused_by_name() -> None:
             client, _ = listener.accept()
             with client:
                 client.recv(1 << 16)
-                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+                client.sendall(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body
+                )
 
         threading.Thread(target=answer, daemon=True).start()
         client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import RunFinished, RunStopRequested, WorkerLost
 from cerebro.errors import CerebroError
 from controller.simulation.store import VirtualStore
-from tests.kvs_api.contract import (
+from tests.kvs_api.bench import (
     JOINED,
     LONG_S,
     OTHER,
@@ -101,9 +101,7 @@ def decide_note(kind: int, after: int) -> Named:
         WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
         RunFinished(run="etl-1", outcome="finished"),
     )[kind]
-    return Named(
-        f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after)
-    )
+    return Named(f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after))
 
 
 stop = Named("stop", lambda bench: bench.store.append("one", RunStopRequested(run="etl-1")))

@@ -173,7 +173,7 @@ class Story:
     def epoch(self, epoch: int, *, model: str = "m00", partitions: int = 2, **metrics: float) -> None:
         """A model's whole epoch, each unit with the same metrics."""
         for partition in range(partitions):
-            self.train(epoch, partition, model=model, **metrics)
+            self.train(epoch, partition, model=model, rows=10, worker=None, **metrics)
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -196,17 +196,15 @@ class Story:
     def do(self, key: TaskKey, worker: int, result: TaskResult) -> None:
         """Assign, start, commit."""
         attempt = self.start(key, worker)
-        self.tell(
-            TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=result)
-        )
+        self.tell(TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=result))
 
-    def fail(self, key: TaskKey, worker: int, kind: FailureKind, message: str = "boom", needs: int = 0) -> None:
+    def fail(
+        self, key: TaskKey, worker: int, kind: FailureKind, message: str = "boom", needs: int = 0
+    ) -> None:
         """Assign, start, fail."""
         attempt = self.start(key, worker)
         failure = Failure(kind=kind, message=message, traceback="Traceback", needs_bytes=needs)
-        self.tell(
-            TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure)
-        )
+        self.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
 
 
 def unit(epoch: int, partition: int, model: str = "m00") -> TaskKey:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -50,8 +51,8 @@ KEYS = [
 
 
 @st.composite
-def events(draw: st.DrawFn, state: ExperimentState) -> Event:
-    """An event that might follow, or might not: task events mostly name the attempt and worker that the state expects."""
+def events(draw: st.DrawFn, state: ExperimentState) -> Any:
+    """An event that might follow, or might not: most name the attempt and worker that the state expects."""
     kind = draw(st.sampled_from([*["task"] * 8, "run", "worker", "worker"]))
     if kind == "run":
         run = draw(st.sampled_from(["fit-1", "fit-1", "fit-2", "fit-9"]))
@@ -254,13 +255,13 @@ def test_tasks_move_by_the_table_and_no_other_way(state: TaskState, kind: str) -
     story, key = task_in(state), unit(1, 0)
     attempt = story.run.task(key).attempt + (kind == "TaskAssigned")
     named = {"task": str(key), "attempt": attempt, "worker": "worker-0"}
-    extra: dict[str, object] = {
+    extras: dict[str, dict[str, Any]] = {
         "TaskCommitted": {"result": TaskResult(checkpoint=CheckpointRef(name="c", checksum="-", size=1))},
         "TaskFailed": {"failure": Failure(kind=FailureKind.CRASH, message="killed")},
         "TaskRevoked": {"reason": "idle"},
-    }.get(kind, {})
+    }
     classes = {c.__name__: c for c in (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevoked)}
-    event = classes[kind].model_validate({**named, **extra})
+    event = classes[kind].model_validate({**named, **extras.get(kind, {})})
     before = copy.deepcopy(story.state)
     targets = TASK_TRANSITIONS.get((state, kind))
     if targets is None:
@@ -440,11 +441,11 @@ def test_the_same_data_set_again_has_nothing_to_do() -> None:
         RunStarted(run="etl-2", plan=again.plan) if again.plan else RunResumed(run="etl-2"),
     )
     assert story.state.runs["etl-2"].is_complete()
-    story.tell(RunFinished(run="etl-2", outcome="finished"), lost(1), joined(1, incarnation="b", partitions=()))
-    assert again.plan is not None
     story.tell(
-        RunRequested(run="etl-3", request=again.request), RunStarted(run="etl-3", plan=again.plan)
+        RunFinished(run="etl-2", outcome="finished"), lost(1), joined(1, incarnation="b", partitions=())
     )
+    assert again.plan is not None
+    story.tell(RunRequested(run="etl-3", request=again.request), RunStarted(run="etl-3", plan=again.plan))
     assert list(story.state.runs["etl-3"].tasks) == ["etl-3/etl/train/p1"]
 
 
@@ -456,7 +457,11 @@ def test_a_test_run_has_a_task_per_model_and_partition() -> None:
         RunStarted(
             run="test-1",
             plan=EvaluatePlan(
-                kind="test", dataset=DATASET, fit="fit-1", models={"m00": 1, "m01": 2}, partitions={0: 5, 1: 6}
+                kind="test",
+                dataset=DATASET,
+                fit="fit-1",
+                models={"m00": 1, "m01": 2},
+                partitions={0: 5, 1: 6},
             ),
         ),
     )

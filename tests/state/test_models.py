@@ -226,7 +226,7 @@ def test_the_units_of_a_failed_model_count_as_done() -> None:
 
 
 def test_a_lost_checkpoint_has_the_unit_before_done_again() -> None:
-    """Its visit is taken back; the task may be assigned under the next number; the unit that found out costs no attempt."""
+    """Its visit is taken back and it gets the next number; the unit that found out is charged no attempt."""
     story = Story()
     story.fit()
     story.train(1, 0)
@@ -285,7 +285,13 @@ def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["etl-1/etl/train/p0", "fit-1/train/m03/e2/p1", "fit-1/valid/m03/e2", "test-1/test/m03/p1", "p-1/predict/m03/p10"],
+    [
+        "etl-1/etl/train/p0",
+        "fit-1/train/m03/e2/p1",
+        "fit-1/valid/m03/e2",
+        "test-1/test/m03/p1",
+        "p-1/predict/m03/p10",
+    ],
 )
 def test_keys_read_back_as_they_are_written(text: str) -> None:
     """`str` and `parse` are each other's inverse."""
@@ -293,7 +299,16 @@ def test_keys_read_back_as_they_are_written(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fit-1", "fit-1/train/m03", "fit-1/train/m03/2/p1", "fit-1/dance/m03", "fit-1/valid/m03/e", "a/etl/x/p0/y"]
+    "text",
+    [
+        "",
+        "fit-1",
+        "fit-1/train/m03",
+        "fit-1/train/m03/2/p1",
+        "fit-1/dance/m03",
+        "fit-1/valid/m03/e",
+        "a/etl/x/p0/y",
+    ],
 )
 def test_what_is_no_key_is_refused(text: str) -> None:
     """Rather than read as something else."""

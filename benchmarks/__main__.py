@@ -1,0 +1,115 @@
+"""Run the benchmarks: ``python -m benchmarks [NAME...] [--write]``.
+
+Prints a table of what was measured against which bar. It measures and does not judge: the exit status is 0 also when a
+bar is missed, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import os
+import platform
+import sys
+import time
+import traceback
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.figure import Figure
+
+NAMES = ("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane")
+"""In the order of the issue's table; each is a module with a function `benchmark`."""
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+_HEADINGS = ("what", "measured", "ratio", "bar", "holds")
+_COMMAND = ".venv/bin/python -m benchmarks --write"
+
+
+def main() -> int:
+    """Measure what was asked for; 1 only if a benchmark could not run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}; all if none is named"
+    )
+    parser.add_argument("--write", action="store_true", help=f"write the table to {RESULTS.name}")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in NAMES]
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(NAMES)}")
+    load = os.getloadavg()[0]
+    figures: dict[str, Figure] = {}
+    broken: list[str] = []
+    for name in arguments.names or NAMES:
+        began = time.monotonic()
+        print(f"{name} ...", end=" ", flush=True)
+        try:
+            figures[name] = importlib.import_module(f"benchmarks.{name}").benchmark()
+        except Exception:  # noqa: BLE001 - whatever one benchmark meets, the others still run
+            broken.append(name)
+            print("could not run")
+            traceback.print_exc()
+            continue
+        print(f"{time.monotonic() - began:.0f} s")
+    _print(figures)
+    if arguments.write:
+        RESULTS.write_text(document(figures, broken, load))
+        print(f"\nwritten to {RESULTS}")
+    return 1 if broken else 0
+
+
+def document(figures: dict[str, Figure], broken: list[str], load: float) -> str:
+    """The text of RESULTS.md."""
+    lines = [
+        "# Benchmark results",
+        "",
+        f"Measured on {datetime.date.today():%Y-%m-%d} with `{_COMMAND}`; each ratio comes from one run, in which both "
+        "sides take turns or share the clock.",
+        "",
+        *(f"- {fact}" for fact in machine()),
+        f"- load average before the first benchmark: {load:.2f}",
+        "",
+        f"| {' | '.join(_HEADINGS)} |",
+        f"|{'---|' * len(_HEADINGS)}",
+        *(f"| {' | '.join(figure.cells())} |" for figure in figures.values()),
+        "",
+    ]
+    missed = [figure.what for figure in figures.values() if not figure.holds]
+    lines += [f"Bars not held: {'; '.join(missed)}." if missed else "All bars above are held.", ""]
+    if broken:
+        lines += [f"Could not run: {', '.join(broken)}.", ""]
+    for name, figure in figures.items():
+        lines += [f"## {name}", "", *(f"- {note}" for note in figure.notes), ""] if figure.notes else []
+    return "\n".join(lines)
+
+
+def machine() -> tuple[str, ...]:
+    """What it was measured on, one fact each."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return (
+        f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB of memory",
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, torch {version('torch')}",
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _print(figures: dict[str, Figure]) -> None:
+    rows = [_HEADINGS, *(figure.cells() for figure in figures.values())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    print()
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for name, figure in figures.items():
+        for note in figure.notes:
+            print(f"  {name}: {note}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""A handler that does what a task's hyper-parameters say: stands for user code of every kind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from cerebro.agent.context import Context
+from cerebro.contract.tasks import TaskBody, TaskResult, TrainTask
+from cerebro.errors import NonFiniteMetricError
+
+KINDS = ("train",)
+HANDLER = "tests.agent.fake_handler"
+
+
+class Handler:
+    """See `cerebro.agent.context.Handler`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def preload(self, body: TaskBody) -> None:
+        """Nothing to load."""
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Do what is said."""
+        assert isinstance(body, TrainTask)
+        do = str(body.hyperparams["do"])
+        print(f"{do} attempt {attempt}")  # noqa: T201 - user code prints
+        if do == "raise":
+            raise ValueError("boom")
+        if do == "nan":
+            raise NonFiniteMetricError("loss became nan")
+        if do == "exit":
+            sys.exit(3)
+        if do == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if do == "hang":
+            signal.pause()
+        if do == "wait":
+            self._wait(Path(str(body.hyperparams["file"])))
+        self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
+        return TaskResult(rows=5, metrics={"loss": 0.5})
+
+    def _wait(self, gate: Path) -> None:
+        """Show signs of life until a file exists."""
+        gate.with_suffix(".begun").write_text(str(os.getpid()))
+        batch = 0
+        while not gate.exists():
+            batch += 1
+            self._context.listen()
+            self._context.progress(rows=0, total_rows=5, batch=batch, final=True)
+            threading.Event().wait(0.01)

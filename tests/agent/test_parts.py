@@ -1,0 +1,198 @@
+"""The agent's small parts: mailbox, lease, channel, settings, and the naming of failures."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+
+import pytest
+
+from cerebro import errors
+from cerebro.agent.channel import Channel
+from cerebro.agent.child import failure_of
+from cerebro.agent.lease import Lease
+from cerebro.agent.mailbox import Mailbox
+from cerebro.agent.settings import Settings
+from cerebro.contract.events import LivePoint
+from cerebro.contract.tasks import FailureKind, InboxItem
+
+
+def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:
+    return InboxItem(seq=1, experiment="one", task=task, attempt=attempt, cancel=cancel)
+
+
+# --- mailbox -----------------------------------------------------------------------------------------
+
+
+def is_ringing(mailbox: Mailbox) -> bool:
+    return bool(select.select([mailbox], [], [], 0)[0])
+
+
+def test_items_are_taken_in_order() -> None:
+    """`peek` leaves the oldest where it is; an empty mailbox has none."""
+    mailbox = Mailbox()
+    assert mailbox.next() is mailbox.peek() is None
+    mailbox.put(item("a"))
+    mailbox.put(item("b"))
+    assert mailbox.peek() == item("a")
+    assert [mailbox.next(), mailbox.next(), mailbox.next()] == [item("a"), item("b"), None]
+
+
+def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
+    """The same task's next attempt stays; what is not there is told."""
+    mailbox = Mailbox()
+    for given in (item("a", 1), item("a", 2), item("b", 1)):
+        mailbox.put(given)
+    assert mailbox.remove(item("a", 1, cancel=True))
+    assert not mailbox.remove(item("a", 1, cancel=True))
+    assert [mailbox.next(), mailbox.next()] == [item("a", 2), item("b", 1)]
+
+
+def test_the_bell_rings_until_it_is_silenced() -> None:
+    """A selector hears both an item and a wake-up, however many there were."""
+    mailbox = Mailbox()
+    assert not is_ringing(mailbox)
+    for _ in range(100_000):
+        mailbox.wake()
+    assert is_ringing(mailbox)
+    mailbox.drain()
+    assert not is_ringing(mailbox)
+    mailbox.put(item())
+    assert is_ringing(mailbox)
+
+
+def test_waiting_ends_with_an_item_or_a_wake_up() -> None:
+    """From another thread; a wake-up that came first is not lost."""
+    mailbox = Mailbox()
+    mailbox.wake()
+    assert mailbox.wait(30) is None
+    for act, expected in ((lambda: mailbox.put(item()), item()), (mailbox.wake, None)):
+        threading.Timer(0.01, act).start()
+        assert mailbox.wait(30) == expected
+    assert mailbox.wait(0) is None
+
+
+# --- lease -------------------------------------------------------------------------------------------
+
+
+def point(rows: int, **values: float) -> LivePoint:
+    return LivePoint(task="t", attempt=1, rows=rows, values=values)
+
+
+def test_only_the_running_attempt_can_be_lost() -> None:
+    """A cancellation of an earlier attempt, or of another task, takes nothing away; a new attempt starts afresh."""
+    lease = Lease()
+    lease.lose(item())
+    assert not lease.is_lost
+    lease.begin(item("t", 2))
+    found = []
+    for cancelled in (item("t", 1), item("u", 2), item("t", 2, cancel=True)):
+        lease.lose(cancelled)
+        found.append(lease.is_lost)
+    assert found == [False, False, True]
+    lease.begin(item("t", 3))
+    assert not lease.is_lost
+
+
+def test_points_without_values_replace_each_other() -> None:
+    """Only how far it is counts; points with values are all kept, and each is sent once."""
+    lease = Lease()
+    lease.begin(item())
+    for given in (point(1), point(2), point(3, loss=1.0), point(4), point(5, loss=2.0), point(6)):
+        lease.progress(given)
+    lease.progress(None)
+    owner, points = lease.take_points()
+    assert owner == item()
+    assert [p.rows for p in points] == [3, 5, 6]
+    assert lease.take_points() == (item(), ())
+
+
+def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
+    """There is nothing to renew any more, but what it said belongs before its commit."""
+    lease = Lease()
+    lease.begin(item())
+    lease.progress(point(5, loss=1.0))
+    lease.end()
+    assert lease.item is None
+    assert len(lease.take_points()[1]) == 1
+    lease.progress(point(6))
+    lease.begin(item("u"))
+    assert lease.take_points() == (item("u"), ())
+
+
+# --- channel -----------------------------------------------------------------------------------------
+
+
+def test_messages_arrive_whole_and_in_order() -> None:
+    """Several in one packet, one in several packets, one larger than any buffer, text of any kind."""
+    ours, theirs = socket.socketpair()
+    one, other = Channel(ours), Channel(theirs)
+    assert other.pending() is None
+    ours.sendall(b'{"n": 1}\n{"n": 2}\n{"n"')
+    assert [other.pending(), other.pending(), other.pending()] == [{"n": 1}, {"n": 2}, None]
+    ours.sendall(b": 3}\n")
+    assert other.receive() == {"n": 3}
+    large = {"text": "ü\n\\" * 500_000}
+    sender = threading.Thread(target=one.send, args=(large,))
+    sender.start()
+    assert other.receive() == large
+    sender.join()
+    one.close()
+    assert other.receive() is None
+    with pytest.raises(OSError):
+        other.send({})
+    other.close()
+
+
+# --- failures ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("x"), FailureKind.USER_ERROR),
+        (KeyboardInterrupt(), FailureKind.USER_ERROR),
+        (errors.MetricError("x"), FailureKind.USER_ERROR),
+        (errors.SpecError("x"), FailureKind.USER_ERROR),
+        (errors.NonFiniteMetricError("x"), FailureKind.NON_FINITE),
+        (errors.CheckpointCorruptError("x"), FailureKind.CHECKPOINT),
+        (errors.StorageFullError("x"), FailureKind.STORAGE_FULL),
+        (errors.ObjectStoreError("x"), FailureKind.UNAVAILABLE),
+        (errors.ShardCorruptError("x"), FailureKind.DATA),
+        (errors.DataError("x"), FailureKind.DATA),
+        (MemoryError(), FailureKind.OUT_OF_MEMORY),
+    ],
+)
+def test_each_error_has_its_kind(error: BaseException, kind: FailureKind) -> None:
+    """What decides whether there is another attempt, and whom the failure ends."""
+    assert failure_of(error).kind is kind
+
+
+def test_a_failure_carries_message_and_traceback() -> None:
+    """Of user code with its type, of ours as it was written; very long ones are cut at the front."""
+
+    def fail(depth: int) -> None:
+        if depth:
+            fail(depth - 1)
+        raise ValueError("y" * 100_000)
+
+    with pytest.raises(ValueError) as caught:
+        fail(3)
+    failure = failure_of(caught.value)
+    assert failure.message.startswith("ValueError: yyy")
+    assert len(failure.traceback) <= 20_000
+    assert failure_of(errors.SpecError("as written")).message == "as written"
+
+
+# --- settings ----------------------------------------------------------------------------------------
+
+
+def test_a_worker_needs_a_token_and_a_name() -> None:
+    """Both are named when they are missing; the token is not printed."""
+    with pytest.raises(errors.ClusterError, match="CEREBRO_TOKEN and CEREBRO_WORKER"):
+        Settings.from_environment({})
+    settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
+    assert settings.worker == "worker-3"
+    assert "secret" not in repr(settings)
+    assert settings.report_s == settings.lease_s / 5

@@ -1,0 +1,260 @@
+"""What runs return: objects and data frames that say what the state says, whatever users call their metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+import pytest
+import torch
+
+from cerebro import results
+from cerebro.contract.events import EvaluatePlan, EvaluateRequest, RunRequested, RunStarted
+from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.data.tables import write_columns
+from cerebro.errors import RunFailedError
+from cerebro.results import EtlResult, FitResult
+from cerebro.state import Run, TaskKey
+from cerebro.training.checkpoint import save
+from cerebro.volumes import Volumes
+from tests.state.stories import DATASET, Story, unit
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+
+
+def fit_result(story: Story, volumes: Volumes) -> FitResult:
+    return FitResult(story.state, story.run, volumes)
+
+
+def fitted(*, mode: Literal["min", "max"] = "min", validated: bool = False) -> Story:
+    """Three models: one good, one bad, one that failed in its second epoch."""
+    story = Story()
+    story.etl()
+    story.fit(models=4, mode=mode, validated=validated)
+    for model, losses in (("m00", (5.0, 4.0)), ("m01", (1.0, 2.0))):
+        for epoch, loss in enumerate(losses, start=1):
+            story.epoch(epoch, model=model, loss=loss)
+            if validated:
+                story.validate(epoch, model=model, loss=loss * 10)
+    story.epoch(1, model="m02", loss=3.0)
+    if validated:
+        story.validate(1, model="m02", loss=30.0)
+    story.fail(unit(2, 0, "m02"), 0, FailureKind.USER_ERROR, "ValueError: boom")
+    return story
+
+
+@pytest.mark.parametrize(
+    ("mode", "order", "values"),
+    [
+        ("min", ["m01", "m02", "m00", "m03"], [1.0, 3.0, 4.0]),
+        ("max", ["m00", "m02", "m01", "m03"], [5.0, 3.0, 2.0]),
+    ],
+)
+def test_the_leaderboard_is_sorted_in_the_metrics_direction(
+    volumes: Volumes, mode: Literal["min", "max"], order: list[str], values: list[float]
+) -> None:
+    """Best first, each model at its best epoch; models without a value come last; rank counts from 1."""
+    board = fit_result(fitted(mode=mode), volumes).leaderboard()
+    assert list(board["model"]) == order
+    assert list(board["loss"])[:3] == values
+    assert pd.isna(board["loss"].iloc[3])
+    assert list(board.index) == [1, 2, 3, 4]
+    assert board.index.name == "rank"
+    assert board.set_index("model").loc["m02", "failure"] == "ValueError: boom"
+    assert list(board["state"]) == [
+        "failed" if m == "m02" else "active" if m == "m03" else "finished" for m in order
+    ]
+
+
+def test_the_leaderboard_shows_hyper_parameters(volumes: Volumes) -> None:
+    """A column each; lists and dicts as text."""
+    story = Story()
+    story.fit(hyperparams={"m00": {"batch_size": 8, "layers": [4, 2]}, "m01": {"batch_size": 16}})
+    board = fit_result(story, volumes).leaderboard().set_index("model")
+    assert board.loc["m00", "layers"] == "[4, 2]"
+    assert list(board["batch_size"]) == [8, 16]
+
+
+def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
+    """A hyper-parameter called `model` or like the metric, a metric called `seconds`: both columns are there."""
+    story = Story()
+    story.fit(models=1, hyperparams={"m00": {"batch_size": 8, "model": "cnn", "loss": "mse", "epochs": 99}})
+    story.epoch(1, loss=2.0, seconds=7.0, attempt=3.0)
+    result = fit_result(story, volumes)
+    (row,) = result.leaderboard().to_dict("records")
+    assert (row["model"], row["model (hyper-parameter)"]) == ("m00", "cnn")
+    assert (row["loss"], row["loss (hyper-parameter)"]) == (2.0, "mse")
+    assert (row["epochs"], row["epochs (hyper-parameter)"]) == (1, 99)
+    (epoch,) = result.history().to_dict("records")
+    assert (epoch["seconds"], epoch["seconds (metric)"]) == (4.0, 7.0)
+    assert list(result.visits()["attempt"]) == [1, 1]
+    assert list(result.visits()["attempt (metric)"]) == [3.0, 3.0]
+
+
+def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
+    """With their columns, so that a notebook that attaches early does not fail."""
+    story = Story()
+    story.fit()
+    story.run.models.clear()
+    result = fit_result(story, volumes)
+    assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
+    assert len(result.leaderboard()) == len(result.history()) == len(result.visits()) == 0
+    assert result.failures() == {}
+    with pytest.raises(RunFailedError, match="no model finished an epoch"):
+        _ = result.best
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_the_best_model_is_told_with_its_checkpoint(volumes: Volumes, validated: bool) -> None:
+    """Id, hyper-parameters, epoch, value and the file: of validation where there is one."""
+    best = fit_result(fitted(validated=validated), volumes).best
+    assert (best.id, best.epoch, best.metric, best.value) == ("m01", 1, "loss", 10.0 if validated else 1.0)
+    assert best.hyperparams == {"batch_size": 1, "lr": 0.2}
+    assert best.checkpoint.name == "m01-u1-a1"
+    assert best.path == volumes.checkpoints / "m01-u1-a1"
+
+
+def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
+    """Its bytes are checked and its tensors are on the CPU."""
+    story = Story()
+    story.fit(models=1, partitions=1, epochs=1)
+    weights = torch.arange(3.0)
+    reference = save(
+        volumes.checkpoints, "one/fit-1/m00/u0.pt", {"models": [{"w": weights}], "checkpoint": {"n": 1}}
+    )
+    story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 1.0}, checkpoint=reference))
+    state = fit_result(story, volumes).best.load()
+    assert torch.equal(state["models"][0]["w"], weights)
+    assert state["checkpoint"] == {"n": 1}
+
+
+def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
+    """Training means with their seconds, and validations."""
+    history = fit_result(fitted(validated=True), volumes).history()
+    rows = history[history["model"] == "m01"].to_dict("records")
+    assert [(row["epoch"], row["split"], row["loss"]) for row in rows] == [
+        (1, "train", 1.0),
+        (1, "valid", 10.0),
+        (2, "train", 2.0),
+        (2, "valid", 20.0),
+    ]
+    assert rows[0]["seconds"] == 4.0
+    assert pd.isna(rows[1]["seconds"])
+    assert set(history["model"]) == {"m00", "m01", "m02"}
+
+
+def test_the_visits_are_the_log_of_units(volumes: Volumes) -> None:
+    """In the order in which they ended: enough to replay the run."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 1), 1, FailureKind.CRASH)
+    story.train(1, 1, loss=1.0)
+    story.train(1, 0, model="m01", loss=2.0)
+    story.train(1, 0, loss=3.0)
+    visits = fit_result(story, volumes).visits()
+    assert list(
+        visits[["model", "unit", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
+    ) == [
+        ("m00", 0, 1, 1, 2),
+        ("m01", 0, 1, 0, 1),
+        ("m00", 1, 1, 0, 1),
+    ]
+    assert visits["ended"].is_monotonic_increasing
+    assert (visits["ended"] > visits["started"]).all()
+
+
+def test_failures_carry_their_traceback(volumes: Volumes) -> None:
+    """Of the models that were given up, and of no other."""
+    assert fit_result(fitted(), volumes).failures() == {"m02": "ValueError: boom\nTraceback"}
+
+
+def test_only_a_fit_has_a_fit_result(volumes: Volumes) -> None:
+    """Another run is named."""
+    story = Story()
+    story.etl()
+    with pytest.raises(RunFailedError, match="etl-1 is no fit run"):
+        FitResult(story.state, story.state.runs["etl-1"], volumes)
+
+
+def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
+    """As a table, and a line of text elsewhere."""
+    result = fit_result(fitted(), volumes)
+    assert "<table" in result._repr_html_()
+    assert repr(result) == "<FitResult one/fit-1: 4 models, running>"
+
+
+# --- ETL, test, predict ------------------------------------------------------------------------------
+
+
+def test_rows_in_are_rows_kept_plus_rows_failed() -> None:
+    """Per split; always."""
+    story = Story()
+    story.etl(splits={"train": 10, "test": 3})
+    dataset = story.state.datasets[DATASET]
+    dataset.rows["train", 1], dataset.failed_rows["train", 1] = 8, 2
+    result = EtlResult.of(dataset, story.state.runs["etl-1"])
+    assert result.rows == {"train": 20, "test": 6}
+    assert result.kept == {"train": 18, "test": 6}
+    assert result.failed == {"train": 2, "test": 0}
+    assert result.seconds > 0
+    assert all(result.rows[s] == result.kept[s] + result.failed[s] for s in result.rows)
+
+
+def evaluation(kind: Literal["test", "predict"], models: dict[str, int]) -> tuple[Story, Run]:
+    story = Story()
+    story.tell(
+        RunRequested(run="e-1", request=EvaluateRequest(kind=kind, fit="fit-1", split="test")),
+        RunStarted(
+            run="e-1",
+            plan=EvaluatePlan(
+                kind=kind, dataset=DATASET, fit="fit-1", models=models, partitions={0: 30, 1: 10}
+            ),
+        ),
+    )
+    return story, story.state.runs["e-1"]
+
+
+def test_a_test_is_the_mean_over_partitions_weighted_by_rows() -> None:
+    """One row per model; a metric that a partition lacks is left out."""
+    story, run = evaluation("test", {"m00": 2, "m01": 1})
+    for model in ("m00", "m01"):
+        for partition, (rows, accuracy) in enumerate(((30, 1.0), (10, 0.6))):
+            extra = {"aux": 1.0} if partition else {}
+            story.do(
+                TaskKey(run="e-1", kind="test", model=model, partition=partition),
+                partition,
+                TaskResult(rows=rows, metrics={"accuracy": accuracy, "rows": 5.0, **extra}),
+            )
+    table = results.test_table(run)
+    assert list(table.index) == ["m00", "m01"]
+    assert list(table.columns) == ["epoch", "rows", "accuracy", "rows (metric)"]
+    assert table.loc["m00", "accuracy"] == pytest.approx(0.9)
+    assert (table.loc["m00", "rows"], table.loc["m00", "epoch"]) == (40, 2)
+
+
+def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:
+    """Of all partitions, sorted; with several models keyed by model and id."""
+    for models in ({"m00": 1}, {"m00": 1, "m01": 1}):
+        story, run = evaluation("predict", models)
+        for model in models:
+            for partition, ids in enumerate((["c", "a"], ["b"])):
+                output = f"{len(models)}-{model}-{partition}.arrow"
+                volumes.shared.mkdir(parents=True, exist_ok=True)
+                columns = {"id": ids, "prediction": [f"{model}{i}" for i in ids]}
+                write_columns(volumes.shared / output, columns)
+                story.do(
+                    TaskKey(run="e-1", kind="predict", model=model, partition=partition),
+                    partition,
+                    TaskResult(rows=len(ids), output=output),
+                )
+        table = results.prediction_table(run, volumes)
+        if len(models) == 1:
+            assert list(table.index) == ["a", "b", "c"]
+            assert list(table["prediction"]) == ["m00a", "m00b", "m00c"]
+        else:
+            assert list(table.index) == [(m, i) for m in ("m00", "m01") for i in "abc"]
+            assert table.loc[("m01", "b"), "prediction"] == "m01b"

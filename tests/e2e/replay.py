@@ -1,0 +1,90 @@
+"""What must hold of every run, whatever happened: units committed once, and the weights of a plain training.
+
+Says so independently of the platform's own replay: only the functions that call user code are shared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from cerebro.contract.events import Event, FitPlan, FitRequest, TaskCommitted
+from cerebro.data.loader import PartitionLoader
+from cerebro.encoding import decode
+from cerebro.kvs import KvsClient
+from cerebro.state import Model, Run
+from cerebro.training import checkpoint as checkpoints
+from cerebro.training.feed import Feed
+from cerebro.training.seeds import unit_seed
+from cerebro.training.unit import create, train_unit
+from cerebro.volumes import Volumes
+
+CPU = torch.device("cpu")
+
+
+def check(run: Run, events: Iterable[Event], kvs: KvsClient, volumes: Volumes, redone: int = 0) -> None:
+    """Each unit was committed exactly once (`redone` more in all), the final states are those of a replay."""
+    assert isinstance(run.plan, FitPlan)
+    assert isinstance(run.request, FitRequest)
+    trained = [model for model in run.models.values() if model.failure is None]
+    commits = Counter(event.task for event in events if isinstance(event, TaskCommitted))
+    everything = itertools.product(trained, range(1, run.request.epochs + 1), run.plan.partitions)
+    units = {f"{run.id}/train/{model.id}/e{epoch}/p{part}" for model, epoch, part in everything}
+    assert {unit for unit in commits if unit in units} == units
+    assert sum(commits[unit] for unit in units) == len(units) + redone, commits
+    for model in trained:
+        saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, CPU)
+        assert_same(saved, replayed(run, model, kvs, volumes), model.id)
+
+
+def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[str, Any]:
+    """The state after plain training in this process, visiting the partitions in the logged order."""
+    assert isinstance(run.request, FitRequest)
+    assert isinstance(run.plan, FitPlan)
+    spec = decode(kvs.code(run.request.code).encoded)
+    spec.gate = 0
+    spec.initialize_worker()
+    size = model.hyperparams["batch_size"]
+    assert isinstance(size, int)
+    seed, threads = run.request.seed, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        trainee = create(spec, model.hyperparams, seed=seed, model=model.id, device=CPU)
+        for visit in model.visits:
+            place = f"*/datasets/{run.plan.dataset}/train/partition-{visit.partition:04d}"
+            order = unit_seed(seed, model.id, visit.epoch, visit.partition)
+            loader = PartitionLoader([next(volumes.shards.glob(place))], batch_size=size, seed=order)
+            train_unit(
+                spec,
+                trainee,
+                Feed(loader),
+                model.hyperparams,
+                seed=seed,
+                model=model.id,
+                epoch=visit.epoch,
+                partition=visit.partition,
+            )
+    finally:
+        torch.set_num_threads(threads)
+    return trainee.state()
+
+
+def assert_same(one: Any, other: Any, where: str) -> None:
+    """Two states are equal to the bit."""
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, where
+        assert torch.equal(one, other), f"{where} differs by {(one - other).abs().max()}"
+    elif isinstance(one, Mapping):
+        assert list(one) == list(other), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}[{key!r}]")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), where
+        for position, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}[{position}]")
+    else:
+        assert one == other, where

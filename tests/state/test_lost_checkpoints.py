@@ -1,0 +1,99 @@
+"""Checkpoints that a validation, a test or a prediction cannot read: who has them made again, and who gives up."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import EvaluatePlan, EvaluateRequest, RunFinished, RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.tasks import FailureKind
+from cerebro.state import ModelState, TaskKey, TaskState
+from controller.decide import Seen, World, decide
+from tests.state.stories import DATASET, Story, unit, validation
+
+RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
+
+
+def decided(story: Story) -> list[str]:
+    """What the controller does next, as text."""
+    workers = {
+        name: Seen(
+            incarnation=worker.incarnation,
+            weight=1.0,
+            kinds=tuple(worker.kinds),
+            holdings=(),
+            is_silent=False,
+        )
+        for name, worker in story.state.workers.items()
+    }
+    return [str(step) for step in decide(RECORD, story.state, World(workers=workers))]
+
+
+def between_epochs() -> Story:
+    """One model after its first of two epochs, whose last checkpoint the validation could not read."""
+    story = Story()
+    story.fit(models=1, validated=True)
+    story.epoch(1)
+    story.fail(validation(1), 0, FailureKind.CHECKPOINT)
+    return story
+
+
+def test_a_validation_between_epochs_waits_for_the_next_unit() -> None:
+    """It uses up no attempt, however often the next unit is put off, and is not assigned meanwhile."""
+    story = between_epochs()
+    assert story.run.task(validation(1)).state is TaskState.PENDING
+    assert not any(str(validation(1)) in step for step in decided(story))
+    assert any("fit-1/train/m00/e2" in step for step in decided(story))
+
+
+def test_a_validation_between_epochs_is_done_once_the_unit_is_done_again() -> None:
+    """The next unit starts from the same checkpoint, finds it damaged, and the one before is redone."""
+    story = between_epochs()
+    story.fail(unit(2, 0), 0, FailureKind.CHECKPOINT)
+    assert story.model().remaining == (1,)
+    story.train(1, 1)
+    assert any(str(validation(1)) in step for step in decided(story))
+    story.validate(1)
+    story.epoch(2)
+    story.validate(2)
+    assert sorted(story.model().validations) == [1, 2]
+    assert story.model().state is ModelState.FINISHED
+
+
+def test_a_validation_is_given_up_when_training_goes_on_without_the_file() -> None:
+    """The next unit had loaded the checkpoint before it was damaged: nobody makes it again."""
+    story = between_epochs()
+    story.epoch(2)
+    assert story.run.task(validation(1)).state is TaskState.FAILED
+    story.validate(2)
+    assert story.model().state is ModelState.FINISHED
+    assert story.run.is_complete()
+
+
+def test_a_checkpoint_lost_before_there_is_any_ends_the_model() -> None:
+    """A first unit reads none; one that says so is user code's own error and must not stop the controller."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 0), 0, FailureKind.CHECKPOINT)
+    assert story.model().state is ModelState.FAILED
+
+
+def test_a_test_run_fails_with_the_damaged_checkpoint() -> None:
+    """Its fit run has ended, so nothing can be done again: the run ends, and says what to do."""
+    story = Story()
+    story.fit(models=1, epochs=1)
+    story.epoch(1)
+    story.tell(
+        RunFinished(run="fit-1", outcome="finished"),
+        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
+        RunStarted(
+            run="test-1",
+            plan=EvaluatePlan(
+                kind="test", dataset=DATASET, fit="fit-1", models={"m00": 1}, partitions={0: 4}
+            ),
+        ),
+    )
+    key = TaskKey(run="test-1", kind="test", model="m00", partition=0)
+    story.fail(key, 0, FailureKind.CHECKPOINT, "checkpoint u1 has another checksum")
+    (step,) = decided(story)
+    assert "outcome='failed'" in step
+    assert "checkpoint u1 has another checksum. Choose another model" in step
+    assert "train again with run_fit" in step
