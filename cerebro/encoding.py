@@ -34,7 +34,7 @@ def encode(spec: object, *, author: str = "") -> CodeRecord:
     if isinstance(spec, type):
         raise SpecError(f"{spec.__name__} is a class: pass an object, {spec.__name__}()")
     try:
-        with _by_value(_local_modules(spec)):
+        with _by_value(_local_modules()):
             content = cloudpickle.dumps(spec)
     except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
         culprit = _culprit(spec) or f"{type(cause).__name__}: {cause}"
@@ -97,10 +97,9 @@ class _by_value:  # noqa: N801 - reads as a phrase where it is used
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _local_modules(spec: object) -> list[types.ModuleType]:
-    """Modules of the user's own that the spec's classes come from: neither installed nor Cerebro's."""
-    modules = [sys.modules.get(cls.__module__) for cls in type(spec).__mro__]
-    return [module for module in modules if module is not None and is_local(module)]
+def _local_modules() -> list[types.ModuleType]:
+    """Modules of the user's own, neither installed nor Cerebro's; of these, what the spec refers to travels."""
+    return [module for module in list(sys.modules.values()) if is_local(module)]
 
 
 def _culprit(spec: object) -> str:

@@ -56,10 +56,6 @@ class RequirementsError(PermanentError):
     """pip could not install the user's requirements; the message carries what pip said."""
 
 
-class UserCodeError(PermanentError):
-    """User code raised; the message carries its traceback."""
-
-
 class NonFiniteMetricError(PermanentError):
     """A metric became NaN or infinite."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro import archive
 from cerebro.connection import Connection, connect
+from cerebro.contract.base import SPLITS
 from cerebro.contract.events import (
     EtlPlan,
     EtlRequest,
@@ -204,8 +205,13 @@ class Experiment:
             )
         if not metric:
             raise MetricError("no metric: name the one that models are ranked by, such as metric='accuracy'")
-        if epochs < 1:
-            raise DataError(f"epochs is {epochs}, expected at least 1")
+        for name, value in (
+            ("epochs", epochs),
+            ("hang_timeout_s", hang_timeout_s),
+            ("max_attempts", max_attempts),
+        ):
+            if value <= 0:
+                raise DataError(f"{name} is {value}, expected more than 0")
         models = configurations(search_space, samples=samples, seed=seed)
         code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = FitRequest(
@@ -282,6 +288,8 @@ class Experiment:
         split: _Split,
     ) -> EvaluateRequest:
         names = (models,) if isinstance(models, str) else tuple(models or ())
+        if split not in SPLITS:
+            raise DataError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
         return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
 
     def _fit_result(self, run: Run) -> FitResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -43,6 +44,11 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
     raw = {key: {"metadata": value} if isinstance(value, str) else value for key, value in given.items()}
     if isinstance(raw.get("misc"), list):
         raw["misc"] = tuple(raw["misc"])
+    names = [PurePath(str(uri)).name for uri in raw.get("misc") or ()]
+    if len(set(names)) < len(names):
+        raise LocatorError(
+            f"misc names two files {_first_duplicate(names)!r}: they share a folder, so rename one"
+        )
     try:
         return Locators.model_validate(raw)
     except ValidationError as cause:
@@ -65,6 +71,11 @@ def read_metadata(split: Split, locator: Locator) -> Metadata:
 
     table = parse_table(content, locator.metadata)
     where = f"metadata of {split!r} ({locator.metadata})"
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise MetadataError(
+            f"{where} has the column {twice[0]!r} more than once: column names must be unique"
+        )
     if "id" not in table.column_names:
         raise MetadataError(
             f"{where} has no column 'id', only {', '.join(table.column_names)}: add a column 'id' with a "
@@ -76,6 +87,10 @@ def read_metadata(split: Split, locator: Locator) -> Metadata:
     if any(value is None or value == "" for value in ids):
         raise MetadataError(
             f"{where} lacks an 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}"
+        )
+    if not isinstance(ids[0], int | str):
+        raise MetadataError(
+            f"{where} has ids of type {table.schema.field('id').type}: use whole numbers or text"
         )
     if len(set(ids)) < len(ids):
         raise MetadataError(

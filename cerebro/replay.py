@@ -21,6 +21,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.partitions import find_partitions
 from cerebro.encoding import decode
 from cerebro.errors import DataError, NotFoundError
+from cerebro.misc import fetch_misc
 from cerebro.session import Session
 from cerebro.spec import SubEpochSpec
 from cerebro.state import Model, Run
@@ -84,6 +85,7 @@ def replay(
     if record.archive is not None:
         sys.path.append(str(connection.volumes.archive(record.archive)))
     spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
+    spec.misc_dir = fetch_misc(record.locators.misc, connection.volumes.misc)
     spec.initialize_worker()
     # As many threads as the workers had: a sum that is split differently rounds differently.
     torch.set_num_threads(min((w.record.cores for w in connection.kvs.workers()), default=1))

@@ -89,9 +89,7 @@ def configurations(space: SearchSpace, *, samples: int | None = None, seed: int 
         )
     if not found:
         raise SearchSpaceError("the search space is empty: it must give at least one training configuration")
-    for configuration in found:
-        _check(configuration)
-    return found
+    return [_checked(configuration) for configuration in found]
 
 
 def _grid(space: Mapping[str, Any]) -> list[Hyperparameters]:
@@ -139,10 +137,12 @@ def _check_names(space: Mapping[Any, Any]) -> None:
             raise SearchSpaceError(f"hyper-parameter names must be text, not {name!r}")
 
 
-def _check(configuration: Hyperparameters) -> None:
+def _checked(configuration: Mapping[str, Any]) -> Hyperparameters:
+    """The configuration as it will reach user code: tuples have become lists, as JSON has it."""
+    checked: Hyperparameters = {}
     for name, value in configuration.items():
         try:
-            json.dumps(value, allow_nan=False)
+            checked[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError) as cause:
             raise SearchSpaceError(
                 f"hyper-parameter {name!r} has the value {value!r} ({type(value).__name__}): use "
@@ -156,6 +156,7 @@ def _check(configuration: Hyperparameters) -> None:
         )
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise SearchSpaceError(f"batch_size is {size!r}, expected a positive integer")
+    return checked
 
 
 def _ordered(name: str, low: float, high: float) -> None:

@@ -64,9 +64,10 @@ class Volumes:
         """Objects fetched from a remote store while a split is preprocessed."""
         return self.shards / "downloads" / dataset / split
 
-    def misc(self, fingerprint: str) -> Path:
-        """Miscellaneous files of the locators, fetched once per worker."""
-        return self.shards / "misc" / fingerprint
+    @property
+    def misc(self) -> Path:
+        """Miscellaneous files of the locators, a folder per set of them."""
+        return self.shards / "misc"
 
     def environment(self, fingerprint: str) -> Path:
         """Python environment of one requirements.txt, made once per worker."""
@@ -85,10 +86,6 @@ class Volumes:
     def checkpoint(self, name: str) -> Path:
         """Path of a `CheckpointRef.name`."""
         return self.checkpoints / name
-
-    def predictions(self, experiment: str, run: str) -> Path:
-        """Folder of a prediction run's Arrow files."""
-        return self.shared / "predictions" / experiment / run
 
     def model_metrics(self, experiment: str, run: str, model: str) -> Path:
         """Folder with the TensorBoard event file of one model."""

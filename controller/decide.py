@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from cerebro.contract import api
 from cerebro.contract.events import (
+    EvaluatePlan,
+    EvaluateRequest,
     FitPlan,
     FitRequest,
     RunFinished,
@@ -25,7 +27,6 @@ from cerebro.contract.records import ExperimentRecord, Holding
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.experiment import QUEUE_DEPTH
-from cerebro.state.tasks import ENDED
 from controller import tasks
 from controller.scheduling import POLICIES, Choice
 
@@ -54,7 +55,8 @@ class World:
     @property
     def free_bytes(self) -> int:
         """Room on the checkpoint volume, as the workers see it; 0 while nobody said."""
-        return min((w.free_bytes for w in self.workers.values() if w.free_bytes is not None), default=0)
+        told = (w.free_bytes for w in self.workers.values() if not w.is_silent and w.free_bytes is not None)
+        return min(told, default=0)
 
 
 def decide(record: ExperimentRecord, state: ExperimentState, world: World) -> list[Step]:
@@ -217,7 +219,14 @@ def _can_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> 
         # The unit itself, or another one of its model, which is held up by being queued.
         model = run.models[key.model or ""]
         return any((run.plan.dataset, partition) in worker.holdings for partition in model.remaining)
-    return key.kind in worker.kinds and key.kind != "etl"
+    return key.kind in worker.kinds and key.kind != "etl" and _holds(worker, run, key)
+
+
+def _holds(worker: Worker, run: Run, key: TaskKey) -> bool:
+    """Whether the data of a test or prediction is there: that of `train` lies on the worker that made it."""
+    if not isinstance(run.plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
+        return True
+    return run.request.split != "train" or (run.plan.dataset, key.partition or 0) in worker.holdings
 
 
 class _Assigner:
@@ -251,7 +260,7 @@ class _Assigner:
         if key.kind not in worker.kinds:
             return False
         if key.kind != "etl":
-            return True
+            return _holds(worker, self._run, key)
         plan = self._state.datasets[self._run.plan.dataset].plan if self._run.plan else None
         parts = plan.splits.get(key.split or "", ()) if plan else ()
         return any(part.partition == key.partition and part.worker == worker.name for part in parts)
@@ -345,6 +354,3 @@ def _revoke_task(task: Task, reason: str, *, force: bool = False) -> Step:
 
 def _note(event: RunPaused | RunResumed | RunFinished | WorkerJoined | WorkerLost) -> api.Note:
     return api.Note(event=event)
-
-
-__all__ = ["ENDED", "Seen", "Step", "World", "decide"]

@@ -125,12 +125,13 @@ class Controller:
 
     def _catch_up(self, state: ExperimentState) -> None:
         while events := self._kvs.events(state.name, state.seq):
-            self._apply(state, events)
+            self._apply(state, events, is_news=False)
 
-    def _apply(self, state: ExperimentState, events: Sequence[Event]) -> None:
+    def _apply(self, state: ExperimentState, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
             state.apply(event)
-            log.info("%s %s", state.name, event.model_dump_json())
+            if is_news:
+                log.info("%s %s", state.name, event.model_dump_json())
             self._observer.observe(state, event)
 
     # --- plans -----------------------------------------------------------------------------------
@@ -144,10 +145,12 @@ class Controller:
         try:
             plan = self._plan_of(record, state, run, weights)
         except CerebroError as error:
-            if isinstance(error, RetryableError):
-                log.warning("cannot plan %s yet: %s", run.id, error)
-                return []
             return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=str(error)))]
+        except Exception as error:
+            # Plans are made of what users give: whatever it is that we did not foresee fails this run, not all others.
+            log.exception("cannot plan %s", run.id)
+            reason = f"the controller could not plan it, see `cerebro logs controller`: {type(error).__name__}: {error}"
+            return [api.Note(event=RunFinished(run=run.id, outcome="failed", error=reason))]
         return [api.Note(event=RunStarted(run=run.id, plan=plan))]
 
     def _plan_of(

@@ -65,7 +65,8 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
                 f"model {name!r} of {fit.id} has no completed epoch with {fit.request.metric!r}"
             )
         models[name] = epoch
-    dataset = _dataset(state)
+    # The data the models were trained on; a later ETL run may have scaled it otherwise.
+    dataset = state.datasets[fit.plan.dataset] if isinstance(fit.plan, FitPlan) else _dataset(state)
     partitions = dataset.partitions(request.split)
     if not partitions:
         raise DataError(

@@ -14,6 +14,7 @@ from cerebro.contract.events import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import MetadataError
 from cerebro.locators import Metadata, read_metadata
+from cerebro.misc import versions
 from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
 from controller.partition import cut, sample
@@ -68,6 +69,7 @@ def _fingerprint(record: ExperimentRecord, request: EtlRequest, tables: Mapping[
         "code": request.code_fingerprint,
         "archive": record.archive,
         "locators": record.locators.model_dump(),
+        "misc": versions(record.locators.misc),
         "metadata": {split: metadata.digest for split, metadata in tables.items()},
         "seed": request.seed,
         "fraction": request.fraction,

@@ -173,7 +173,7 @@ def _core(
 def _observer(
     number: int, pipe: Connection, counts: NDArray[np.int64]
 ) -> Callable[[int, FailedRow | None], None]:
-    mine = counts[number]
+    mine = memoryview(counts[number])  # several times as fast as the array itself
 
     def on_row(position: int, failed: FailedRow | None) -> None:
         if failed is not None:

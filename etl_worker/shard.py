@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from cerebro.data.fields import RowId
 from cerebro.data.manifests import FailedRow, ShardManifest, Source
 from cerebro.data.shards import ShardWriter
+from cerebro.data.trees import RowId
 from cerebro.errors import LocatorError, PermanentError, RowError, SpecError
 from cerebro.objects import ObjectStore, open_store
 from etl_worker.downloads import ShardObjects

@@ -168,6 +168,11 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
     Returns:
         Test accuracy of the best model.
     """
+    open_run = experiment.state().active_run()
+    if open_run is not None:
+        print(f"{open_run.id} of an earlier call was left open: it is stopped")
+        experiment.stop(open_run.id)
+        experiment.watch(open_run.id)
     etl = experiment.run_etl(DigitsETL(), fraction=1.0, seed=1)
     print(f"preprocessed {etl.kept} rows in {etl.seconds:.1f} s, {sum(etl.failed.values())} failed")
     result = experiment.run_fit(
@@ -196,7 +201,9 @@ def main() -> int:
     """Run on the local cluster, starting it if need be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--data", default="results/digits/data", help="folder or s3://bucket/prefix for the data set"
+        "--data",
+        default=str(ClusterHome().path / "examples" / "digits"),
+        help="folder or s3://bucket/prefix for the data set",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("results/digits"), help="folder for tables and plots"

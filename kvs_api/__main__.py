@@ -29,6 +29,8 @@ def main() -> None:
         host=settings.host,
         port=settings.port,
         threads=settings.threads,
+        # Before the token is looked at: nobody may make us keep more than the largest honest request.
+        max_request_body_size=settings.max_body_bytes,
         # Long polls hold a connection each; the default of 100 would starve a cluster of 50 workers.
         connection_limit=2000,
         channel_request_lookahead=0,

@@ -183,6 +183,7 @@ function calls.report()
 end
 
 function calls.append()
+  if request.about and redis.call('HEXISTS', request.runs, request.about) == 0 then return {unknown = true} end
   if request.run then
     local known = redis.call('HGET', request.runs, request.run)
     if known then

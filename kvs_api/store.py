@@ -135,7 +135,11 @@ class Store:
                 "entry": f"{experiment}/{event.run}",
                 "hash": hashlib.sha256(content.encode()).hexdigest(),
             }
+        else:
+            call["about"] = event.run
         answer = self._run(call)
+        if "unknown" in answer:
+            raise errors.NotFoundError(f"no run {event.run!r} in experiment {experiment!r}")
         if "conflict" in answer:
             raise errors.ConflictError(
                 f"run {event.run!r} of experiment {experiment!r} was requested already"

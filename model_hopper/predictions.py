@@ -29,6 +29,11 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
         SpecError: there is not one prediction per row.
     """
     columns = _joined(returned)
+    taken = sorted({"id", "model"} & set(columns))
+    if taken:
+        raise SpecError(
+            f"predict() returned a column {taken[0]!r}, a name that the table of predictions uses itself"
+        )
     for name, column in columns.items():
         if len(column) != len(ids):
             raise SpecError(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from cerebro.agent.channel import Channel
 from cerebro.contract.tasks import TaskBody, TaskResult
 from cerebro.encoding import decode
 from cerebro.errors import SpecError
-from cerebro.objects import fetch_uri
+from cerebro.misc import fetch_misc
 from cerebro.volumes import Volumes
 
 PROGRESS_S = 1.0
@@ -43,7 +41,7 @@ class Context:
         """A function that decodes the spec; ETL calls it in each of its processes."""
         if sha256 not in self._codes:
             raise SpecError(f"user code {sha256[:12]} did not reach the worker")
-        encoded, misc_dir = self._codes[sha256], self._misc(misc)
+        encoded, misc_dir = self._codes[sha256], fetch_misc(misc, self.volumes.misc)
 
         def make() -> Any:
             spec = decode(encoded)
@@ -99,17 +97,6 @@ class Context:
         while (message := self._channel.pending()) is not None:
             if message["do"] == "preload":
                 self.on_preload(message["body"])
-
-    def _misc(self, uris: tuple[str, ...]) -> str:
-        if not uris:
-            return ""
-        folder = self.volumes.misc(hashlib.sha256("\n".join(uris).encode()).hexdigest()[:16])
-        for uri in uris:
-            target = folder / Path(uri).name
-            if not target.exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                fetch_uri(uri, target)
-        return str(folder)
 
 
 class Handler(Protocol):

@@ -18,9 +18,12 @@ from pathlib import Path
 from cerebro.archive import extract
 from cerebro.errors import RequirementsError
 from cerebro.kvs import KvsClient
+from cerebro.tether import tethered
 from cerebro.volumes import Volumes
 
 _TAIL = 4000
+_LIMIT_S = 1800.0
+"""Longest an installation may take: no task starts on the worker meanwhile."""
 _HELD = ("torch", "numpy", "pyarrow", "pydantic")
 """Packages the child itself uses: another version under user code would be another worker."""
 
@@ -85,14 +88,21 @@ def _version(name: str) -> str:
 
 
 def _run(command: list[str], requirements: Path) -> None:
-    done = subprocess.run(
-        command,
-        cwd=requirements.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            tethered(command),
+            cwd=requirements.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired as cause:
+        raise RequirementsError(
+            f"requirements.txt of the uploaded code was not installed within {_LIMIT_S:g} s; pip said so far:\n"
+            f"{(cause.stdout or b'')[-_TAIL:]!r}"
+        ) from cause
     if done.returncode != 0:
         raise RequirementsError(
             f"requirements.txt of the uploaded code could not be installed; pip said:\n{done.stdout[-_TAIL:].strip()}"

@@ -8,6 +8,7 @@ both locked.
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import shutil
 import threading
@@ -26,7 +27,7 @@ from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.records import Holding, WorkerRecord
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, ModelTask, TaskResult
-from cerebro.errors import PermanentError, RequirementsError, RetryableError
+from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.kvs import KvsClient
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ class Agent:
         self._lease = Lease()
         self._child: ChildProcess | None = None
         self._stopping = threading.Event()
+        # One report at a time: points that arrive after their attempt's commit are not kept.
+        self._reporting = threading.Lock()
 
     def stop(self) -> None:
         """End soon: the running attempt is given back, not failed. Safe in a signal handler."""
@@ -80,14 +83,13 @@ class Agent:
         """Register and work."""
         self._register()
         for duty in (self._read_inbox, self._report_regularly):
-            threading.Thread(target=duty, name=duty.__name__, daemon=True).start()
+            threading.Thread(target=_vital, args=(duty,), name=duty.__name__, daemon=True).start()
         try:
             self._work()
         except SupersededError:
             log.warning("superseded by a newer process of %s", self._settings.worker)
         finally:
             self._end_child()
-            self._mailbox.close()
 
     def _register(self) -> None:
         gpus = self._resources.gpus
@@ -136,6 +138,10 @@ class Agent:
             answer = self._answer(item)
         except RequirementsError as error:
             answer = Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
+        except StorageFullError as error:
+            answer = Failure(kind=FailureKind.STORAGE_FULL, message=str(error))
+        except RetryableError as error:
+            answer = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
         except PermanentError as error:
             # The archive or the code is not in the store, or cannot be opened: no task could do without.
             answer = Failure(kind=FailureKind.DATA, message=str(error))
@@ -226,6 +232,7 @@ class Agent:
         assert body is not None
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
         setting = Setting(
+            code=body.code,
             handler=self._handlers[body.kind],
             python=python_for(folder, self._settings.volumes),
             archive=folder,
@@ -253,22 +260,23 @@ class Agent:
 
     def _report(self, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
         """Send steps, with the live points that belong before them."""
-        if any(not isinstance(step, api.Start) for step in steps):
+        if any(isinstance(step, (api.Commit, api.Fail)) for step in steps):
             self._lease.end()
-        item, points = self._lease.take_points()
-        made_partition = any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
-        answer = self._kvs.report(
-            self._settings.worker,
-            api.ReportRequest(
-                incarnation=self.incarnation,
-                lease_s=self._settings.lease_s,
-                steps=tuple(steps),
-                live={item.experiment: points} if item and points else {},
-                checkpoint_free_bytes=self._free_bytes(),
-                running=self._lease.described,
-                holdings=self._resources.holdings() if made_partition else None,
-            ),
-        )
+        with self._reporting:
+            item, points = self._lease.take_points()
+            made_partition = any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
+            answer = self._kvs.report(
+                self._settings.worker,
+                api.ReportRequest(
+                    incarnation=self.incarnation,
+                    lease_s=self._settings.lease_s,
+                    steps=tuple(steps),
+                    live={item.experiment: points} if item and points else {},
+                    checkpoint_free_bytes=self._free_bytes(),
+                    running=self._lease.described,
+                    holdings=self._resources.holdings() if made_partition else None,
+                ),
+            )
         if not answer.current:
             raise SupersededError
         for step, outcome in zip(steps, answer.outcomes, strict=True):
@@ -327,6 +335,15 @@ class Agent:
                 elif not self._mailbox.remove(item):
                     self._lease.lose(item)
                     self._mailbox.wake()
+
+
+def _vital(duty: Callable[[], None]) -> None:
+    """Run a thread without which the worker is none: were it to end alone, tasks would be assigned and never start."""
+    try:
+        duty()
+    except BaseException:
+        log.exception("%s ended: the worker ends with it, to be started anew", duty.__name__)
+        os._exit(1)
 
 
 def _point(item: InboxItem | None, worker: str, message: dict[str, Any]) -> LivePoint | None:

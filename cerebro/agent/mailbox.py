@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections import deque
 
@@ -14,8 +15,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._items: deque[InboxItem] = deque()
-        self._condition = threading.Condition()
-        self._woken = False
+        self._lock = threading.Lock()
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
 
@@ -25,14 +25,13 @@ class Mailbox:
 
     def put(self, item: InboxItem) -> None:
         """Add an item."""
-        with self._condition:
+        with self._lock:
             self._items.append(item)
-            self._condition.notify_all()
         self._ring()
 
     def remove(self, cancel: InboxItem) -> bool:
         """Drop the attempt that `cancel` names; false when it is not waiting here."""
-        with self._condition:
+        with self._lock:
             for item in self._items:
                 if (item.experiment, item.task, item.attempt) == (
                     cancel.experiment,
@@ -45,32 +44,27 @@ class Mailbox:
 
     def next(self) -> InboxItem | None:
         """Take the oldest item, or `None`."""
-        with self._condition:
+        with self._lock:
             return self._items.popleft() if self._items else None
 
     def peek(self) -> InboxItem | None:
         """The oldest item, left where it is."""
-        with self._condition:
+        with self._lock:
             return self._items[0] if self._items else None
 
     def wait(self, timeout_s: float) -> InboxItem | None:
         """Take the oldest item, waiting for one; `None` after `timeout_s` or a `wake`."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._items or self._woken, timeout_s)
-            self._woken = False
-            item = self._items.popleft() if self._items else None
+        item = self.next()
+        if item is None:
+            # On the pipe, not on a condition: a bell rung by a signal handler just before the wait is still heard.
+            select.select([self._read_end], [], [], timeout_s)
+            item = self.next()
         self.drain()
         return item
 
     def wake(self) -> None:
-        """Make a waiting reader look up. Safe in a signal handler of the waiting thread."""
-        # A signal handler may interrupt the very thread that holds the lock: no lock here, the flag and the
-        # pipe suffice.
-        self._woken = True
+        """Make a waiting reader look up. Safe in a signal handler: takes no lock."""
         self._ring()
-        if self._condition.acquire(blocking=False):
-            self._condition.notify_all()
-            self._condition.release()
 
     def drain(self) -> None:
         """Silence the bell."""
@@ -80,9 +74,6 @@ class Mailbox:
                 pass
         except BlockingIOError:
             pass
-
-    def close(self) -> None:
-        """Release the pipe's descriptors is left to the end of the process: other threads may still ring."""
 
     def _ring(self) -> None:
         try:

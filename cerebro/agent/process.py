@@ -25,6 +25,8 @@ _GRACE_S = 2.0
 class Setting:
     """What a child is made for; a task that needs another setting needs another child."""
 
+    code: str
+    """Hash of the user code: what one user's code changed in its process is not met by another's."""
     handler: str
     python: str
     archive: str
@@ -44,7 +46,8 @@ class ChildProcess:
         environment["CEREBRO_ARCHIVE"] = setting.archive
         self._log = log = settings.volumes.logs / f"{settings.worker}.child.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [setting.python, "-m", "cerebro.agent.child", "--channel", str(theirs.fileno())]
+        # -P: a file of the user's named like a module of the standard library must not replace it.
+        command = [setting.python, "-P", "-m", "cerebro.agent.child", "--channel", str(theirs.fileno())]
         command += ["--handler", setting.handler, "--cores", str(settings.cores)]
         with log.open("ab") as output:
             self._log_start = output.tell()

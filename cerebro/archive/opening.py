@@ -149,5 +149,7 @@ def _storage_errors(name: str, destination: Path) -> Iterator[None]:
         yield
     except OSError as cause:
         if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(f"no room to unpack {name} to {destination}: free some space there") from cause
+            raise StorageFullError(
+                f"no room to unpack {name} to {destination}: free some space there"
+            ) from cause
         raise

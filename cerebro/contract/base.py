@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NewType
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
-
-RunId = NewType("RunId", str)
-"""``etl-1``, ``fit-2``, ``test-1``, ``predict-1``: one call of a run method, numbered per experiment and kind."""
-
-ModelId = NewType("ModelId", str)
-"""``m00``, ``m01``...: one training configuration of one fit run."""
-
-WorkerId = NewType("WorkerId", str)
-"""``worker-0``...: stable over restarts, as a StatefulSet pod's name is."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$")]
 """A name that is safe as a folder, a key and a part of a URL."""

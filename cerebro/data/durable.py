@@ -158,7 +158,7 @@ def storage_full_named(folder: Path) -> Iterator[None]:
             raise
         raise StorageFullError(
             f"no room to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
-            "Make room on this volume; complete shards are kept and the rest is resumed"
+            "Make room on this volume; what was complete there is untouched"
         ) from error
 
 

@@ -1,11 +1,6 @@
-"""What one row is made of: the (input, output) trees a row function returns, as named arrays.
+"""What all rows of a partition have in common: named fields with a dtype and a shape, and how they are nested.
 
-A tree is a tensor, an array, a number, a bool, or a dict or tuple of trees; the output may be None (predict).
-Every leaf becomes a field, named by its path: ``input``, ``input.image``, ``input.0``, ``output``. `Layout`
-is what all rows of a partition have in common (names, dtypes, shapes, nesting); it is stored with the shards,
-and `rebuild` turns columns into a batch of the same nesting.
-
-Torch tensors are recognised by their class's ancestry: this module runs where torch is not installed. Files
+A `Layout` is taken from the first row, every other row must fit it, and it is stored with the shards. Files
 and Arrow are not known here.
 """
 
@@ -15,27 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cerebro.data.trees import DTYPE_NAMES, DTYPES, FlatRow, Node, RowId
 from cerebro.errors import DataError, RowError
-
-RowId: TypeAlias = int | str
-Array: TypeAlias = NDArray[Any]
-Node: TypeAlias = "str | list[Node] | dict[str, Node] | None"
-"""Nesting of a tree: a field's name for a leaf, a list for a tuple, a dict for a dict, None for no output."""
-
-DTYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
-"""Names of the dtypes that can be stored."""
-# Looked up for every row: a dtype works its name out anew each time it is asked, in microseconds.
-_NAMES: Mapping[np.dtype[Any], str] = {np.dtype(name): name for name in DTYPES}
-_DEEPEST = 32  # nesting; deeper is a tree that contains itself
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +54,6 @@ class Field:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlatRow:
-    """One row, flattened: its id, its leaves by field name, and its nesting."""
-
-    id: RowId
-    values: Mapping[str, Array]
-    structure: Mapping[str, Node]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Layout:
     """What all rows of a partition have in common.
 
@@ -100,25 +71,53 @@ class Layout:
     def of(cls, row: FlatRow) -> Layout:
         """The layout that ``row`` sets."""
         fields = tuple(
-            Field(name=name, dtype=_NAMES[value.dtype], shape=value.shape)
+            Field(name=name, dtype=DTYPE_NAMES[value.dtype], shape=value.shape)
             for name, value in row.values.items()
         )
         return cls(fields=fields, structure=row.structure, first_id=row.id)
 
     @cached_property
-    def _expected(self) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-        return [(item.name, item.shape, np.dtype(item.dtype)) for item in self.fields]
+    def _expected(self) -> list[tuple[tuple[int, ...], np.dtype[Any], type | None]]:
+        """Per field its shape, its dtype, and the Python type whose numbers are stored so."""
+        numbers: dict[tuple[str, tuple[int, ...]], type] = {
+            ("int64", ()): int,
+            ("float32", ()): float,
+            ("bool", ()): bool,
+        }
+        return [
+            (item.shape, np.dtype(item.dtype), numbers.get((item.dtype, item.shape))) for item in self.fields
+        ]
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, ids aside."""
         return sum(item.num_bytes for item in self.fields)
 
+    def leaves(self, input_tree: object, output_tree: object) -> list[Any] | None:
+        """The leaves of a row in the order of the fields, to be stored as they are.
+
+        None where that cannot be: the row does not have this layout, or its leaves are not NumPy's arrays or
+        Python's numbers but need `flatten`, which takes several times as long.
+        """
+        found: list[Any] = []
+        if not (_collect(self.structure["input"], input_tree, found)):
+            return None
+        if not (_collect(self.structure["output"], output_tree, found)):
+            return None
+        for value, (shape, dtype, number) in zip(found, self._expected, strict=True):
+            kind = type(value)
+            if kind is np.ndarray:
+                if value.shape != shape or value.dtype != dtype:
+                    return None
+            elif kind is not number or (kind is not bool and not _LOWEST[kind] <= value <= _HIGHEST[kind]):
+                return None
+        return found
+
     def check(self, row: FlatRow) -> None:
         """Raise RowError unless ``row`` has this layout."""
         if row.structure == self.structure:
-            for name, shape, dtype in self._expected:
-                value = row.values[name]
+            for item, (shape, dtype, _) in zip(self.fields, self._expected, strict=True):
+                value = row.values[item.name]
                 if value.shape != shape or value.dtype != dtype:
                     break
             else:
@@ -173,101 +172,25 @@ _SAME_DTYPE = (
     "all rows of a split need one dtype. Convert in row_preprocessor, such as value.astype(np.float32)"
 )
 
-
-def flatten(row_id: RowId, input_tree: object, output_tree: object) -> FlatRow:
-    """Flatten what a row function returned.
-
-    Python bools become bool, ints int64, floats float32 (torch's convention); arrays and tensors keep their
-    dtype and shape. Arrays are not copied: use the result before the trees change.
-
-    Raises:
-        RowError: a leaf is of a type or dtype that cannot be stored, or there is no input; names row and
-            field.
-    """
-    values: dict[str, Array] = {}
-    structure: dict[str, Node] = {
-        "input": _flatten(row_id, "input", input_tree, values, 0),
-        "output": None if output_tree is None else _flatten(row_id, "output", output_tree, values, 0),
-    }
-    if not any(name.startswith("input") for name in values):
-        raise RowError(f"row {row_id!r}: the input is empty; row_preprocessor must return (input, output)")
-    return FlatRow(id=row_id, values=values, structure=structure)
+_LOWEST: Mapping[type, float] = {int: -(2**63), float: -float(np.finfo(np.float32).max)}
+_HIGHEST: Mapping[type, float] = {int: 2**63 - 1, float: float(np.finfo(np.float32).max)}
 
 
-def rebuild(node: Node, columns: Mapping[str, Any]) -> Any:
-    """The tree that ``node`` describes, with ``columns[field name]`` as its leaves."""
+def _collect(node: Node, value: Any, found: list[Any]) -> bool:
+    """Append the leaves of ``value`` to ``found`` if it is nested as ``node`` says; whether it is."""
     if isinstance(node, str):
-        return columns[node]
+        found.append(value)
+        return True
     if isinstance(node, list):
-        return tuple(rebuild(item, columns) for item in node)
+        return (
+            type(value) is tuple
+            and len(value) == len(node)
+            and all(_collect(below, item, found) for below, item in zip(node, value, strict=True))
+        )
     if isinstance(node, dict):
-        return {key: rebuild(item, columns) for key, item in node.items()}
-    return None
-
-
-def _flatten(row_id: RowId, name: str, value: object, values: dict[str, Array], depth: int) -> Node:
-    if depth > _DEEPEST:
-        raise RowError(f"row {row_id!r}: field {name[:60]!r} is nested more than {_DEEPEST} deep")
-    if isinstance(value, dict):
-        nodes: dict[str, Node] = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise RowError(f"row {row_id!r}: field {name!r} has the key {key!r}: keys must be strings")
-            nodes[key] = _flatten(row_id, f"{name}.{_escaped(key)}", item, values, depth + 1)
-        return nodes
-    if isinstance(value, tuple):
-        return [_flatten(row_id, f"{name}.{i}", item, values, depth + 1) for i, item in enumerate(value)]
-    values[name] = _leaf(row_id, name, value)
-    return name
-
-
-def _escaped(key: str) -> str:
-    """Dots separate the parts of a name, so {"a.b": x} and {"a": {"b": x}} must not meet."""
-    return key.replace("%", "%25").replace(".", "%2E") if "." in key or "%" in key else key
-
-
-def _leaf(row_id: RowId, name: str, value: object) -> Array:
-    try:
-        array = _as_array(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise RowError(f"row {row_id!r}: field {name!r} cannot be stored: {error}") from error
-    if array is None:
-        raise RowError(
-            f"row {row_id!r}: field {name!r} is a {type(value).__module__}.{type(value).__qualname__}; "
-            "row_preprocessor must return tensors, arrays, numbers, bools, or dicts or tuples of them"
-            + _HINTS.get(type(value), "")
+        return (
+            type(value) is dict
+            and value.keys() == node.keys()
+            and all(_collect(below, value[key], found) for key, below in node.items())
         )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype not in _NAMES:
-        raise RowError(
-            f"row {row_id!r}: field {name!r} is an array of dtype {array.dtype}; "
-            f"stored can be {', '.join(DTYPES)}"
-        )
-    return array
-
-
-_HINTS: Mapping[type, str] = {
-    list: ". Give a tuple for separate fields, or np.asarray(...) for one array",
-    str: ". Encode strings as numbers; they can be looked up in the metadata by the row's id",
-    bytes: ". Give np.frombuffer(...)",
-    type(None): ". Only the output as a whole may be None",
-}
-
-
-def _as_array(value: object) -> Array | None:
-    """``value`` as an array, or None where it is not of a type that may be a leaf."""
-    if isinstance(value, np.ndarray | np.generic):
-        return np.asarray(value)
-    if isinstance(value, bool):
-        return np.asarray(value)
-    if isinstance(value, int):
-        return np.asarray(value, dtype=np.int64)
-    if isinstance(value, float):
-        if math.isfinite(value) and abs(value) > _FLOAT32_MAX:
-            raise OverflowError(f"{value} does not fit float32; return np.float64({value})")
-        return np.asarray(value, dtype=np.float32)
-    if any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(value).__mro__):
-        array: Array = value.detach().cpu().numpy()  # type: ignore[attr-defined]
-        return array
-    return None
+    return value is None

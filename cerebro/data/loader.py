@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cerebro.data.fields import RowId, rebuild
 from cerebro.data.mapped import MappedRows
 from cerebro.data.prefetch import prefetched
+from cerebro.data.trees import RowId, rebuild
 from cerebro.errors import DataError
 
 Batch: TypeAlias = tuple[Any, Any]

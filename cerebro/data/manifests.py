@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cerebro.data.durable import Written
-from cerebro.data.fields import Layout, RowId
+from cerebro.data.fields import Layout
+from cerebro.data.trees import RowId
 from cerebro.errors import DataError
 
 SCHEMA_VERSION = 1

@@ -18,10 +18,11 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from cerebro.data.fields import Array, Field, Layout, RowId
+from cerebro.data.fields import Field, Layout
 from cerebro.data.manifests import ShardEntry
 from cerebro.data.partitions import read_manifest
 from cerebro.data.shards import tensor_type
+from cerebro.data.trees import Array, RowId
 from cerebro.errors import DataError, RowError, ShardCorruptError
 
 _PLANNED = 64  # batches whose rows are looked up at a time

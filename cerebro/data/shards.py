@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from cerebro.data.durable import DurableFile
-from cerebro.data.fields import Array, Field, Layout, RowId, flatten
+from cerebro.data.fields import Field, Layout
 from cerebro.data.manifests import SCHEMA_VERSION, FailedRow, ShardManifest, Source
 from cerebro.data.partitions import write_shard_manifest
+from cerebro.data.trees import Array, RowId, flatten
 
 BATCH_BYTES = 64 << 20
 """Rows are kept in memory up to this size, then written as one record batch."""
@@ -52,12 +54,15 @@ class ShardWriter:
             RowError: it cannot be stored, or differs from the shard's first row in fields, shapes or dtypes.
             StorageFullError: the volume has no room.
         """
-        row = flatten(row_id, input_tree, output_tree)
-        if self._rows is None:
-            self._rows = _Rows(Layout.of(row), self._stop - self._start, self._file, self._id_type)
-        else:
+        leaves = None if self._rows is None else self._rows.layout.leaves(input_tree, output_tree)
+        if leaves is None:
+            row = flatten(row_id, input_tree, output_tree)
+            if self._rows is None:
+                self._rows = _Rows(Layout.of(row), self._stop - self._start, self._file, self._id_type)
             self._rows.layout.check(row)
-        self._rows.append(row_id, row.values)
+            leaves = [row.values[field.name] for field in self._rows.layout.fields]
+        assert self._rows is not None
+        self._rows.append(row_id, leaves)
 
     def fail(self, row: FailedRow) -> None:
         """Record a row of the range that is not in the file."""
@@ -109,18 +114,16 @@ class _Rows:
         self._schema = schema_of(layout, id_type)
         self._writer = pa.ipc.new_file(pa.PythonFile(file, mode="w"), self._schema)
         self._capacity = max(1, min(num_rows, BATCH_BYTES // max(1, layout.row_bytes)))
-        self._columns = {
-            field.name: np.empty((self._capacity, *field.shape), field.storage) for field in layout.fields
-        }
+        self._columns = [np.empty((self._capacity, *field.shape), field.storage) for field in layout.fields]
         self._ids: list[RowId] = []
 
-    def append(self, row_id: RowId, values: Any) -> None:
-        """Copy one row, which must have the layout, behind the others."""
+    def append(self, row_id: RowId, leaves: Sequence[Any]) -> None:
+        """Copy one row, which must have the layout, behind the others; one leaf per field."""
         if len(self._ids) == self._capacity:
             self._flush()
         at = len(self._ids)
-        for name, column in self._columns.items():
-            column[at] = values[name]
+        for column, leaf in zip(self._columns, leaves, strict=True):
+            column[at] = leaf
         self._ids.append(row_id)
         self.num_rows += 1
 
@@ -134,8 +137,8 @@ class _Rows:
         if count == 0:
             return
         arrays = [pa.array(self._ids, type=self._id_type)]
-        for field in self.layout.fields:
-            arrays.append(_tensor_array(self._columns[field.name][:count], field))
+        for field, column in zip(self.layout.fields, self._columns, strict=True):
+            arrays.append(_tensor_array(column[:count], field))
         self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
         self._ids.clear()
 

@@ -30,11 +30,36 @@ def parse_table(content: bytes, name: str) -> pa.Table:
     try:
         if is_parquet:
             return pa.parquet.read_table(io.BytesIO(content))
-        return pa.csv.read_csv(io.BytesIO(content))
+        return _as_written(pa.csv.read_csv(io.BytesIO(content)), content)
     except pa.ArrowException as cause:
         raise MetadataError(
             f"{name} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {cause}"
         ) from cause
+
+
+def _as_written(table: pa.Table, content: bytes) -> pa.Table:
+    """The table with text wherever a number would read differently from what the file says.
+
+    ``0001`` names an object, it is not the number 1; and an id must come back as it was given.
+    """
+    names = table.column_names
+    if len(set(names)) < len(names):
+        return table
+    text = pa.csv.read_csv(
+        io.BytesIO(content),
+        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+    )
+    for position, name in enumerate(names):
+        column, written = table.column(name), text.column(name)
+        is_whole = pa.types.is_integer(column.type)
+        is_changed = is_whole and column.cast(pa.string()).to_pylist() != _or_none(written.to_pylist())
+        if is_changed or (name == "id" and not is_whole):
+            table = table.set_column(position, name, written)
+    return table
+
+
+def _or_none(values: list[str | None]) -> list[str | None]:
+    return [value or None for value in values]
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -119,7 +119,7 @@ class ExperimentState:
             case RunResumed() | RunStopRequested():
                 run = self._move(event)
                 if run is not None:
-                    run.reason, run.needs_bytes = "", 0
+                    run.reason, run.needs_bytes, run.storage_full = "", 0, None
             case RunFinished():
                 self._finish(event)
             case WorkerJoined():

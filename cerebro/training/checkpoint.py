@@ -6,11 +6,13 @@ writer harms nobody. Loaded with ``weights_only=True``: a checkpoint can hold no
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
@@ -32,7 +34,7 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
         StorageFullError: no room; what was there before is untouched, and nothing of this file stays.
     """
-    _check_storable(state["checkpoint"], "checkpoint")
+    state = {**state, "checkpoint": _storable(state["checkpoint"], "checkpoint")}
     file = DurableFile(root / name)
     sink = _Sink(file)
     try:
@@ -141,19 +143,26 @@ def _tensors(value: object) -> list[torch.Tensor]:
     return []
 
 
-def _check_storable(value: object, where: str) -> None:
-    if value is None or isinstance(value, (torch.Tensor, str, bytes, bool, int, float)):
-        return
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _check_storable(item, f"{where}[{key!r}]")
-    elif type(value) in (list, tuple):
-        for position, item in enumerate(cast("list[object]", value)):
-            _check_storable(item, f"{where}[{position}]")
-    else:
-        raise SpecError(
-            f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which is not saved "
-            "across units: keep tensors, "
-            "numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() "
-            "instead of the optimizer"
-        )
+_PLAIN = (bool, int, float, str, bytes)
+
+
+def _storable(value: object, where: str) -> object:
+    """The value in types that loading with ``weights_only`` takes; NumPy's scalars become Python's."""
+    if value is None or isinstance(value, torch.Tensor) or type(value) in _PLAIN:
+        return value
+    if isinstance(value, np.generic) and type(value.item()) in _PLAIN:
+        # What np.mean() of a list of losses is.
+        return value.item()
+    if type(value) in (dict, OrderedDict):
+        pairs = cast("dict[object, object]", value).items()
+        return {
+            _storable(key, f"a key of {where}"): _storable(item, f"{where}[{key!r}]") for key, item in pairs
+        }
+    if type(value) in (list, tuple):
+        items = [_storable(item, f"{where}[{n}]") for n, item in enumerate(cast("list[object]", value))]
+        return items if type(value) is list else tuple(items)
+    raise SpecError(
+        f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which is not saved across units: "
+        "keep tensors, numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() instead "
+        "of the optimizer"
+    )

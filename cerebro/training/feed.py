@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cerebro.data.loader import Batch, PartitionLoader
+from cerebro.errors import SpecError
+
+_MAX_VALUES = 100
+"""Of `cerebro.contract.events.LivePoint`."""
 
 
 class Feed:
@@ -24,6 +28,7 @@ class Feed:
     ) -> None:
         self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
         self._latest: dict[str, Any] = {}
+        self._batches = 0
         self.num_rows = loader.num_rows
         self.batch_size = loader.batch_size
 
@@ -31,15 +36,20 @@ class Feed:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A user may pass over the data several times in one unit: rows and batches go on counting.
+        # A user may pass over the data several times in one unit: batches go on counting, which shows that it advances.
         for index, batch in enumerate(self._loader):
-            self._tell(index * self.batch_size, index)
+            self._tell(index * self.batch_size)
+            self._batches += 1
             yield batch
-        self._tell(self.num_rows, len(self))
+        self._tell(self.num_rows)
 
     def report(self, **values: Any) -> None:
         """See `cerebro.spec.DataLoader.report`."""
         self._latest.update(values)
+        if len(self._latest) > _MAX_VALUES:
+            raise SpecError(
+                f"dataloader.report() got {len(self._latest)} names, at most {_MAX_VALUES} are kept"
+            )
 
     def values(self) -> dict[str, float]:
         """The newest reported values, as numbers; fetching them from a GPU waits for it."""
@@ -47,5 +57,5 @@ class Feed:
             name: float(getattr(value, "item", lambda v=value: v)()) for name, value in self._latest.items()
         }
 
-    def _tell(self, rows: int, batch: int) -> None:
-        self._on_batch(rows, batch, self.values() if self._latest and self._is_due() else {})
+    def _tell(self, rows: int) -> None:
+        self._on_batch(rows, self._batches, self.values() if self._latest and self._is_due() else {})

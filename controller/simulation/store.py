@@ -101,6 +101,8 @@ class VirtualStore:
                 if known[1] != event.model_copy(update={"seq": 0, "time": 0.0}):
                     raise ConflictError(f"run {event.run!r} was requested already")
                 return known[0]
+        elif (experiment, event.run) not in self._runs:
+            raise NotFoundError(f"no run {event.run!r} in experiment {experiment!r}")
         seq = self._append(experiment, event)
         if isinstance(event, RunRequested):
             self._runs[experiment, event.run] = (seq, event.model_copy(update={"seq": 0, "time": 0.0}))

@@ -179,11 +179,11 @@ class Spec(ETLSpec, abc.ABC, Generic[T]):
     def row_preprocessor(self, row, mode, object_dir): return Colour.RED.value, {"p", "q", "r"}
 spec = Spec()
 """,
-    "arrays and tables": """
-import numpy as np, pandas as pd
+    "arrays": """
+import numpy as np
 from cerebro.spec import ETLSpec
 class Spec(ETLSpec):
-    def __init__(self): self.array, self.table = np.arange(6).reshape(2, 3), pd.DataFrame({"a": [1, 2]})
+    def __init__(self): self.array, self.names = np.arange(6).reshape(2, 3), np.array(["a", "b"])
 spec = Spec()
 """,
 }

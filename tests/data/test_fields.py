@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from cerebro.data.fields import DTYPES, Layout, flatten, rebuild
+from cerebro.data.fields import Layout
+from cerebro.data.trees import DTYPES, flatten, rebuild
 from cerebro.errors import DataError, RowError
 
 _leaves = st.one_of(

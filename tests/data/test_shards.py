@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from cerebro.data import shards
-from cerebro.data.fields import DTYPES, Array
 from cerebro.data.manifests import PartitionManifest
 from cerebro.data.mapped import MappedRows
 from cerebro.data.partitions import complete_shards, write_manifest
 from cerebro.data.shards import ShardWriter
+from cerebro.data.trees import DTYPES, Array
 from cerebro.errors import DataError, RowError, StorageFullError
 from tests.data.rows import SOURCE, failed, write_shard
 
