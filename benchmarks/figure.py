@@ -38,7 +38,7 @@ class Figure:
         return (
             self.what,
             self.measured,
-            f"{self.ratio:.3g}{unit}",
+            f"{self.ratio:.1f}{unit}" if unit else f"{self.ratio:.3f}",
             f"{self.sense} {self.bar:g}{unit}",
             "yes" if self.holds else "NO",
         )

@@ -29,6 +29,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
+from controller.decide import Seen, World
 from controller.simulation.cluster import DATASET, EXPERIMENT, Outage, Scenario, Simulation
 
 
@@ -296,3 +297,15 @@ def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
     assert after["m00"].state is ModelState.FAILED
     assert "lost 6 times" in (after["m00"].failure.message if after["m00"].failure else "")
     assert after["m01"].state is ModelState.ACTIVE
+
+
+def test_a_full_disk_of_a_worker_that_went_away_keeps_nobody_waiting() -> None:
+    """What a silent worker last said of its volume no longer counts."""
+    told: Any = {"incarnation": "0", "weight": 1, "kinds": (), "holdings": ()}
+    world = World(
+        workers={
+            "gone": Seen(**told, is_silent=True, free_bytes=0),
+            "here": Seen(**told, is_silent=False, free_bytes=1000),
+        }
+    )
+    assert world.free_bytes == 1000

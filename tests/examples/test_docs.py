@@ -69,7 +69,9 @@ def test_architecture_lists_the_floors_that_the_linter_checks() -> None:
         for block in _blocks(ROOT / "docs/architecture.md", "text")
     ]
     floors = "\n".join(f"  {line}" for line in checked)
-    assert checked in told, f"the floors of .importlinter have changed; docs/architecture.md is to say:\n{floors}"
+    assert checked in told, (
+        f"the floors of .importlinter have changed; docs/architecture.md is to say:\n{floors}"
+    )
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

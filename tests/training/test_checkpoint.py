@@ -208,9 +208,6 @@ def test_an_object_that_cannot_be_saved_is_named_by_its_path(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xfail(
-    reason="cerebro/training/checkpoint.py takes values that weights_only loading refuses", strict=False
-)
 @pytest.mark.parametrize(
     "value",
     [np.float64(1.5), np.str_("a"), collections.defaultdict(list, a=[1]), {np.int64(1): 2}],
