@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,14 @@ def is_local(module: types.ModuleType | None) -> bool:
         return False
     if module.__name__.split(".")[0] == "cerebro":
         return False
-    installed = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")} | set(
-        site.getsitepackages()
-    )
-    return not any(Path(file).is_relative_to(folder) for folder in installed)
+    return not any(Path(file).is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Folders of packages; working them out takes a millisecond, which thousands of modules would each wait for."""
+    known = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    return tuple(known | set(site.getsitepackages()))
 
 
 def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:

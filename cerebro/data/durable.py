@@ -80,14 +80,19 @@ class DurableFile:
     def close(self) -> None:
         """Do nothing: Arrow closes its sink before it is known whether the content is good (`commit`)."""
 
-    def commit(self) -> Written:
-        """Flush to the disk and rename into place, replacing what was there."""
+    def commit(self, *, sync_rename: bool = True) -> Written:
+        """Flush to the disk and rename into place, replacing what was there.
+
+        With ``sync_rename=False`` the new name may be lost in a power cut, until another file of the folder is
+        committed: for files that count only with a manifest beside them.
+        """
         with storage_full_named(self._path.parent):
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
             self._aside.replace(self._path)
-            sync_folder(self._path.parent)
+            if sync_rename:
+                sync_folder(self._path.parent)
         return Written(num_bytes=self._num_bytes, checksum=f"xxh3_64:{self._hash.hexdigest()}")
 
     def discard(self) -> None:

@@ -88,7 +88,7 @@ class ShardWriter:
             source=self._source,
             rows_out=0 if self._rows is None else self._rows.num_rows,
             failed=tuple(self._failed),
-            written=self._file.commit(),
+            written=self._file.commit(sync_rename=False),  # the manifest's commit does it for both
             layout=None if self._rows is None else self._rows.layout,
         )
         write_shard_manifest(self._folder, shard)

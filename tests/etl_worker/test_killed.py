@@ -118,9 +118,8 @@ def test_no_moment_of_death_harms(tmp_path: Path) -> None:
     with _script(_AT_A_STEP, tmp_path) as process:
         output = process.communicate()[0]
     steps = int(output)
-    assert (
-        steps == 6 * (1 + 2 * 2 + 1) + 1
-    )  # plan, two shards of two files, the partition's manifest; then none
+    # Two moments at each flush and rename: the plan, two shards' rows and manifests, the partition's manifest.
+    assert steps == 6 + 2 * (4 + 6) + 6 + 1
     for step in range(1, steps):
         job = make_job(tmp_path / str(step), [0, 1])
         preprocess_partition(job, Double, nothing)
