@@ -18,8 +18,8 @@ from benchmarks.training import CLASSES, FEATURES, WORKERS, Perceptron, preproce
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.95
-UNIT_S = 2.8
-_ROWS, _BATCH, _EPOCHS, _WIDTH = 2000, 50, 4, 512
+UNIT_S = 3.6
+_ROWS, _BATCH, _EPOCHS, _WIDTH = 2000, 50, 6, 512
 _RATES = (0.0001, 0.0002, 0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005)
 
 
