@@ -125,8 +125,10 @@ class Agent:
         self._give_back(steps)
 
     def _await_item(self) -> InboxItem | None:
+        began = time.monotonic()
         item = self._mailbox.wait(_IDLE_S)
-        if item is None and not self._stopping.is_set():
+        # A bell without an item, say of a task that was taken back at once, is no reason to let the child go cold.
+        if item is None and time.monotonic() - began >= _IDLE_S:
             self._end_child()
         return item
 

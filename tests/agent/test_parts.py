@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,12 @@ from cerebro import errors
 from cerebro.agent.channel import Channel
 from cerebro.agent.child import failure_of
 from cerebro.agent.lease import Lease
+from cerebro.agent.loop import Agent, Resources
 from cerebro.agent.mailbox import Mailbox
 from cerebro.agent.settings import Settings
 from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import FailureKind, InboxItem
+from cerebro.kvs import KvsClient
 
 
 def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:
@@ -183,6 +186,22 @@ def test_a_failure_carries_message_and_traceback() -> None:
     assert failure.message.startswith("ValueError: yyy")
     assert len(failure.traceback) <= 20_000
     assert failure_of(errors.SpecError("as written")).message == "as written"
+
+
+# --- loop --------------------------------------------------------------------------------------------
+
+
+def test_a_task_taken_back_at_once_leaves_the_child_warm() -> None:
+    """A bell without an item is no long idleness: the next unit must not wait for a new process to import torch."""
+    settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
+    resources = Resources(gpus=(), holdings=tuple, host="here", pid=1)
+    agent = Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
+    child: Any = object()
+    agent._child = child
+    agent._mailbox.put(item())
+    assert agent._mailbox.remove(item(cancel=True))
+    assert agent._await_item() is None
+    assert agent._child is child
 
 
 # --- settings ----------------------------------------------------------------------------------------
