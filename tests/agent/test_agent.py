@@ -50,6 +50,8 @@ class Crew:
         before = self.incarnation()
         environment = {
             **os.environ,
+            # The child looks for modules nowhere near the folder it runs in: a user's files lie there.
+            "PYTHONPATH": str(ROOT),
             "CEREBRO_SERVER": self._service.address,
             "CEREBRO_TOKEN": TOKEN,
             "CEREBRO_WORKER": "worker-0",
