@@ -147,14 +147,14 @@ def test_foreground_refuses_a_second_cluster(fake: FakeCluster, capsys: pytest.C
 
 
 def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The experiment and the model are handed on; the trainer is loaded only then."""
-    calls: list[tuple[str, str | None]] = []
-    module = types.ModuleType("cerebro.training.replay")
-    module.main = lambda experiment, model: calls.append((experiment, model))  # type: ignore[attr-defined]
+    """The experiment, the model and the home are handed on; the trainer is loaded only then."""
+    calls: list[tuple[str | None, ...]] = []
+    module = types.ModuleType("cerebro.replay")
+    module.main = lambda *given: calls.append(given)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert cli.main(["replay", "digits", "--model", "m03"]) == 0
-    assert cli.main(["replay", "digits"]) == 0
-    assert calls == [("digits", "m03"), ("digits", None)]
+    assert cli.main(["replay", "digits", "--home", "/somewhere"]) == 0
+    assert calls == [("digits", "m03", None), ("digits", None, "/somewhere")]
 
 
 @pytest.mark.parametrize("arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["dance"]])
