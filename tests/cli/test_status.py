@@ -68,7 +68,7 @@ def test_numbers_are_rounded_for_people() -> None:
 
 def _worker(name: str, running: str | None) -> WorkerStatus:
     record = WorkerRecord(
-        worker=name, incarnation="a", weight=2, cores=8, gpus=("H200",), kinds=("train",), host="h", pid=1
+        worker=name, incarnation="a", weight=2, cores=8, gpus=("A100",), kinds=("train",), host="h", pid=1
     )
     return WorkerStatus(record=record, silent_s=4.2, running=running)
 
