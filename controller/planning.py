@@ -1,6 +1,7 @@
-"""Plans: what a requested run will do, made from the request and the state. Pure but for nothing; ETL's
-reading of metadata
-is in `controller.preparation`."""
+"""Plans: what a requested run will do, made from the request and the state. Pure.
+
+The plan of an ETL run needs the metadata to be read: that is `controller.preparation`.
+"""
 
 from __future__ import annotations
 

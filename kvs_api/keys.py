@@ -1,4 +1,4 @@
-"""Every key in Redis. Nothing else in the project spells one.
+"""Every key in Redis. The store and its script are handed these names, and only extend them by the suffixes listed.
 
 | key                      | type   | holds                                             | writers            | readers            | expiry |
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|

@@ -188,7 +188,7 @@ class InboxAnswer(Contract):
 
 
 class WatchRequest(Contract):
-    """Block until any of the logs has something after its cursor: experiment name -> seq; `queue` -> its version."""
+    """Block until any of the logs has something after its cursor: experiment name -> seq."""
 
     cursors: dict[str, Cursor]
     cluster: Cursor

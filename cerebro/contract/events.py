@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, field_validator
+from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.records import Holding, Hyperparameters
@@ -256,8 +256,6 @@ ControllerEvent = Annotated[
 
 ClientEvent = Annotated[RunRequested | RunStopRequested | RunResumed, Field(discriminator="type")]
 """Events that a client may append."""
-
-EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 # --- live values: not events, because losing one changes no decision ----------------------------

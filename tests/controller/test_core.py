@@ -220,7 +220,7 @@ def test_a_corrupt_checkpoint_has_the_unit_before_done_again() -> None:
     simulation = simulate(scenario, models=2, partitions=3)
     model = fold(EXPERIMENT, simulation.log).runs["fit-1"].models["m00"]
     assert model.state is ModelState.FINISHED
-    assert [visit.attempt for visit in model.visits] == [1, 2, 1] or 2 in {v.attempt for v in model.visits}
+    assert sorted(visit.attempt for visit in model.visits) in ([1, 1, 2], [1, 2, 2])
     assert Counter(visit.partition for visit in model.visits) == {0: 1, 1: 1, 2: 1}
 
 
