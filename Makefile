@@ -22,7 +22,7 @@ SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hop
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run notebook stop test test-slow lint format bench clean distclean
+.PHONY: help setup run notebook stop test test-slow lint format bench scheduling clean distclean
 
 help:  ## print these targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: $(DEV_STAMP)  ## format the code and mend what can be mended mechanicall
 
 bench: $(LOCAL_STAMP)  ## run the benchmarks, print the figures with their bars
 	@$(BIN)/python -m benchmarks
+
+scheduling: $(LOCAL_STAMP)  ## simulate all schedulers, write the tables and pictures of docs/scheduling.md
+	@$(BIN)/python -m docs.generate_scheduling
 
 clean:  ## remove caches and build leftovers
 	@rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -19,8 +19,11 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 
-NAMES = ("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane")
-"""In the order of the issue's table; each is a module with a function `benchmark`."""
+NAMES = (
+    *("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane"),
+    *("planner", "online", "outage", "exact", "decision"),
+)
+"""The platform's, then the scheduler's; each is a module with a function `benchmark`."""
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 _HEADINGS = ("what", "measured", "ratio", "bar", "holds")
@@ -39,13 +42,14 @@ def main() -> int:
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(NAMES)}")
     load = os.getloadavg()[0]
-    figures: dict[str, Figure] = {}
+    figures: dict[str, list[Figure]] = {}
     broken: list[str] = []
     for name in arguments.names or NAMES:
         began = time.monotonic()
         print(f"{name} ...", end=" ", flush=True)
         try:
-            figures[name] = importlib.import_module(f"benchmarks.{name}").benchmark()
+            found = importlib.import_module(f"benchmarks.{name}").benchmark()
+            figures[name] = found if isinstance(found, list) else [found]
         except Exception:  # noqa: BLE001 - whatever one benchmark meets, the others still run
             broken.append(name)
             print("could not run")
@@ -59,7 +63,7 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def document(figures: dict[str, Figure], broken: list[str], load: float) -> str:
+def document(figures: dict[str, list[Figure]], broken: list[str], load: float) -> str:
     """The text of RESULTS.md."""
     lines = [
         "# Benchmark results",
@@ -72,15 +76,16 @@ def document(figures: dict[str, Figure], broken: list[str], load: float) -> str:
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{'---|' * len(_HEADINGS)}",
-        *(f"| {' | '.join(figure.cells())} |" for figure in figures.values()),
+        *(f"| {' | '.join(figure.cells())} |" for found in figures.values() for figure in found),
         "",
     ]
-    missed = [figure.what for figure in figures.values() if not figure.holds]
+    missed = [figure.what for found in figures.values() for figure in found if not figure.holds]
     lines += [f"Bars not held: {'; '.join(missed)}." if missed else "All bars above are held.", ""]
     if broken:
         lines += [f"Could not run: {', '.join(broken)}.", ""]
-    for name, figure in figures.items():
-        lines += [f"## {name}", "", *(f"- {note}" for note in figure.notes), ""] if figure.notes else []
+    for name, found in figures.items():
+        notes = [f"- {note}" for figure in found for note in figure.notes]
+        lines += [f"## {name}", "", *notes, ""] if notes else []
     return "\n".join(lines)
 
 
@@ -100,14 +105,14 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _print(figures: dict[str, Figure]) -> None:
-    rows = [_HEADINGS, *(figure.cells() for figure in figures.values())]
+def _print(figures: dict[str, list[Figure]]) -> None:
+    rows = [_HEADINGS, *(figure.cells() for found in figures.values() for figure in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     print()
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for name, figure in figures.items():
-        for note in figure.notes:
+    for name, found in figures.items():
+        for note in (note for figure in found for note in figure.notes):
             print(f"  {name}: {note}")
 
 

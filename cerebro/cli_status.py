@@ -16,7 +16,7 @@ from cerebro.kvs import KvsClient
 from cerebro.local import processes
 from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
-from cerebro.state import ExperimentState, Model, Run, RunState
+from cerebro.state import ExperimentState, Model, Run, RunState, gap, schedule_lines
 from cerebro.state.experiment import fold
 
 _PATIENCE_S = 3.0
@@ -138,13 +138,18 @@ def load(kvs: KvsClient, name: str) -> ExperimentState:
 
 
 def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str]:
-    """Runs of an experiment, and the models of its newest fit."""
+    """Runs of an experiment, and of its newest fit the schedule, epochs and models."""
     now = time.time() if now is None else now
     rows = [_run_row(run, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
     fits = [run for run in state.runs.values() if run.models]
-    return [*lines, "", *_model_lines(fits[-1])] if fits else lines
+    if not fits:
+        return lines
+    schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
+    for part in (schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
+        lines += ["", *part] if part else []
+    return lines
 
 
 def _run_row(run: Run, now: float) -> tuple[str, ...]:
@@ -152,6 +157,20 @@ def _run_row(run: Run, now: float) -> tuple[str, ...]:
     note = run.reason if run.state is RunState.PAUSED else run.error
     spent = duration((run.ended or now) - run.started) if run.started else "-"
     return (run.id, str(run.state), f"{done}/{total}", spent, _first_line(note))
+
+
+def _epoch_lines(fit: Run) -> list[str]:
+    rows = [
+        (
+            str(report.epoch),
+            f"{report.makespan_s:.1f} s",
+            f"{report.lower_bound_s:.1f} s",
+            f"{100 * gap(report.makespan_s, report.lower_bound_s):.1f} %",
+            f"{sum(report.idle_s.values()):.1f} s",
+        )
+        for report in fit.epochs
+    ]
+    return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "IDLE"), rows)
 
 
 def _model_lines(fit: Run) -> list[str]:

@@ -40,6 +40,14 @@ class RowError(PermanentError):
     """A row function raised too often, or returned fields that differ from row to row."""
 
 
+class InstanceError(PermanentError):
+    """A scheduling instance cannot be read or has no schedule: a time that is no time, a partition nobody holds."""
+
+
+class ScheduleError(PermanentError):
+    """A schedule breaks an invariant: a unit twice or never, a model in two places, GPUs overbooked."""
+
+
 class DataError(PermanentError):
     """A data set on disk does not fit what is asked of it (batch too large, split absent, rows missing)."""
 

@@ -174,7 +174,8 @@ class Experiment:
         mode: Literal["min", "max"] | None = None,
         seed: int = 0,
         samples: int | None = None,
-        scheduler: str = "random",
+        scheduler: str = "lrptw",
+        planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
         progress: bool = True,
@@ -189,7 +190,10 @@ class Experiment:
             mode: ``"max"`` if more is better, ``"min"`` if less is.
             seed: of weights, shuffles and the schedule.
             samples: configurations to draw where the search space has distributions.
-            scheduler: name of the dispatch policy.
+            scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
+            or ``monte-carlo``; see docs/scheduling.md.
+            planner: whether a planner and an exact solver may look for a better order beside training; their plan is
+            followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
             hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
             max_attempts: attempts of a unit whose process crashes.
 
@@ -222,6 +226,7 @@ class Experiment:
             mode=mode,
             seed=seed,
             scheduler=scheduler,
+            planner=planner,
             hang_timeout_s=hang_timeout_s,
             max_attempts=max_attempts,
         )

@@ -46,46 +46,12 @@ def learning_curves(history: pd.DataFrame, metric: str, path: Path | str | None)
     for position, model in enumerate(models):
         line = shown[shown["model"] == model]
         style = _DASHES[position // len(_PALETTE) % len(_DASHES)]
-        colour = _colour(position)
+        colour = _PALETTE[position % len(_PALETTE)]
         axes.plot(line["epoch"], line[metric], style, marker="o", markersize=3, label=model, color=colour)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no epoch 1.5
     axes.grid(alpha=0.3)
     if len(models) <= _NAMED:
         axes.legend(fontsize="small", ncols=2)
-    return _written(figure, path)
-
-
-def schedule(visits: pd.DataFrame, path: Path | str | None) -> Figure:
-    """Gantt chart: a row per worker, a bar per committed unit, a colour per model.
-
-    Validation runs in the gaps; it is no unit and is not drawn.
-
-    Args:
-        visits: see `FitResult.visits`.
-        path: file to write, if one is given; its suffix chooses the format.
-    """
-    workers = sorted(set(visits["worker"])) if len(visits) else []
-    models = sorted(set(visits["model"])) if len(visits) else []
-    figure = _figure(10, 1.2 + 0.7 * max(1, len(workers)))
-    axes = figure.subplots()
-    axes.set(xlabel="seconds", title="Training units on workers")
-    if not workers:
-        _say(axes, "no unit is committed yet")
-        return _written(figure, path)
-    colours = {model: _colour(position) for position, model in enumerate(models)}
-    origin = visits["started"].min()
-    for row, worker in enumerate(workers):
-        units = visits[visits["worker"] == worker]
-        spans = list(zip(units["started"] - origin, units["ended"] - units["started"], strict=True))
-        bars = [colours[model] for model in units["model"]]
-        axes.broken_barh(spans, (row - 0.4, 0.8), facecolors=bars, edgecolor="white", linewidth=0.5)
-    axes.set_yticks(range(len(workers)), workers)
-    axes.invert_yaxis()  # the first worker on top
-    if len(models) <= _NAMED:
-        from matplotlib.patches import Patch
-
-        handles = [Patch(color=colours[model], label=model) for model in models]
-        figure.legend(handles=handles, loc="outside right upper", fontsize="small")
     return _written(figure, path)
 
 
@@ -107,10 +73,6 @@ def _figure(width: float, height: float) -> Figure:
 def _say(axes: Axes, text: str) -> None:
     axes.set(xticks=[], yticks=[])
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
-
-
-def _colour(position: int) -> str:
-    return _PALETTE[position % len(_PALETTE)]
 
 
 def _written(figure: Figure, path: Path | str | None) -> Figure:

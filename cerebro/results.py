@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,14 @@ from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.tables import read_columns
 from cerebro.errors import RunFailedError
-from cerebro.state import Dataset, ExperimentState, Model, Run
+from cerebro.scheduling.gantt import Drawing
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+from cerebro.state import Dataset, ExperimentState, Model, Run, chart, gap, schedule_of
 from cerebro.volumes import Volumes
+
+_DRAWN = 10_000
+"""Most units of a chart: more make a notebook slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +185,32 @@ class FitResult:
         frame = pd.DataFrame(rows)
         return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame
 
+    def epochs(self) -> pd.DataFrame:
+        """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all units up
+        to it, the gap between them, and the workers' idle time since the epoch before (seconds, in all and of each)."""
+        rows = [
+            {
+                "epoch": report.epoch,
+                "makespan": report.makespan_s,
+                "lower_bound": report.lower_bound_s,
+                "gap": gap(report.makespan_s, report.lower_bound_s),
+                "idle": sum(report.idle_s.values()),
+            }
+            | {f"idle {worker}": seconds for worker, seconds in report.idle_s.items()}
+            for report in self._run.epochs
+        ]
+        columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "idle"]
+        return pd.DataFrame(rows, columns=columns).set_index("epoch")
+
+    def schedule(self) -> tuple[Problem, Schedule]:
+        """The visits as a schedule, with the problem it solves: ``validate(*result.schedule(), actual=True)`` of
+        `cerebro.scheduling.validator` judges it.
+
+        Raises:
+            InstanceError: nothing is committed yet.
+        """
+        return schedule_of(self._run)
+
     def failures(self) -> dict[str, str]:
         """Model id -> message and traceback of models that were given up."""
         return {
@@ -192,11 +225,23 @@ class FitResult:
 
         return learning_curves(self.history(), metric or self._request.metric, path)
 
-    def plot_schedule(self, path: Path | str | None = None) -> Any:
-        """Which model was where when, as a matplotlib figure; written to `path` if one is given."""
-        from cerebro.figures import schedule
+    def plot_schedule(self, path: Path | str | None = None) -> Drawing:
+        """Which model was where when, as an SVG that a notebook shows; written to `path` if one is given.
 
-        return schedule(self.visits(), path)
+        A colour per model, a bar per unit; the dashed line is the lower bound. Of a very long run, its newest units.
+
+        Raises:
+            ValueError: `path` does not end in ``.svg``.
+        """
+        if path is not None and Path(path).suffix != ".svg":
+            raise ValueError(
+                f"a schedule is drawn as SVG: give a path that ends in .svg instead of {str(path)!r}"
+            )
+        drawing = chart(self._state, self._run, time.time(), newest=_DRAWN)
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(drawing, encoding="utf-8")
+        return drawing
 
     def _best_epoch(self, model: Model) -> int | None:
         return model.best_epoch(self._request.metric, self._request.mode, validated=self._run.is_validated)

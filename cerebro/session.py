@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import getpass
 import itertools
+import time
+from collections.abc import Callable
 
 from cerebro.connection import Connection
 from cerebro.contract.events import Request, RunRequested, RunResumed, RunStopRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import ConflictError, NotFoundError, RunFailedError
 from cerebro.progress import Progress
-from cerebro.state import ExperimentState, Run, RunState, waiting_for
+from cerebro.state import ExperimentState, Run, RunState, schedule_lines, waiting_for
 
 _WAIT_S = 1.0
 """Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
@@ -22,10 +24,17 @@ _SILENT_S = 10.0
 
 
 class Session:
-    """Used by one thread; any number of sessions may share an experiment."""
+    """Used by one thread; any number of sessions may share an experiment.
 
-    def __init__(self, connection: Connection, record: ExperimentRecord) -> None:
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, connection: Connection, record: ExperimentRecord, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self.connection, self.record = connection, record
+        self._clock = clock
         self._kvs = connection.kvs
         self._state = ExperimentState(name=record.name)
 
@@ -49,6 +58,7 @@ class Session:
             done, total = run.progress()
             why = run.error or waiting_for(state, run) or self._queued(run)
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
+            lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
         for worker in state.workers.values():
             doing = worker.open_tasks[0] if worker.open_tasks else "idle"
             lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")

@@ -87,9 +87,13 @@ class Volumes:
         """Path of a `CheckpointRef.name`."""
         return self.checkpoints / name
 
+    def run_metrics(self, experiment: str, run: str) -> Path:
+        """Folder with the TensorBoard event file of a run as a whole; its models' folders lie beside the file."""
+        return self.metrics / experiment / run
+
     def model_metrics(self, experiment: str, run: str, model: str) -> Path:
         """Folder with the TensorBoard event file of one model."""
-        return self.metrics / experiment / run / model
+        return self.run_metrics(experiment, run) / model
 
     def task_log(self, experiment: str, task: str, attempt: int) -> Path:
         """Output of one attempt's child process."""

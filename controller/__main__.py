@@ -9,6 +9,7 @@ import sys
 
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
+from controller.advisor import ChildHelper
 from controller.loop import Controller
 from controller.projection import Projection
 from controller.settings import Settings
@@ -23,7 +24,7 @@ def main() -> None:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, patience_s=10.0)
     projection = Projection(kvs, settings.volumes)
-    controller = Controller(kvs, settings, projection)
+    controller = Controller(kvs, settings, projection, ChildHelper())
     # Nothing needs saving: what this process knows is a fold of the log.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     projection.start()

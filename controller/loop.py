@@ -27,7 +27,9 @@ from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.errors import CerebroError, ConflictError, RetryableError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState, Run, RunState
-from controller.decide import Seen, Step, World, decide
+from controller.advisor import Advisor, Helper
+from controller.core import Core
+from controller.decide import Seen, Step, World
 from controller.planning import plan_evaluation, plan_fit
 from controller.preparation import prepare_etl
 from controller.settings import Settings
@@ -53,8 +55,9 @@ class Observer(Protocol):
 class Controller:
     """The loop. `stop` may be set from a signal handler or another thread."""
 
-    def __init__(self, kvs: KvsClient, settings: Settings, observer: Observer) -> None:
+    def __init__(self, kvs: KvsClient, settings: Settings, observer: Observer, helper: Helper) -> None:
         self._kvs, self._settings, self._observer = kvs, settings, observer
+        self._advisor = Advisor(helper)
         self._cluster = 0
         self._term = 0
         self._led_until = 0.0
@@ -62,6 +65,7 @@ class Controller:
         self._workers: tuple[WorkerStatus, ...] = ()
         self._workers_read = 0.0
         self._reachable_since = time.monotonic()
+        self._store_ahead_s = time.time() - time.monotonic()
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -86,32 +90,35 @@ class Controller:
     # --- one experiment --------------------------------------------------------------------------
 
     def _work(self, experiment: str) -> None:
-        record = self._kvs.experiment(experiment)
-        state = ExperimentState(name=experiment)
-        self._catch_up(state)
+        core = Core(self._kvs.experiment(experiment))
+        state = core.state
+        self._catch_up(core)
         while not self.stop.is_set() and self._lead():
+            planned = self._advisor.advise(core)
             run = state.active_run()
             if run is None:
                 return
-            steps = decide(record, state, self._world())
+            steps = core.decide(self._world())
+            if planned is not None:
+                steps.insert(0, api.Note(event=planned))
             if not steps and run.state is RunState.QUEUED and run.plan is None:
-                steps = self._plan(record, state, run)
-            if steps and self._perform(state, steps):
+                steps = self._plan(core.record, state, run)
+            if steps and self._perform(core, steps):
                 continue
             self._pace(state)
-            self._apply(
-                state, self._watch({experiment: state.seq}, self._settings.tick_s).get(experiment, ())
-            )
+            wait_s = min(self._settings.tick_s, core.wake_s(self._now()))
+            news = self._watch({experiment: state.seq}, wait_s)
+            self._apply(core, news.get(experiment, ()))
 
     def _pace(self, state: ExperimentState) -> None:
         """Let news gather for a moment while every worker has work: then several commits cost one decision."""
         if all(worker.open_tasks for worker in state.workers.values() if worker.is_alive):
             self.stop.wait(max(0.0, self._decided + _PACE_S - time.monotonic()))
 
-    def _perform(self, state: ExperimentState, steps: Sequence[Step]) -> bool:
+    def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
         """Write steps and take in what the log says then; false when none took effect, so that the caller waits."""
-        request = api.DecideRequest(term=self._term, after=state.seq, steps=tuple(steps))
-        answer = self._kvs.decide(state.name, request)
+        request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
+        answer = self._kvs.decide(core.state.name, request)
         self._decided = time.monotonic()
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
@@ -120,19 +127,20 @@ class Controller:
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
                 # Whether there is room again is to be asked of the workers, not of what they said before.
                 self._workers_read = 0.0
-        self._apply(state, answer.events)
+        self._apply(core, answer.events)
         return any(outcome.outcome == "done" for outcome in answer.outcomes)
 
-    def _catch_up(self, state: ExperimentState) -> None:
-        while events := self._kvs.events(state.name, state.seq):
-            self._apply(state, events, is_news=False)
+    def _catch_up(self, core: Core) -> None:
+        while events := self._kvs.events(core.state.name, core.state.seq):
+            self._apply(core, events, is_news=False)
 
-    def _apply(self, state: ExperimentState, events: Sequence[Event], *, is_news: bool = True) -> None:
+    def _apply(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
-            state.apply(event)
+            core.apply(event)
             if is_news:
-                log.info("%s %s", state.name, event.model_dump_json())
-            self._observer.observe(state, event)
+                self._store_ahead_s = event.time - time.monotonic()
+                log.info("%s %s", core.state.name, event.model_dump_json())
+            self._observer.observe(core.state, event)
 
     # --- plans -----------------------------------------------------------------------------------
 
@@ -165,6 +173,10 @@ class Controller:
 
     # --- the world -------------------------------------------------------------------------------
 
+    def _now(self) -> float:
+        """The store's clock, as far as its newest event tells."""
+        return time.monotonic() + self._store_ahead_s
+
     def _watch(self, cursors: dict[str, int], wait_s: float) -> dict[str, tuple[Event, ...]]:
         answer = self._kvs.watch(cursors, self._cluster, wait_s)
         if answer.cluster != self._cluster:
@@ -193,7 +205,8 @@ class Controller:
         # While the store was away nobody could report: silence counts from its return.
         patience = now - self._reachable_since
         return World(
-            workers={w.record.worker: _seen(w, self._settings.lease_s, patience) for w in self._workers}
+            now=self._now(),
+            workers={w.record.worker: _seen(w, self._settings.lease_s, patience) for w in self._workers},
         )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from cerebro.contract.events import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.records import Hyperparameters
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError
+from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState
-from controller.scheduling import POLICIES
 
 
 def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:

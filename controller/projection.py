@@ -1,9 +1,9 @@
 """TensorBoard event files as a projection of the log: a pure function of what was committed, written as it grows.
 
-One file per model. Its records follow from the log in a fixed order, so after a crash the projection counts
-the complete
-records of a file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. Values
-reported within a unit are written when the unit commits, so a superseded attempt leaves no trace.
+One file per model, and one per run for how well it is scheduled. Its records follow from the log in a fixed order, so
+after a crash the projection counts the complete records of a file, cuts off a torn one and goes on behind them: nothing
+is written twice and nothing is missing. Values reported within a unit are written when the unit commits, so a
+superseded attempt leaves no trace.
 
 Runs in a thread of its own, because a slow metrics volume must not delay a hop.
 """
@@ -12,26 +12,20 @@ from __future__ import annotations
 
 import logging
 import queue
-import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from cerebro.contract.events import Event, LivePoint, TaskCommitted
+from cerebro.contract.events import EpochCompleted, Event, LivePoint, TaskCommitted
 from cerebro.errors import RetryableError
 from cerebro.kvs import KvsClient
-from cerebro.state import ExperimentState, TaskKey
+from cerebro.state import ExperimentState, TaskKey, gap
 from cerebro.volumes import Volumes
-
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.event_pb2 import Event as TensorBoardEvent
+from controller.event_file import FILE_NAME, EventFile, Scalar
 
 log = logging.getLogger(__name__)
-
-FILE_NAME = "events.out.tfevents.0000000000.cerebro"
 
 _PAUSE_S = 5.0
 """Between two tries while the store or the metrics volume is away."""
@@ -44,23 +38,15 @@ the store that the workers wait on."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scalar:
-    """One value to draw: `step` counts units (``unit/``), epochs (``epoch/``) or rows (``live/``)."""
+class _Entry:
+    """What an event adds to a file: a model's, or without one the run's. A commit brings its task's live values."""
 
-    tag: str
-    step: int
-    time: float
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Commit:
     experiment: str
     run: str
-    model: str
-    task: str
-    attempt: int
-    rows_before: int
+    key: str
+    model: str = ""
+    attempt: int = 0
+    rows_before: int = 0
     scalars: tuple[Scalar, ...]
 
 
@@ -69,11 +55,11 @@ class Projection:
 
     def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
         self._kvs, self._volumes = kvs, volumes
-        self._commits: queue.SimpleQueue[_Commit] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._seen: set[tuple[str, str]] = set()
         self._live: dict[str, _LiveReader] = {}
-        self._files: dict[Path, _EventFile] = {}
+        self._files: dict[Path, EventFile] = {}
         self._passed: dict[Path, int] = {}
         """Records of a file that belong to commits which are done."""
 
@@ -82,17 +68,19 @@ class Projection:
         threading.Thread(target=self._write_all, name="projection", daemon=True).start()
 
     def observe(self, state: ExperimentState, event: Event) -> None:
-        """Queue a commit. A unit that is done again, because its checkpoint was lost, says nothing new."""
-        if not isinstance(event, TaskCommitted):
+        """Queue a commit, or a completed epoch. A unit that is done again, because its checkpoint was lost, says
+        nothing new."""
+        if not isinstance(event, TaskCommitted | EpochCompleted):
             return
+        key = event.task if isinstance(event, TaskCommitted) else f"{event.run}/epochs/e{event.epoch}"
         # Two readers of one log may come here; each event counts once, in the order of the log.
         with self._lock:
-            if (state.name, event.task) in self._seen:
+            if (state.name, key) in self._seen:
                 return
-            self._seen.add((state.name, event.task))
-            commit = _commit(state, event)
-            if commit is not None:
-                self._commits.put(commit)
+            self._seen.add((state.name, key))
+            entry = _commit(state, event) if isinstance(event, TaskCommitted) else _epoch(state, event, key)
+            if entry is not None:
+                self._entries.put(entry)
 
     def _write_all(self) -> None:
         try:
@@ -100,28 +88,28 @@ class Projection:
         except RetryableError as error:
             log.warning("event files of ended runs not checked: %s", error)
         while True:
-            for commit in self._gather():
-                # Later commits wait: a file's records have a fixed order, and a gap would shift all behind it.
-                while not self._is_written(commit):
+            for entry in self._gather():
+                # Later entries wait: a file's records have a fixed order, and a gap would shift all behind it.
+                while not self._is_written(entry):
                     time.sleep(_PAUSE_S)
 
-    def _is_written(self, commit: _Commit) -> bool:
+    def _is_written(self, entry: _Entry) -> bool:
         try:
-            self._write(commit)
+            self._write(entry)
         except (OSError, RetryableError) as error:
-            log.warning("metrics of %s not written yet: %s", commit.task, error)
+            log.warning("metrics of %s not written yet: %s", entry.key, error)
             return False
         return True
 
-    def _gather(self) -> list[_Commit]:
-        """The next commit and those that follow it closely: their live points are read in one go."""
-        commits = [self._commits.get()]
+    def _gather(self) -> list[_Entry]:
+        """The next entry and those that follow it closely: their live points are read in one go."""
+        entries = [self._entries.get()]
         time.sleep(_GATHER_S)
-        while not self._commits.empty():
-            commits.append(self._commits.get())
+        while not self._entries.empty():
+            entries.append(self._entries.get())
         for reader in self._live.values():
             reader.is_behind = True
-        return commits
+        return entries
 
     def _read_logs(self) -> None:
         for summary in self._kvs.experiments():
@@ -131,13 +119,13 @@ class Projection:
                     state.apply(event)
                     self.observe(state, event)
 
-    def _write(self, commit: _Commit) -> None:
-        path = self._volumes.model_metrics(commit.experiment, commit.run, commit.model) / FILE_NAME
-        reader = self._live.setdefault(commit.experiment, _LiveReader(self._kvs, commit.experiment))
-        points = reader.points(commit.task, commit.attempt)
+    def _write(self, entry: _Entry) -> None:
+        path = self._path(entry)
+        reader = self._live.setdefault(entry.experiment, _LiveReader(self._kvs, entry.experiment))
+        points = reader.points(entry.key, entry.attempt) if entry.attempt else []
         file = self._open(path)
         try:
-            for scalar in (*_live_scalars(commit, points), *commit.scalars):
+            for scalar in (*_live_scalars(entry, points), *entry.scalars):
                 file.write(scalar)
             file.flush()
         except OSError:
@@ -145,14 +133,19 @@ class Projection:
             self._close(path)
             raise
         self._passed[path] = file.passed
-        reader.forget(commit.task, commit.attempt)
+        reader.forget(entry.key, entry.attempt)
 
-    def _open(self, path: Path) -> _EventFile:
+    def _path(self, entry: _Entry) -> Path:
+        if entry.model:
+            return self._volumes.model_metrics(entry.experiment, entry.run, entry.model) / FILE_NAME
+        return self._volumes.run_metrics(entry.experiment, entry.run) / FILE_NAME
+
+    def _open(self, path: Path) -> EventFile:
         file = self._files.pop(path, None)
         while len(self._files) >= _MAX_OPEN:
             self._close(next(iter(self._files)))
         # Put behind the others: the one that was used longest ago is closed first.
-        file = self._files[path] = file or _EventFile(path, self._passed.get(path, 0))
+        file = self._files[path] = file or EventFile(path, self._passed.get(path, 0))
         return file
 
     def _close(self, path: Path) -> None:
@@ -162,7 +155,7 @@ class Projection:
             log.warning("%s not closed properly: %s", path, error)
 
 
-def _commit(state: ExperimentState, event: TaskCommitted) -> _Commit | None:
+def _commit(state: ExperimentState, event: TaskCommitted) -> _Entry | None:
     """The scalars of a commit that was just applied."""
     key = TaskKey.parse(event.task)
     if key.kind not in ("train", "valid") or key.model is None or key.epoch is None:
@@ -177,15 +170,27 @@ def _commit(state: ExperimentState, event: TaskCommitted) -> _Commit | None:
             scalars += _scalars("epoch/train", key.epoch, event.time, model.training_metrics(key.epoch))
     else:
         scalars += _scalars("epoch/valid", key.epoch, event.time, event.result.metrics)
-    return _Commit(
+    return _Entry(
         experiment=state.name,
         run=key.run,
+        key=event.task,
         model=key.model,
-        task=event.task,
         attempt=event.attempt,
         rows_before=rows_before,
         scalars=tuple(scalars),
     )
+
+
+def _epoch(state: ExperimentState, event: EpochCompleted, key: str) -> _Entry:
+    """The scalars of a run's epoch."""
+    values = {
+        "makespan_s": event.makespan_s,
+        "lower_bound_s": event.lower_bound_s,
+        "gap": gap(event.makespan_s, event.lower_bound_s),
+        "idle_s": sum(event.idle_s.values()),
+    }
+    scalars = _scalars("schedule", event.epoch, event.time, values)
+    return _Entry(experiment=state.name, run=event.run, key=key, scalars=tuple(scalars))
 
 
 def _scalars(prefix: str, step: int, time: float, metrics: dict[str, float]) -> Iterator[Scalar]:
@@ -193,12 +198,12 @@ def _scalars(prefix: str, step: int, time: float, metrics: dict[str, float]) -> 
         yield Scalar(tag=f"{prefix}/{name}", step=step, time=time, value=metrics[name])
 
 
-def _live_scalars(commit: _Commit, points: Sequence[LivePoint]) -> Iterator[Scalar]:
+def _live_scalars(entry: _Entry, points: Sequence[LivePoint]) -> Iterator[Scalar]:
     for point in points:
         for name in sorted(point.values):
             yield Scalar(
                 tag=f"live/{name}",
-                step=commit.rows_before + point.rows,
+                step=entry.rows_before + point.rows,
                 time=point.time,
                 value=point.values[name],
             )
@@ -228,87 +233,3 @@ class _LiveReader:
         """The task is committed: neither this attempt's points nor those of the attempts before are asked for again."""
         for number in range(1, attempt + 1):
             self._points.pop((task, number), None)
-
-
-class _EventFile:
-    """A TensorBoard event file that is written from where its complete records end.
-
-    A record is: length (uint64), its masked checksum (uint32), data, the data's masked checksum (uint32).
-
-    Args:
-        passed: records that the caller does not write again.
-    """
-
-    def __init__(self, path: Path, passed: int = 0) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        count, end = _complete_records(path)
-        self._skip = max(0, count - passed)
-        self.passed = passed
-        self._file = path.open("r+b")
-        self._file.truncate(end)
-        self._file.seek(end)
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._records: Any = RecordWriter(self._file)
-        if not passed:
-            self._write(_version())
-
-    def write(self, scalar: Scalar) -> None:
-        """Append a value, unless the file has it from an earlier life of the process."""
-        self._write(_event(scalar))
-
-    def _write(self, event: TensorBoardEvent) -> None:
-        self.passed += 1
-        if self._skip:
-            self._skip -= 1
-            return
-        self._records.write(event.SerializeToString())
-
-    def flush(self) -> None:
-        """Hand what was written to the operating system."""
-        self._records.flush()
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._file.close()
-
-
-def _complete_records(path: Path) -> tuple[int, int]:
-    """(number of complete records, where the last one ends)."""
-    from tensorboard.summary.writer.record_writer import masked_crc32c
-
-    count = start = end = length = 0
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        while end + 12 <= size:
-            file.seek(end)
-            header = file.read(12)
-            length, checksum = struct.unpack("<QI", header)
-            # Blocks that were allocated and not written read as zeros: a record of length 0 but for its checksum, or
-            # the end of the last record.
-            if end + 16 + length > size or masked_crc32c(header[:8]) != checksum:
-                break
-            start, end = end, end + 16 + length
-            count += 1
-        if count:
-            file.seek(start + 12)
-            data, checksum = file.read(length), struct.unpack("<I", file.read(4))[0]
-            if masked_crc32c(data) != checksum:
-                return count - 1, start
-    return count, end
-
-
-def _version() -> TensorBoardEvent:
-    from tensorboard.compat.proto import event_pb2
-
-    return event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")
-
-
-def _event(scalar: Scalar) -> TensorBoardEvent:
-    from tensorboard.compat.proto import event_pb2, summary_pb2
-
-    value = summary_pb2.Summary.Value(tag=scalar.tag, simple_value=scalar.value)
-    return event_pb2.Event(
-        wall_time=scalar.time, step=scalar.step, summary=summary_pb2.Summary(value=[value])
-    )

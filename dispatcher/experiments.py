@@ -65,6 +65,7 @@ def _view(reader: Reader, name: str) -> ExperimentView:
         overview.view,
         record=record,
         statuses=reader.workers(),
+        now=reader.now(),
         fit=request.args.get("fit", ""),
         page=_page(),
     )

@@ -41,6 +41,16 @@ def duration(seconds: float | None) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
+def seconds(value: float) -> str:
+    """A short time to its tenths, a longer one as a duration: ``43.2 s``, ``1 h 4 min``."""
+    return f"{value:.1f} s" if value < 60 else duration(value)
+
+
+def share(value: float) -> str:
+    """Per cent, to tenths."""
+    return f"{100 * value:.1f} %"
+
+
 def ago(seconds: float | None) -> str:
     """An age in its largest unit: ``3 min ago``."""
     if seconds is None:
@@ -68,6 +78,8 @@ FILTERS = {
     "count": count,
     "size": human_bytes,
     "duration": duration,
+    "seconds": seconds,
+    "share": share,
     "ago": ago,
     "iso": iso,
     "clock": clock,

@@ -1,4 +1,4 @@
-"""One experiment as its page shows it: runs, the newest fit's models, data, scores, workers. Pure: state
+"""One experiment as its page shows it: runs, the newest fit's models and schedule, data, scores, workers. Pure: state
 in, rows out."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dispatcher import wording
 from dispatcher.crew import WorkerRow, worker_rows
 from dispatcher.leaderboard import FitView, fit_view
 from dispatcher.listing import newest_fit
+from dispatcher.timetable import ScheduleView, schedule_view
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class ExperimentView:
     shown: RunRow | None
     runs: tuple[RunRow, ...]
     fit: FitView | None
+    schedule: ScheduleView | None
     splits: tuple[SplitRow, ...]
     scores: tuple[ScoreRow, ...]
     workers: tuple[WorkerRow, ...]
@@ -87,10 +89,12 @@ def view(
     *,
     record: ExperimentRecord,
     statuses: tuple[WorkerStatus, ...],
+    now: float,
     fit: str = "",
     page: int = 1,
 ) -> ExperimentView:
-    """The page of `state`; `fit` chooses a fit run (default: the newest) and `page` its models, from 1."""
+    """The page of `state` at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest) and `page`
+    its models, from 1."""
     chosen = state.runs.get(fit)
     run = chosen if chosen and chosen.models else newest_fit(state)
     shown = wording.shown_run(state)
@@ -104,6 +108,7 @@ def view(
         shown=_run(shown) if shown else None,
         runs=tuple(_run(each) for each in reversed(state.runs.values())),
         fit=fit_view(run, page) if run else None,
+        schedule=schedule_view(state, run, now) if run else None,
         splits=tuple(_splits(dataset)) if dataset else (),
         scores=tuple(row for each in state.runs.values() for row in _scores(each)),
         workers=workers,

@@ -91,6 +91,11 @@ class Reader:
         self.outage = None
         return answer
 
+    def now(self) -> float:
+        """When what is shown was true: seconds since the epoch; during an outage, when it began."""
+        outage = self.outage
+        return outage.since if outage else self._clock()
+
     def probe(self) -> None:
         """Find out whether the store answers; the finding is `outage`."""
         try:

@@ -187,7 +187,7 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
     result.visits().to_csv(output / "visits.csv", index=False)
     predictions.to_csv(output / "predictions.csv")
     result.plot_curves(output / "curves.png")
-    result.plot_schedule(output / "schedule.png")
+    result.plot_schedule(output / "schedule.svg")
     accuracy = float(test["accuracy"][result.best.id])
     print(
         f"best model {result.best.id} {result.best.hyperparams}, epoch {result.best.epoch}: test "

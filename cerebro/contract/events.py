@@ -7,7 +7,7 @@ same atomic step as the change of state that the event tells of; `time` is the s
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -40,7 +40,9 @@ class FitRequest(Contract):
     metric: str = Field(min_length=1)
     mode: Literal["min", "max"]
     seed: int = 0
-    scheduler: str = "random"
+    scheduler: str = "lrptw"
+    planner: bool = True
+    """Whether a planner may replace the dispatch of ``lrptw`` by a better order."""
     hang_timeout_s: float = Field(default=600.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     """Attempts a unit gets when its process crashes; user errors get one."""
@@ -103,6 +105,16 @@ class EvaluatePlan(Contract):
 
 Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]
 
+
+class PlannedUnit(NamedTuple):
+    """A unit in a plan, and where it is to run."""
+
+    worker: str
+    model: str
+    epoch: int
+    partition: int
+
+
 # --- events --------------------------------------------------------------------------------------
 
 
@@ -160,6 +172,45 @@ class RunFinished(_Event):
     run: Name
     outcome: Literal["finished", "failed", "stopped"]
     error: str = ""
+
+
+class EpochCompleted(_Event):
+    """Every model that has not failed has trained `epoch`: how well its units were scheduled.
+
+    Epochs of different models overlap, there is no barrier; so makespan and bound are of all that had run by then,
+    counted from the start of the run, and can be compared: the gap is ``makespan_s / lower_bound_s - 1``.
+    """
+
+    type: Literal["EpochCompleted"] = "EpochCompleted"
+    run: Name
+    epoch: int = Field(ge=1)
+    makespan_s: float
+    """From the start of the run's first unit to the last commit of a unit of an epoch up to this one."""
+    lower_bound_s: float
+    """The larger of the longest model's and the busiest worker's training time until then, as units took in truth."""
+    idle_s: dict[Name, float]
+    """Worker -> seconds without a task since the end of the epoch before."""
+
+
+class SchedulePlanned(_Event):
+    """A planner found an order of the units that is better than dispatch: it is followed from now on.
+
+    Workers and models take their units in this order as far as it still applies; what it does not name is dispatched.
+    """
+
+    type: Literal["SchedulePlanned"] = "SchedulePlanned"
+    run: Name
+    source: str
+    """What found it, such as ``planner/cyclic`` or ``cp-sat``."""
+    order: tuple[PlannedUnit, ...]
+    """In the order of their planned starts, which is each worker's order and each model's."""
+    makespan_s: float
+    """Of what is left to run, simulated at the measured noise of unit times."""
+    dispatch_s: float
+    """The same for dispatch, which it replaces."""
+    lower_bound_s: float
+    seconds: float
+    """Time spent looking."""
 
 
 class WorkerJoined(_Event):
@@ -239,6 +290,8 @@ Event = Annotated[
     | RunResumed
     | RunStopRequested
     | RunFinished
+    | EpochCompleted
+    | SchedulePlanned
     | WorkerJoined
     | WorkerLost
     | TaskAssigned
@@ -250,7 +303,15 @@ Event = Annotated[
 ]
 
 ControllerEvent = Annotated[
-    RunStarted | RunPaused | RunResumed | RunFinished | WorkerJoined | WorkerLost, Field(discriminator="type")
+    RunStarted
+    | RunPaused
+    | RunResumed
+    | RunFinished
+    | EpochCompleted
+    | SchedulePlanned
+    | WorkerJoined
+    | WorkerLost,
+    Field(discriminator="type"),
 ]
 """Events that only the controller writes and that change no task."""
 

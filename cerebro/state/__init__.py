@@ -4,11 +4,14 @@ Pure and without effects: the controller decides on it, notebook, page and comma
 its visits. One fold for all of them, so they cannot disagree.
 """
 
+from cerebro.state.chart import chart
 from cerebro.state.experiment import ExperimentState, Worker
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState, Visit
+from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.tasks import Task, TaskState
+from cerebro.state.timeline import schedule_of
 from cerebro.state.waiting import waiting_for
 
 __all__ = [
@@ -18,10 +21,18 @@ __all__ = [
     "ModelState",
     "Run",
     "RunState",
+    "ScheduleNow",
     "Task",
     "TaskKey",
     "TaskState",
     "Visit",
     "Worker",
+    "chart",
+    "epoch_report",
+    "gap",
+    "plan_line",
+    "schedule_lines",
+    "schedule_now",
+    "schedule_of",
     "waiting_for",
 ]

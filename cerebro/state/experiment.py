@@ -12,6 +12,7 @@ from typing import assert_never
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import (
+    EpochCompleted,
     EtlPlan,
     EvaluatePlan,
     Event,
@@ -24,6 +25,7 @@ from cerebro.contract.events import (
     RunResumed,
     RunStarted,
     RunStopRequested,
+    SchedulePlanned,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -122,10 +124,14 @@ class ExperimentState:
                     run.reason, run.needs_bytes, run.storage_full = "", 0, None
             case RunFinished():
                 self._finish(event)
+            case EpochCompleted() | SchedulePlanned():
+                self._note(event)
             case WorkerJoined():
                 self._join(event)
+                self._void_plans()
             case WorkerLost():
                 self._lose(event)
+                self._void_plans()
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 self._task(event)
             case _:
@@ -187,6 +193,19 @@ class ExperimentState:
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
 
+    def _note(self, event: EpochCompleted | SchedulePlanned) -> None:
+        run = self._run(event.run)
+        if not run.is_open or run.kind != "fit":
+            raise IllegalEventError(f"{event.type} of {run.id}, a {run.kind} run that is {run.state}")
+        if isinstance(event, SchedulePlanned):
+            run.planned = event
+        elif event.epoch != len(run.epochs) + 1:
+            raise IllegalEventError(
+                f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"
+            )
+        else:
+            run.epochs.append(event)
+
     # --- workers ---------------------------------------------------------------------------------
 
     def _join(self, event: WorkerJoined) -> None:
@@ -214,6 +233,12 @@ class ExperimentState:
             raise IllegalEventError(f"{event.worker} was lost without having joined")
         worker.is_alive, worker.lost, worker.since = False, event.reason, event.time
 
+    def _void_plans(self) -> None:
+        """Plans were made for the workers there were."""
+        for run in self.runs.values():
+            if run.is_open:
+                run.planned = None
+
     # --- tasks -----------------------------------------------------------------------------------
 
     def _task(self, event: TaskEvent) -> None:
@@ -234,6 +259,7 @@ class ExperimentState:
         run.tasks[event.task] = task
         task.apply(event, run.max_attempts)
         if isinstance(event, TaskAssigned):
+            run.open[event.task] = task
             worker.open_tasks.append(event.task)
             if model and key.kind == "train":
                 model.busy = event.task
@@ -241,6 +267,7 @@ class ExperimentState:
         if isinstance(event, TaskStarted):
             return
         worker.open_tasks.remove(event.task)
+        del run.open[event.task]
         if model and model.busy == event.task:
             model.busy = None
         if isinstance(event, TaskCommitted):

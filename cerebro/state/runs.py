@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cerebro.contract.base import Split
-from cerebro.contract.events import EtlPlan, FitPlan, FitRequest, Plan, Request
+from cerebro.contract.events import (
+    EpochCompleted,
+    EtlPlan,
+    FitPlan,
+    FitRequest,
+    Plan,
+    Request,
+    SchedulePlanned,
+)
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
-from cerebro.state.tasks import ENDED, OPEN, Task, TaskState
+from cerebro.state.tasks import ENDED, Task, TaskState
 
 DEFAULT_MAX_ATTEMPTS = 3
 
@@ -80,7 +88,13 @@ class Run:
     plan: Plan | None = None
     tasks: dict[str, Task] = field(default_factory=dict)
     """Tasks that were ever assigned, and all tasks of ETL, test and prediction runs."""
+    open: dict[str, Task] = field(default_factory=dict)
+    """Those of `tasks` with an open attempt, in the order of assignment."""
     models: dict[str, Model] = field(default_factory=dict)
+    epochs: list[EpochCompleted] = field(default_factory=list)
+    """How well each epoch was scheduled, once all models have trained it."""
+    planned: SchedulePlanned | None = None
+    """The newest plan, followed where it still applies."""
     requested: float = 0.0
     started: float = 0.0
     ended: float = 0.0
@@ -115,7 +129,7 @@ class Run:
 
     def open_tasks(self) -> list[Task]:
         """Tasks with an open attempt."""
-        return [task for task in self.tasks.values() if task.state in OPEN]
+        return list(self.open.values())
 
     def task(self, key: TaskKey) -> Task:
         """The task of that key, made pending if it was never assigned."""

@@ -8,6 +8,7 @@ from the log.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,9 @@ from cerebro.contract.events import Event, FitRequest, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locators, WorkerRecord
 from cerebro.contract.tasks import CheckpointRef, Failure, InboxItem, TaskBody, TaskResult, TrainTask
 from cerebro.state import ExperimentState, Run, RunState
-from controller.decide import Seen, Step, World, decide
+from controller.advisor.advisor import Advisor, Helper
+from controller.core import Core
+from controller.decide import Seen, Step, World
 from controller.simulation.store import VirtualStore
 
 EXPERIMENT = "simulated"
@@ -62,6 +65,7 @@ class Scenario:
         unit_time: how long a task takes.
         outcome: which attempts fail.
         outages: workers that go away for a while.
+        joins: worker -> when it is there for the first time, if not from the beginning.
         lease_s: silence after which a worker is lost.
         crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
     """
@@ -70,15 +74,23 @@ class Scenario:
     unit_time: UnitTime = lambda body, worker: 1.0
     outcome: Outcome = lambda body, attempt, worker: None
     outages: Sequence[Outage] = ()
+    joins: Mapping[str, float] = field(default_factory=dict)
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()
 
 
 class Simulation:
-    """One fit run under a scenario; `run` returns the final state."""
+    """One fit run under a scenario; `run` returns the final state.
 
-    def __init__(self, scenario: Scenario, request: FitRequest, plan: RunStarted) -> None:
+    Args:
+        helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
+    """
+
+    def __init__(
+        self, scenario: Scenario, request: FitRequest, plan: RunStarted, helper: Helper | None = None
+    ) -> None:
         self._scenario, self._plan = scenario, plan
+        self._advisor = Advisor(helper) if helper else None
         self.now = 0.0
         self.writes = 0
         self.store = VirtualStore(lambda: self.now)
@@ -92,7 +104,7 @@ class Simulation:
             ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")))
         )
         self.store.append(EXPERIMENT, RunRequested(run="fit-1", request=request))
-        self._state = ExperimentState(name=EXPERIMENT)
+        self.core = Core(self._record)
         self._term = self.store.lead("controller#0", 1e9).term
 
     @property
@@ -106,15 +118,22 @@ class Simulation:
         Raises:
             RuntimeError: nothing can happen any more, or more than `limit` things did.
         """
-        for worker in self._workers.values():
-            self._register(worker)
+        for name, worker in self._workers.items():
+            if name in self._scenario.joins:
+                worker.is_up = False
+                self._at(self._scenario.joins[name], partial(self._come_back, worker))
+            else:
+                self._register(worker)
         for outage in self._scenario.outages:
             self._at(outage.start, partial(self._go_away, outage))
         self._tick()
         for _ in range(limit):
             self._control()
             if not self._fit().is_open:
-                return self._state
+                return self.core.state
+            wake_s = self.core.wake_s(self.now)
+            if wake_s < math.inf:
+                self._at(self.now + wake_s, lambda: None)
             if not self._agenda:
                 raise RuntimeError(f"the simulation is stuck at {self.now:g} s: {self._fit().state}")
             self.now, _, action = heapq.heappop(self._agenda)
@@ -122,34 +141,37 @@ class Simulation:
         raise RuntimeError(f"no end after {limit} steps")
 
     def _fit(self) -> Run:
-        return self._state.runs["fit-1"]
+        return self.core.state.runs["fit-1"]
 
     # --- the controller --------------------------------------------------------------------------
 
     def _control(self) -> None:
         while True:
-            self._fold(self.store.events(EXPERIMENT, self._state.seq))
-            steps = decide(self._record, self._state, self._world())
-            if not steps and self._fit().state is RunState.QUEUED and self._state.workers:
+            self._fold(self.store.events(EXPERIMENT, self.core.state.seq))
+            planned = self._advisor.advise(self.core) if self._advisor else None
+            steps = self.core.decide(self.world())
+            if planned is not None:
+                steps.insert(0, api.Note(event=planned))
+            if not steps and self._fit().state is RunState.QUEUED and self.core.state.workers:
                 steps = [api.Note(event=self._plan)]
             if not steps:
                 return
             if self.writes in self._scenario.crash_before:
                 # Dead before the write: the next controller knows the log only.
                 self.writes += 1
-                self._state = ExperimentState(name=EXPERIMENT)
+                self.core = Core(self._record)
                 continue
             if not self._perform(steps):
                 return
 
     def _perform(self, steps: Sequence[Step]) -> bool:
         self.writes += 1
-        request = api.DecideRequest(term=self._term, after=self._state.seq, steps=tuple(steps))
+        request = api.DecideRequest(term=self._term, after=self.core.state.seq, steps=tuple(steps))
         answer = self.store.decide(EXPERIMENT, request)
         if self.writes in self._scenario.crash_before:
             # Dead after the write, before its answer: the same.
             self.writes += 1
-            self._state = ExperimentState(name=EXPERIMENT)
+            self.core = Core(self._record)
             return True
         self._fold(answer.events)
         self._deliver()
@@ -157,10 +179,12 @@ class Simulation:
 
     def _fold(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._state.apply(event)
+            self.core.apply(event)
 
-    def _world(self) -> World:
+    def world(self) -> World:
+        """The workers as the controller sees them now."""
         return World(
+            now=self.now,
             workers={
                 status.record.worker: Seen(
                     incarnation=status.record.incarnation,
@@ -171,7 +195,7 @@ class Simulation:
                     free_bytes=status.checkpoint_free_bytes,
                 )
                 for status in self.store.workers()
-            }
+            },
         )
 
     def _tick(self) -> None:

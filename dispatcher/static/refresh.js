@@ -1,5 +1,6 @@
 // Keeps #live up to date: asks the server for the same fragment it rendered first and puts it in place.
-// Pauses while the tab is hidden, while text is selected and while a link or control inside has the focus.
+// Pauses while the tab is hidden, while text is selected, while a bar of a chart is pointed
+// at, and while a link or control inside has the focus.
 // Without this script the page is complete, only not live.
 "use strict";
 (() => {
@@ -15,7 +16,8 @@
   const isBusy = () => {
     const selection = document.getSelection();
     const isSelecting = selection && !selection.isCollapsed && live.contains(selection.anchorNode);
-    return isSelecting || (live.contains(document.activeElement) && document.activeElement.matches("a, summary"));
+    const isPointing = live.querySelector(".gantt path:hover") !== null; // a tooltip goes with its bar
+    return isSelecting || isPointing || (live.contains(document.activeElement) && document.activeElement.matches("a, summary"));
   };
 
   // What the reader opened or scrolled stays as it was.

@@ -16,6 +16,8 @@ from cerebro.contract.records import (
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import ModelState
 from cerebro.state.experiment import ExperimentState, fold
+from tests.state.runs import TimedStory
+from tests.state.stories import unit
 
 
 def test_workers_are_listed_by_name() -> None:
@@ -51,6 +53,22 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
     assert [line.split() for line in lines[-2:]] == [
         ["m00", "active", "0/2", "-", "lr=0.1,", "batch_size=32"],
         ["m01", "failed", "0/2", "-", "lr=0.2,", "batch_size=32", "no"],
+    ]
+
+
+def test_a_fit_shows_how_well_it_is_scheduled() -> None:
+    """The schedule so far, and a row for each completed epoch."""
+    story = TimedStory()
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.report(1)
+    story.begins(unit(2, 0), 0, 42.0)
+    lines = cli_status.state_lines(story.state, now=story.zero + 44.0)
+    assert lines[5:9] == [
+        "  schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 worker-seconds; epoch 2 of 2",
+        "",
+        "  EPOCHS OF fit-1  ENDED AFTER  AT BEST  GAP    IDLE",
+        "  1                40.0 s       40.0 s   0.0 %  0.0 s",
     ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Literal
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
@@ -15,9 +17,12 @@ from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.data.tables import write_columns
 from cerebro.errors import RunFailedError
 from cerebro.results import EtlResult, FitResult
+from cerebro.scheduling.validator import validate
 from cerebro.state import Run, TaskKey
+from cerebro.state.experiment import fold
 from cerebro.training.checkpoint import save
 from cerebro.volumes import Volumes
+from tests.state.runs import dispatched
 from tests.state.stories import DATASET, Story, unit
 
 
@@ -103,6 +108,7 @@ def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
     result = fit_result(story, volumes)
     assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
     assert len(result.leaderboard()) == len(result.history()) == len(result.visits()) == 0
+    assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "idle"]
     assert result.failures() == {}
     with pytest.raises(RunFailedError, match="no model finished an epoch"):
         _ = result.best
@@ -165,6 +171,41 @@ def test_the_visits_are_the_log_of_units(volumes: Volumes) -> None:
     ]
     assert visits["ended"].is_monotonic_increasing
     assert (visits["ended"] > visits["started"]).all()
+
+
+def test_the_epochs_tell_how_well_they_were_scheduled(volumes: Volumes) -> None:
+    """Makespan, lower bound and gap, and how long workers were idle."""
+    story = dispatched(Random(2), models=3, partitions=2, epochs=2)
+    epochs = fit_result(story, volumes).epochs()
+    assert list(epochs.index) == [1, 2]
+    assert list(epochs["makespan"]) == [report.makespan_s for report in story.run.epochs]
+    assert epochs["gap"].to_list() == pytest.approx(
+        (epochs["makespan"] / epochs["lower_bound"] - 1).to_list()
+    )
+    assert epochs["idle"].to_list() == pytest.approx(
+        (epochs["idle worker-0"] + epochs["idle worker-1"]).to_list()
+    )
+
+
+def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
+    """The validator finds no violation, and the bound that the last epoch's report names."""
+    story = dispatched(Random(2), models=3, partitions=2, epochs=2)
+    state = fold("one", story.log)
+    result = FitResult(state, state.runs["fit-1"], volumes)
+    report = validate(*result.schedule(), actual=True).check()
+    assert report.lower_bound == pytest.approx(result.epochs()["lower_bound"].iloc[-1])
+
+
+def test_the_schedule_is_drawn(volumes: Volumes, tmp_path: Path) -> None:
+    """A row per worker and a bar per unit, as SVG for a notebook and for a file."""
+    story = dispatched(Random(2), models=3, partitions=2, epochs=2)
+    drawing = fit_result(story, volumes).plot_schedule(tmp_path / "plots" / "schedule.svg")
+    assert (tmp_path / "plots" / "schedule.svg").read_text(encoding="utf-8") == drawing
+    texts = [element.text or "" for element in ElementTree.fromstring(drawing).iter()]
+    assert sum(", partition " in text for text in texts) == 12
+    assert {"worker-0", "worker-1", "m00", "m01", "m02"} <= set(texts)
+    with pytest.raises(ValueError, match=r"ends in \.svg"):
+        fit_result(story, volumes).plot_schedule("schedule.png")
 
 
 def test_failures_carry_their_traceback(volumes: Volumes) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from cerebro.contract.events import Event, LivePoint
+from cerebro.contract.events import EpochCompleted, Event, LivePoint
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import StoreUnavailableError
 from cerebro.kvs import KvsClient
-from cerebro.state import ExperimentState
+from cerebro.state import ExperimentState, epoch_report
 from cerebro.volumes import Volumes
 from controller import projection
-from controller.projection import FILE_NAME, Projection
+from controller.event_file import FILE_NAME, EventFile
+from controller.projection import Projection
 from tests.state.stories import Story, unit
 
 
@@ -67,22 +68,22 @@ class Once(Projection):
         super().__init__(client, volumes(root))
 
     def write(self) -> None:
-        """Read the logs, write every commit."""
+        """Read the logs, write every entry."""
         self._read_logs()
         self.drain()
 
     def drain(self) -> None:
         """Write what was observed."""
-        while not self._commits.empty():
-            for commit in self._gather():
-                while not self._is_written(commit):
+        while not self._entries.empty():
+            for entry in self._gather():
+                while not self._is_written(entry):
                     pass
         for path in list(self._files):
             self._close(path)
 
 
 def story() -> Story:
-    """Two models, a retried unit, a lost checkpoint, validations."""
+    """Two models, a retried unit, a lost checkpoint, validations; completed epochs."""
     told = Story()
     told.fit(validated=True)
     told.fail(unit(1, 0), 0, FailureKind.CRASH)
@@ -90,11 +91,13 @@ def story() -> Story:
     told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
     told.train(1, 0, model="m01", loss=9.0)
     told.validate(1, loss=3.0)
+    told.tell(epoch_report(told.state, told.run, 1))
     told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
     told.fail(unit(2, 1), 1, FailureKind.CHECKPOINT)
     told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
     told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
     told.validate(2, loss=2.5)
+    told.tell(epoch_report(told.state, told.run, 2))
     return told
 
 
@@ -121,6 +124,15 @@ def points() -> list[LivePoint]:
 
 def file_of(root: Path, model: str = "m00") -> Path:
     return volumes(root).model_metrics("one", "fit-1", model) / FILE_NAME
+
+
+def file_of_run(root: Path) -> Path:
+    return volumes(root).run_metrics("one", "fit-1") / FILE_NAME
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    """All event files below a folder."""
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob(FILE_NAME)}
 
 
 def records(path: Path) -> list[tuple[str, int, float, float]]:
@@ -164,6 +176,26 @@ def test_each_model_has_a_file_of_its_own(written: Path) -> None:
     ]
 
 
+def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path) -> None:
+    """Makespan, lower bound, gap and idle time of all workers, at the time the epoch was complete."""
+    log = story().log
+    told = [event for event in log if isinstance(event, EpochCompleted)]
+    assert records(file_of_run(written)) == [
+        (f"schedule/{name}", report.epoch, report.time, round(value, 5))
+        for report in told
+        for name, value in (
+            ("gap", report.makespan_s / report.lower_bound_s - 1),
+            ("idle_s", sum(report.idle_s.values())),
+            ("lower_bound_s", report.lower_bound_s),
+            ("makespan_s", report.makespan_s),
+        )
+    ]
+    assert {path.parent for path in contents(written)} == {
+        file.parent.relative_to(written)
+        for file in (file_of(written), file_of(written, "m01"), file_of_run(written))
+    }
+
+
 def test_a_retried_attempt_and_a_redone_unit_leave_no_duplicates(written: Path) -> None:
     """Each (tag, step) is there once, though one attempt failed and one unit was committed twice."""
     found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
@@ -172,14 +204,15 @@ def test_a_retried_attempt_and_a_redone_unit_leave_no_duplicates(written: Path) 
 
 def test_a_restart_adds_nothing(written: Path) -> None:
     """A projection that starts on complete files leaves their bytes as they are."""
-    before = file_of(written).read_bytes()
+    before = contents(written)
     Once(LogStore(story().log, points()), written).write()
-    assert file_of(written).read_bytes() == before
+    assert contents(written) == before
 
 
-def test_a_file_torn_at_any_byte_is_completed(written: Path) -> None:
+@pytest.mark.parametrize("of", [file_of, file_of_run])
+def test_a_file_torn_at_any_byte_is_completed(written: Path, of: Callable[[Path], Path]) -> None:
     """Cut at byte n, for every seventh n: the next start writes exactly what is missing."""
-    path = file_of(written)
+    path = of(written)
     whole = path.read_bytes()
     # Seven shares no factor with the records' lengths: over the file, cuts fall on each place within a record.
     for cut in range(0, len(whole), 7):
@@ -202,12 +235,12 @@ def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
     written: Path, tmp_path: Path
 ) -> None:
     """For every length of the log seen before the stop, the file ends up the same."""
-    log, whole = story().log, file_of(written).read_bytes()
+    log, whole = story().log, contents(written)
     for length in range(len(log) + 1):
         root = tmp_path / str(length)
         Once(LogStore(log[:length], points()), root).write()
         Once(LogStore(log, points()), root).write()
-        assert file_of(root).read_bytes() == whole, f"stopped after event {length}"
+        assert contents(root) == whole, f"stopped after event {length}"
 
 
 def test_two_readers_of_the_log_write_each_event_once(written: Path, tmp_path: Path) -> None:
@@ -220,7 +253,7 @@ def test_two_readers_of_the_log_write_each_event_once(written: Path, tmp_path: P
             state.apply(event)
             observed.observe(state, event)
     observed.write()
-    assert file_of(tmp_path / "again").read_bytes() == file_of(written).read_bytes()
+    assert contents(tmp_path / "again") == contents(written)
 
 
 def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path: Path) -> None:
@@ -228,16 +261,16 @@ def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path
     store = LogStore(story().log, points())
     store.fail_live = 3
     Once(store, tmp_path / "again").write()
-    assert file_of(tmp_path / "again").read_bytes() == file_of(written).read_bytes()
+    assert contents(tmp_path / "again") == contents(written)
 
 
 def test_a_full_metrics_volume_leaves_no_gap(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever of a commit reached the file before the error, the rest follows and nothing comes twice."""
-    flush, left = projection._EventFile.flush, [6]
+    flush, left = EventFile.flush, [6]
 
-    def full_now_and_then(self: projection._EventFile) -> None:
+    def full_now_and_then(self: EventFile) -> None:
         flush(self)
         if left[0]:
             left[0] -= 1
@@ -246,18 +279,17 @@ def test_a_full_metrics_volume_leaves_no_gap(
             self._file.truncate(size - 9)
             raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(projection._EventFile, "flush", full_now_and_then)
+    monkeypatch.setattr(EventFile, "flush", full_now_and_then)
     Once(LogStore(story().log, points()), tmp_path / "again").write()
     assert left == [0]
-    assert file_of(tmp_path / "again").read_bytes() == file_of(written).read_bytes()
+    assert contents(tmp_path / "again") == contents(written)
 
 
 def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are closed and opened again as their turn comes."""
     monkeypatch.setattr(projection, "_MAX_OPEN", 1)
     Once(LogStore(story().log, points()), tmp_path / "again").write()
-    for model in ("m00", "m01"):
-        assert file_of(tmp_path / "again", model).read_bytes() == file_of(written, model).read_bytes()
+    assert contents(tmp_path / "again") == contents(written)
 
 
 def test_records_are_framed_as_tensorboard_wants_them(written: Path) -> None:

@@ -135,13 +135,30 @@ def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
     assert "paused" in page.title()
 
 
+def test_chart_grows_and_waits_while_a_bar_is_pointed_at(page: Page, address: str, bench: Bench) -> None:
+    """Units that run are drawn up to now; a tooltip is not taken away under the pointer."""
+    sign_in(page, address, "/experiments/digits")
+    bar = page.locator(".gantt path", has=page.locator("title", has_text="m05, partition 0"))
+    before = bar.bounding_box()
+    bench.clock.now += 30.0
+    page.wait_for_selector("text=live,")
+    after = bar.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["width"] / after["height"] > before["width"] / before["height"]
+    bar.hover()
+    page.wait_for_selector("text=paused while you read")
+    page.hover("h1")
+    page.wait_for_selector("text=live,")
+
+
 def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:
     """Dimmed, with the time since when there is no answer."""
     sign_in(page, address, "/experiments/digits")
     context.set_offline(True)
     page.wait_for_selector("#live.stale")
     assert page.is_visible("text=no answer since")
-    assert page.is_visible("text=m04")
+    assert page.is_visible("table >> text=m04")
     context.set_offline(False)
     page.wait_for_selector("#live:not(.stale)")
 

@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from cerebro.contract.events import SchedulePlanned
+from cerebro.state import epoch_report
+from dispatcher import timetable
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import NOW, Story, running_story, status
 
@@ -91,6 +94,57 @@ def test_experiment_page(bench: Bench, browser: Browser) -> None:
     assert "worker-0 running trains m05, epoch 1, partition 0" in page
     assert "train 2 /2 1,796 1,796 0" in page
     assert "batch_size" not in page.partition("Models of")[2].partition("Preprocessing")[0]
+
+
+def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
+    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and a bar per unit up to now."""
+    story = running_story()
+    plan = {"order": (), "makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
+    story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
+    story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
+    bench.store.add(story)
+    bench.clock.now = story.time + 10.0
+    fragment = browser.get("/fragments/experiments/digits").text
+    page = text_of(fragment)
+    assert "Schedule of fit-1 35.4 s so far, at best 22.2 s (gap 59.5 % )" in page
+    assert "workers were idle for 36.2 % of their time." in page
+    assert "The run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s." in page
+    assert "2 so far 35.4 s 22.2 s 59.5 % 6.8 s" in page
+    assert "1 17.4 s 8.0 s 117.5 % 18.8 s" in page
+    assert "m05, partition 0, epoch 1, since 23.4 s" in page
+    assert len(re.findall(r"<title>m\d\d, partition", fragment)) == 10 + 2
+
+
+def test_fit_without_a_started_unit_has_no_schedule_yet(bench: Bench, browser: Browser) -> None:
+    """No empty chart."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit()
+    bench.store.add(story)
+    assert "Schedule of" not in browser.get("/experiments/digits").text
+
+
+def test_chart_of_a_long_run_is_bounded(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows the newest units and says so."""
+    monkeypatch.setattr(timetable, "BARS", 4)
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits").text
+    assert "Units of digits/fit-1: the newest 4 of 12" in page
+    assert len(re.findall(r"<title>m\d\d, partition", page)) == 4
+
+
+def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:
+    """What runs on is not known then: the chart ends where the outage began."""
+    bench.store.add(running_story())
+    before = browser.get("/fragments/experiments/digits").text
+    bench.store.is_away = True
+    browser.get("/fragments/experiments/digits")
+    bench.clock.now += 100.0
+    after = browser.get("/fragments/experiments/digits").text
+    assert re.findall("<p>.* so far, .*", before) == re.findall("<p>.* so far, .*", after) != []
 
 
 def test_scores_of_a_test_are_weighted_by_rows(bench: Bench, browser: Browser) -> None:

@@ -21,7 +21,7 @@ from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, find_running
 
 ROOT = Path(__file__).resolve().parents[2]
-LEFT = {"leaderboard.csv", "history.csv", "visits.csv", "predictions.csv", "curves.png", "schedule.png"}
+LEFT = {"leaderboard.csv", "history.csv", "visits.csv", "predictions.csv", "curves.png", "schedule.svg"}
 TIMEOUT_S = 200
 
 

@@ -85,8 +85,8 @@ def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome
     assert float(rows[0].split()[1 + header.split().index("accuracy")]) >= 0.97
     bars = [o.data["text/plain"] for o in _outputs(notebook, "\netl") if o.output_type == "display_data"]
     assert [bar.split(":")[0] for bar in bars] == ["train", "valid", "test", "predict"]
-    for figure in ("result.plot_curves()", "result.plot_schedule()"):
-        assert "image/png" in _outputs(notebook, figure)[0].data
+    for figure, form in (("result.plot_curves()", "image/png"), ("result.plot_schedule()", "image/svg+xml")):
+        assert form in _outputs(notebook, figure)[0].data
 
     widgets = client.widget_state.values()
     progress = [widget for widget in widgets if widget.get("_model_name") == "FloatProgressModel"]

@@ -7,6 +7,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey, TaskState
 from controller.decide import Seen, World, decide
+from controller.fit_board import FitBoard
 from tests.state.stories import DATASET, Story, unit, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
@@ -24,7 +25,9 @@ def decided(story: Story) -> list[str]:
         )
         for name, worker in story.state.workers.items()
     }
-    return [str(step) for step in decide(RECORD, story.state, World(workers=workers))]
+    fits = [run for run in story.state.runs.values() if run.is_open and run.models]
+    board = FitBoard.of(story.state, fits[0]) if fits else None
+    return [str(step) for step in decide(RECORD, story.state, World(workers=workers), board)]
 
 
 def between_epochs() -> Story:

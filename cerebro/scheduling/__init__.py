@@ -1,0 +1,47 @@
+"""Scheduling of models on workers: problems, policies, plans, exact solvers, and the judge of them all.
+
+Pure computation, standard library only but for the exact solvers; knows nothing of experiments, tasks and the store.
+The names here are what people use in a notebook; importing the package loads none of them. `solve` is not among them,
+because the module of that name would hide it: ``from cerebro.scheduling.solve import solve``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cerebro.scheduling.bounds import lower_bound
+    from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+    from cerebro.scheduling.schedule import Schedule, Unit
+    from cerebro.scheduling.validator import Report, validate
+
+__all__ = [
+    "Problem",
+    "Report",
+    "Schedule",
+    "Strategy",
+    "Unit",
+    "lower_bound",
+    "multi_gpu",
+    "open_shop",
+    "validate",
+]
+
+_HOMES = {
+    "Problem": "problem",
+    "Report": "validator",
+    "Schedule": "schedule",
+    "Strategy": "problem",
+    "Unit": "schedule",
+    "lower_bound": "bounds",
+    "multi_gpu": "problem",
+    "open_shop": "problem",
+    "validate": "validator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

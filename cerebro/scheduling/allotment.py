@@ -1,0 +1,131 @@
+"""Which strategy each model uses on each worker, before anything is put in order.
+
+The thesis decides this together with the order (B of section 4.3, equations 4.2-4.4) and compares it with two fixed
+choices, all GPUs of a node and one GPU each (sections 4.2 and 4.2.1). Here it is a table that a search may change entry
+by entry; a model may also be kept off a worker, if all that worker holds of what the model needs is held elsewhere,
+which is the choice of a replica. This module must not know how a table is turned into a schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.schedule import Schedule
+
+NOT_HERE = -1
+"""In an allotment: the model does not run on the worker."""
+
+Allotment = Sequence[Sequence[int]]
+"""``allotment[m][w]``: index of a strategy of model `m` on worker `w`, or `NOT_HERE`."""
+
+
+def allotments(problem: Problem) -> dict[str, Allotment]:
+    """Tables to start from, by name, each different from those before it."""
+    found = {
+        "full node": _by(problem, lambda way: (way.seconds, way.gpus)),
+        "one GPU each": _by(problem, lambda way: (way.gpus, way.seconds)),
+        "least GPU time": _by(problem, _gpu_time),
+    }
+    found["mixed"] = _widened(problem, found["least GPU time"])
+    return {name: table for name, table in found.items() if table not in _before(found, name)}
+
+
+def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
+    """The strategies that a schedule uses; the one of least GPU time where a model does not run in it."""
+    table = _by(problem, _gpu_time)
+    for unit in reversed(schedule.units):
+        for s, way in enumerate(problem.strategies[unit.model][unit.worker]):
+            if (way.gpus, way.technique) == (unit.gpus, unit.technique):
+                table[unit.model][unit.worker] = s
+    return table
+
+
+def allowed(problem: Problem, row: Sequence[int], partition: int) -> list[int]:
+    """Workers that hold the partition and on which a model with that row of the table may run."""
+    return [w for w in problem.holders[partition] if row[w] != NOT_HERE]
+
+
+def alternatives(problem: Problem, allotment: Allotment, model: int, worker: int) -> list[int]:
+    """What else the entry could be."""
+    row = list(allotment[model])
+    here, row[worker] = row[worker], NOT_HERE
+    found = [s for s in range(len(problem.strategies[model][worker])) if s != here]
+    held = [p for p, holders in enumerate(problem.holders) if worker in holders]
+    if here != NOT_HERE and held and all(allowed(problem, row, p) for p in held):
+        found.append(NOT_HERE)
+    return found
+
+
+def has_choice(problem: Problem) -> bool:
+    """Whether some entry may have an alternative: several strategies, or a worker of which each partition is held
+    elsewhere too."""
+    if not problem.is_single:
+        return True
+    alone = {holders[0] for holders in problem.holders if len(holders) == 1}
+    return len({w for holders in problem.holders for w in holders} - alone) > 0
+
+
+def _gpu_time(way: Strategy) -> tuple[float, ...]:
+    return way.seconds * way.gpus, way.seconds
+
+
+def _by(problem: Problem, rule: Callable[[Strategy], tuple[float, ...]]) -> list[list[int]]:
+    return [
+        [min(range(len(ways)), key=lambda s: rule(ways[s])) if ways else NOT_HERE for ways in row]
+        for row in problem.strategies
+    ]
+
+
+def _before(found: dict[str, list[list[int]]], name: str) -> list[list[list[int]]]:
+    names = list(found)
+    return [found[earlier] for earlier in names[: names.index(name)]]
+
+
+def _widened(problem: Problem, narrow: list[list[int]]) -> list[list[int]]:
+    """Give the model with most work more GPUs, where a second saved costs the least, while the bound falls.
+
+    The bound is that of the open shop, the longest model or the fullest worker: few models want wide strategies, many
+    want efficient ones, and in between only the longest do.
+    """
+    best = table = [list(row) for row in narrow]
+    bound = math.inf
+    while True:
+        rows, loads = _sums(problem, table)
+        now = max(*rows, *loads)
+        if now >= bound:
+            return best
+        best, bound = [list(row) for row in table], now
+        model = max(range(problem.num_models), key=rows.__getitem__)
+        step = min(_widenings(problem, table, model), default=None)
+        if step is None:
+            return best
+        _, worker, strategy = step
+        table[model][worker] = strategy
+
+
+def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]:
+    rows, loads = [0.0] * problem.num_models, [0.0] * problem.num_workers
+    for m, row in enumerate(table):
+        for p, size in enumerate(problem.sizes):
+            places = allowed(problem, row, p)
+            rows[m] += size * min(problem.strategies[m][w][row[w]].seconds for w in places)
+            for w in places:
+                way = problem.strategies[m][w][row[w]]
+                loads[w] += size * way.seconds * way.gpus / problem.gpus[w] / len(places)
+    return rows, loads
+
+
+def _widenings(problem: Problem, table: Allotment, model: int) -> list[tuple[float, int, int]]:
+    """(GPU seconds paid for each second saved, worker, strategy) of the faster strategies of a model."""
+    found = []
+    for w, s in enumerate(table[model]):
+        if s == NOT_HERE:
+            continue
+        ways = problem.strategies[model][w]
+        for other, way in enumerate(ways):
+            if way.seconds < ways[s].seconds:
+                paid = way.seconds * way.gpus - ways[s].seconds * ways[s].gpus
+                found.append((paid / problem.gpus[w] / (ways[s].seconds - way.seconds), w, other))
+    return found

@@ -1,0 +1,252 @@
+"""A run at one instant, as dispatch policies see it; kept up to date event by event.
+
+The live controller, the planner's dry runs and the dispatch engine all drive this one class, so a policy cannot tell
+them apart. It is incremental, because decisions are re-made at every event: starting and finishing cost a handful of
+operations, whatever the number of models. Units are kept as in the seed paper, sections 5.3 and 5.6: what is open is Q,
+what runs is Q'; a unit that is released goes back from Q' to Q.
+
+Each model has at most one strategy on each worker here (`Problem.is_single`): which one is a plan's matter.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cerebro.scheduling.problem import Problem
+
+NEVER = math.inf
+
+
+class Choice(NamedTuple):
+    """A unit for a worker: model `model` on partition `partition`, in the model's present epoch."""
+
+    worker: int
+    model: int
+    partition: int
+
+
+class Running(NamedTuple):
+    """A unit that runs, or that is queued at its worker."""
+
+    worker: int
+    partition: int
+    started: float
+
+
+class Board:
+    """Who is idle, what is left, and how much work that is. Not thread-safe: one owner.
+
+    Attributes:
+        time: ``time[m][w]``, estimated seconds of a unit of model `m` on worker `w` for a partition of size 1; `NEVER`
+            where it does not fit. Change it by `set_time`.
+        need: ``need[m][w]``, GPUs of such a unit.
+        sizes: of the partitions.
+        held: ``held[w]``, mask of the partitions worker `w` holds; 0 while it is away.
+        open: ``open[m]``, mask of the partitions model `m` has yet to visit in its present epoch, running included.
+        epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of so many.
+        running: model -> where it is. A model that is not in it is idle.
+        free: ``free[w]``, GPUs of worker `w` that no unit holds.
+        model_left: ``model_left[m]``, estimated seconds of all that model `m` has left, in all epochs, each unit on its
+            fastest holder.
+        worker_left: ``worker_left[w]``, the same for worker `w`, a unit with several holders shared evenly by them.
+        rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
+            board was made.
+        now: seconds, the time of the newest change.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        if not problem.is_single:
+            raise ValueError("choose a strategy for each model and worker first: Problem.with_strategies")
+        self.time = [[ways[0].seconds if ways else NEVER for ways in row] for row in problem.strategies]
+        self.need = [[ways[0].gpus if ways else 1 for ways in row] for row in problem.strategies]
+        self.sizes = problem.sizes
+        self.everything = problem.all_partitions
+        self.epochs = problem.epochs
+        self.held = [0] * problem.num_workers
+        for p, workers in enumerate(problem.holders):
+            for w in workers:
+                self.held[w] |= 1 << p
+        self.open = list(problem.left)
+        self.epoch = [1] * problem.num_models
+        for m, mask in enumerate(self.open):
+            if not mask and self.epochs > 1:
+                self.open[m], self.epoch[m] = self.everything, 2
+        self.running: dict[int, Running] = {}
+        self.free = list(problem.gpus)
+        self.now = 0.0
+        self.model_left = [0.0] * problem.num_models
+        self.worker_left = [0.0] * problem.num_workers
+        self._holders: list[tuple[int, ...]] = []
+        self._unheld = 0
+        self.recount()
+        order = sorted(range(problem.num_models), key=lambda m: (-self.model_left[m], m))
+        self.rank = [0] * problem.num_models
+        for place, m in enumerate(order):
+            self.rank[m] = place
+
+    def copy(self) -> Board:
+        """An independent board in the same state. Times and needs are shared: change them on neither meanwhile."""
+        other = Board.__new__(Board)
+        other.__dict__.update(self.__dict__)
+        for name in ("held", "open", "epoch", "free", "model_left", "worker_left"):
+            setattr(other, name, list(getattr(self, name)))
+        other.running = dict(self.running)
+        return other
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no model has anything left, running units included."""
+        return not any(self.open)
+
+    def eligible(self, worker: int) -> Iterator[tuple[int, int]]:
+        """(model, mask of partitions) that could start on the worker now, by ascending model: the model is idle, the
+        worker holds a partition it has yet to visit, and has the GPUs free."""
+        held, free, running, need = self.held[worker], self.free[worker], self.running, self.need
+        if not held or free < 1:
+            return
+        for model, mask in enumerate(self.open):
+            both = mask & held
+            if (
+                both
+                and model not in running
+                and need[model][worker] <= free
+                and self.time[model][worker] != NEVER
+            ):
+                yield model, both
+
+    def seconds(self, model: int, partition: int, worker: int) -> float:
+        """Estimated time of a unit; `NEVER` where it does not fit."""
+        return self.time[model][worker] * self.sizes[partition]
+
+    def holders(self, partition: int) -> tuple[int, ...]:
+        """Workers that hold the partition now."""
+        return self._holders[partition]
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def start(self, choice: Choice, at: float | None = None) -> None:
+        """A unit occupies its model and its GPUs."""
+        worker, model, partition = choice
+        assert model not in self.running, f"model {model} is at {self.running[model]}"
+        assert self.open[model] >> partition & 1, f"model {model} does not need partition {partition}"
+        self.now = self.now if at is None else at
+        self.running[model] = Running(worker, partition, self.now)
+        self.free[worker] -= self.need[model][worker]
+
+    def release(self, model: int) -> None:
+        """The model's unit ended without effect, or is taken back: it is open again. Undoes `start` exactly."""
+        worker = self.running.pop(model).worker
+        self.free[worker] += self.need[model][worker]
+
+    def finish(self, model: int, at: float | None = None) -> None:
+        """The model's unit is committed. After its last partition the model's next epoch opens."""
+        partition = self.running[model].partition
+        self.release(model)
+        self.now = self.now if at is None else at
+        self._count(model, partition, -1)
+        self.open[model] &= ~(1 << partition)
+        if not self.open[model] and self.epoch[model] < self.epochs:
+            self.epoch[model] += 1
+            self.open[model] = self.everything
+
+    def reopen(self, model: int, partition: int) -> None:
+        """The model's newest visit, to that partition, is to be made again."""
+        if self.open[model] == self.everything and self.epoch[model] > 1:
+            self.epoch[model] -= 1
+            self.open[model] = 0
+        self.open[model] |= 1 << partition
+        self._count(model, partition, +1)
+
+    def drop(self, model: int) -> None:
+        """The model is given up: nothing of it is left. A unit of it that runs still holds its GPUs."""
+        for partition in range(len(self.sizes)):
+            self._count(model, partition, -self._visits_left(model, partition))
+        self.open[model] = 0
+        self.epoch[model] = self.epochs
+
+    def set_held(self, worker: int, held: int) -> None:
+        """The worker holds those partitions from now on; 0 when it is lost. See `hold`."""
+        self.hold([held if w == worker else before for w, before in enumerate(self.held)])
+
+    def hold(self, held: list[int]) -> None:
+        """Who holds what from now on. Costs a pass over all models and partitions if it differs."""
+        if self.held != held:
+            self.held = held
+            self.recount()
+
+    def set_time(self, model: int, worker: int, seconds: float) -> None:
+        """A better estimate."""
+        before = self.time[model][worker]
+        if before == seconds:
+            return
+        self._weigh(model, worker, -1)
+        self.time[model][worker] = seconds
+        self._weigh(model, worker, +1)
+
+    # --- sums ------------------------------------------------------------------------------------
+
+    def recount(self) -> None:
+        """Sums up all that is left, from nothing."""
+        self._holders = [
+            tuple(w for w, held in enumerate(self.held) if held >> p & 1) for p in range(len(self.sizes))
+        ]
+        self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
+        self.model_left = [0.0] * len(self.time)
+        self.worker_left = [0.0] * len(self.held)
+        # Most partitions have one holder: their part is summed in bulk.
+        single = [
+            (p, holders[0], self.sizes[p]) for p, holders in enumerate(self._holders) if len(holders) == 1
+        ]
+        others = [p for p, holders in enumerate(self._holders) if len(holders) != 1]
+        totals = [0.0] * len(single)
+        for model, row in enumerate(self.time):
+            ahead, mask = self.epochs - self.epoch[model], self.open[model]
+            slowly: Iterable[int] = others
+            if NEVER in row:
+                slowly = range(len(self.sizes))
+            else:
+                parts = [(ahead + (mask >> p & 1)) * row[worker] * size for p, worker, size in single]
+                self.model_left[model] = sum(parts)
+                totals = list(map(operator.add, totals, parts))
+            for partition in slowly:
+                self._count(model, partition, self._visits_left(model, partition))
+        for (_, worker, _), total in zip(single, totals, strict=True):
+            self.worker_left[worker] += total
+
+    def _visits_left(self, model: int, partition: int) -> int:
+        return self.epochs - self.epoch[model] + (self.open[model] >> partition & 1)
+
+    def _count(self, model: int, partition: int, visits: int) -> None:
+        """Take so many visits of the model to the partition into the sums."""
+        if not visits:
+            return
+        holders, row, size = self._holders[partition], self.time[model], self.sizes[partition]
+        if len(holders) == 1:
+            worker = holders[0]
+            if row[worker] != NEVER:
+                self.model_left[model] += visits * row[worker] * size
+                self.worker_left[worker] += visits * row[worker] * size
+            return
+        fitting = [w for w in holders if row[w] != NEVER]
+        if not fitting:
+            # Nobody is there to serve it: as long as on an average worker, so that the model keeps its urgency.
+            known = [t for t in row if t != NEVER]
+            self.model_left[model] += visits * size * (sum(known) / len(known) if known else 0.0)
+            return
+        self.model_left[model] += visits * size * min(row[w] for w in fitting)
+        for w in fitting:
+            self.worker_left[w] += visits * size * row[w] / len(fitting)
+
+    def _weigh(self, model: int, worker: int, sign: int) -> None:
+        # What nobody holds is counted with the mean over all workers, this one among them.
+        mask = self.held[worker] | self._unheld
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            partition = lowest.bit_length() - 1
+            self._count(model, partition, sign * self._visits_left(model, partition))

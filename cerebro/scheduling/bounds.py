@@ -1,0 +1,265 @@
+"""Lower bounds on the makespan: what no schedule can beat, so that one which meets it is known to be optimal.
+
+For the open shop LB = max(largest row sum, largest column sum) of the unit times (seed paper, section 5.1): no model
+is faster than all its units one after the other, no worker than all of its own. `lower_bound` carries that over to
+every `Problem`: a row is a chain of units at their fastest, one epoch after the other; a column is what is left to a
+*set* of workers, since with replicas nobody knows which of the holders will run a unit; and where a unit may run in
+several ways, row and column pull in different directions, which is bounded by weighing them against each other.
+
+Knows problems only: no board, policy or schedule. Every bound holds by itself; the largest is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cerebro.scheduling.problem import Problem
+
+_MAX_SETS = 300
+"""Distinct sets of holders beyond which the plain column bound looks at whole clusters and single workers only."""
+_MAX_THRESHOLDS = 16
+_EVALUATIONS = 200_000
+"""Ways of running a unit that the weighing may look at in all: some 80 ms."""
+_MOMENTUM = 0.8
+_PATIENCE = 3
+"""Rounds without a better bound after which the weighing goes back to its best weights with smaller steps."""
+_LEAST_STEP = 0.02
+_CLOSE = 1e-4
+"""The weighing stops this near to the optimum of its relaxation (relative)."""
+
+
+class _Way(NamedTuple):
+    """A way to run a unit: `share` of the GPUs of `worker` for `seconds`."""
+
+    worker: int
+    share: float
+    seconds: float
+
+
+class _Kind(NamedTuple):
+    """So many units of a model with the same ways (of a partition of size 1), `amount` the sum of their sizes."""
+
+    model: int
+    amount: float
+    ways: tuple[_Way, ...]
+
+
+def lower_bound(problem: Problem) -> float:
+    """Seconds that every schedule of the problem takes at least.
+
+    For an open shop it is max(largest row sum, largest column sum). Sums of floats: true to a relative error of some
+    1e-12. Takes up to some 50 ms for a problem with a choice of workers or strategies, a few for one without.
+    """
+    best = max((_chain(problem, model) for model in range(problem.num_models)), default=0.0)
+    kinds = _kinds(problem)
+    for measured in _shares(problem, kinds):
+        best = max(best, _columns(problem, measured))
+    if any(len(kind.ways) > 1 for kind in kinds):
+        best = max(best, _weighed(problem, kinds, best))
+    return best
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _chain(problem: Problem, model: int) -> float:
+    """A model by itself: its units one after the other, the earliest ready first, which is best for one machine with
+    release times; no unit of an epoch before the last of the epoch before."""
+    now = problem.model_ready[model]
+    for mask in _epochs(problem, model):
+        units = [_fastest(problem, model, p) for p in range(problem.num_partitions) if mask >> p & 1]
+        for ready, seconds in sorted(units):
+            now = max(now, ready) + seconds
+    return now if _visits(problem, model, problem.all_partitions) else 0.0
+
+
+def _epochs(problem: Problem, model: int) -> Iterator[int]:
+    yield problem.left[model]
+    for _ in range(problem.epochs - 1):
+        yield problem.all_partitions
+
+
+def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float]:
+    """When the first place is ready, and the fewest seconds in any."""
+    places = problem.places(model, partition)
+    seconds = min(way.seconds for w in places for way in problem.strategies[model][w])
+    return min(problem.worker_ready[w] for w in places), seconds * problem.sizes[partition]
+
+
+def _visits(problem: Problem, model: int, mask: int) -> int:
+    """How many visits the model has left to the partitions of the mask."""
+    first = (problem.left[model] & mask).bit_count()
+    return first + (problem.epochs - 1) * (problem.all_partitions & mask).bit_count()
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def _shares(problem: Problem, kinds: list[_Kind]) -> Iterator[list[_Kind]]:
+    """The kinds of units, the share of a worker that each takes measured in several ways.
+
+    Plainly (GPUs of all its GPUs), and by the dual feasible functions u of Fekete and Schepers (2001): fewer than t
+    GPUs count as nothing and more than all but t as everything, because no more than that fits beside them. At t =
+    half of the GPUs it says that units which need more than half exclude each other.
+    """
+    yield kinds
+    counts = {
+        (round(way.share * problem.gpus[way.worker]), problem.gpus[way.worker])
+        for kind in kinds
+        for way in kind.ways
+    }
+    thresholds = {
+        t for used, total in counts for t in (used + 1, total - used + 1) if 1 < t <= (total + 1) // 2
+    }
+    for least in sorted(thresholds)[-_MAX_THRESHOLDS:]:
+        yield [
+            kind._replace(ways=tuple(_rounded(problem, way, least) for way in kind.ways)) for kind in kinds
+        ]
+
+
+def _rounded(problem: Problem, way: _Way, least: int) -> _Way:
+    total = problem.gpus[way.worker]
+    gpus = round(way.share * total)
+    if 2 * least > total:
+        return way._replace(share=0.0 if 2 * gpus < total else 1.0 if 2 * gpus > total else 0.5)
+    return way._replace(share=0.0 if gpus < least else 1.0 if gpus > total - least else way.share)
+
+
+def _kinds(problem: Problem) -> list[_Kind]:
+    amounts: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
+    for model in range(problem.num_models):
+        for p, size in enumerate(problem.sizes):
+            if visits := _visits(problem, model, 1 << p):
+                amounts[model, problem.places(model, p)] += visits * size
+    return [
+        _Kind(model, amount, _ways(problem, model, places)) for (model, places), amount in amounts.items()
+    ]
+
+
+def _ways(problem: Problem, model: int, places: tuple[int, ...]) -> tuple[_Way, ...]:
+    return tuple(
+        _Way(w, way.gpus / problem.gpus[w], way.seconds)
+        for w in places
+        for way in problem.strategies[model][w]
+    )
+
+
+def _columns(problem: Problem, kinds: list[_Kind]) -> float:
+    """The most that is left to any set of workers: units that can run nowhere else, on all of its GPUs at once.
+
+    Looks at the sets of holders that occur, and at all workers together.
+    """
+    loads: dict[int, float] = defaultdict(float)
+    for kind in kinds:
+        mask = 0
+        for way in kind.ways:
+            mask |= 1 << way.worker
+        loads[mask] += kind.amount * min(
+            way.share * way.seconds * problem.gpus[way.worker] for way in kind.ways
+        )
+    sets = {mask for mask in loads if mask.bit_count() == 1 or len(loads) <= _MAX_SETS}
+    sets.add((1 << problem.num_workers) - 1)
+    return max(
+        _filled(problem, workers, sum(load for mask, load in loads.items() if not mask & ~workers))
+        for workers in sets
+    )
+
+
+def _filled(problem: Problem, workers: int, load: float) -> float:
+    """When workers that start as they get ready have done so many GPU-seconds, all GPUs busy."""
+    if not load:
+        return 0.0
+    members = [w for w in range(problem.num_workers) if workers >> w & 1]
+    members.sort(key=problem.worker_ready.__getitem__)
+    best, gpus, offset = math.inf, 0, 0.0
+    for w in members:
+        gpus += problem.gpus[w]
+        offset += problem.gpus[w] * problem.worker_ready[w]
+        best = min(best, (load + offset) / gpus)
+    return best
+
+
+# --- rows against columns -----------------------------------------------------------------------
+
+
+def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
+    """The bound of the linear relaxation, in which a unit may be split over its ways, from below.
+
+    For weights y of workers and z of models that sum to 1, the makespan C satisfies
+
+        C >= sum_w y_w (ready_w + load_w) + sum_m z_m (ready_m + chain_m)
+          >= sum_w y_w ready_w + sum_m z_m ready_m + sum_units min_ways seconds * (share * y_w + z_m),
+
+    whatever the weights: any will do. Good ones come from multiplicative updates (Arora, Hazan and Kale, 2012): who has
+    more to do than the weighted mean, when each unit goes where that costs least, gains weight; to begin with workers
+    weigh as much as they are fast. A ready time is taken for at most `best`, a bound already: a worker that is ready
+    later may stay unused.
+    """
+    ready = [min(best, at) for at in (*problem.worker_ready, *problem.model_ready)]
+    weights = kept = _first_weights(problem, kinds, best)
+    sums, highest, step, failures = ready, 0.0, 1.0, 0
+    for number in range(max(1, _EVALUATIONS // sum(len(kind.ways) for kind in kinds))):
+        found, bound = _respond(kinds, problem.num_workers, weights, ready)
+        failures = 0 if bound > highest else failures + 1
+        if not failures:
+            highest, kept = bound, weights
+        elif failures == _PATIENCE:
+            weights, step, failures = kept, step * 0.7, 0
+        share = 1 - _MOMENTUM if number else 1.0
+        sums = [old + share * (new - old) for old, new in zip(sums, found, strict=True)]
+        # The sums are those of a solution of the relaxation: no weights say more than the largest.
+        if step < _LEAST_STEP or max(sums) <= max(best, highest) * (1 + _CLOSE):
+            break
+        weights = _updated(weights, sums, step)
+    return highest
+
+
+def _first_weights(problem: Problem, kinds: list[_Kind], best: float) -> list[float]:
+    """Of workers, by how fast they are on average; then of models, by how near each alone is to the bound."""
+    times: list[list[float]] = [[] for _ in range(problem.num_workers)]
+    rows = [0.0] * problem.num_models
+    for kind in kinds:
+        for way in kind.ways:
+            times[way.worker].append(way.share * way.seconds)
+        rows[kind.model] += kind.amount * min(way.seconds for way in kind.ways)
+    speeds = [len(found) / sum(found) if found else 0.0 for found in times]
+    closeness = [(row / best) ** 8 for row in rows]
+    return _normalized(
+        [speed / sum(speeds) for speed in speeds] + [each / (2 * problem.num_models) for each in closeness]
+    )
+
+
+def _updated(weights: list[float], sums: list[float], step: float) -> list[float]:
+    mean = sum(weight * value for weight, value in zip(weights, sums, strict=True))
+    return _normalized(
+        [
+            weight * math.exp(step * max(-1.0, min(1.0, value / mean - 1)))
+            for weight, value in zip(weights, sums, strict=True)
+        ]
+    )
+
+
+def _normalized(weights: list[float]) -> list[float]:
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _respond(
+    kinds: list[_Kind], num_workers: int, weights: list[float], ready: list[float]
+) -> tuple[list[float], float]:
+    """Each unit in its cheapest way at these weights: the sums of workers and of models, and what it all costs."""
+    sums = list(ready)
+    cost = sum(weight * at for weight, at in zip(weights, ready, strict=True))
+    for model, amount, ways in kinds:
+        row = num_workers + model
+        least = math.inf
+        for way in ways:
+            if (price := way.seconds * (way.share * weights[way.worker] + weights[row])) < least:
+                least, chosen = price, way
+        cost += amount * least
+        sums[chosen.worker] += amount * chosen.share * chosen.seconds
+        sums[row] += amount * chosen.seconds
+    return sums, cost

@@ -1,0 +1,281 @@
+"""From priorities to a schedule: what the planner's search does thousands of times a second.
+
+It owns speed, and nothing else: the same problem that `Board` and the dispatch engine treat one event at a time, with
+its numbers laid out in plain lists and every choice made by sorted order. The engine is not used for the search,
+because asking a policy costs some ten times as much for each unit, and a search is as good as the number of schedules
+it sees. It must not know what is searched for, nor why.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from cerebro.scheduling.allotment import NOT_HERE, Allotment, allowed
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule, Unit
+
+Start = tuple[float, int, int, int]
+"""Start in seconds, model, partition, worker."""
+
+
+class Decoded(NamedTuple):
+    """A schedule in the making: its makespan in seconds and the units as they were started."""
+
+    makespan: float
+    starts: list[Start]
+
+
+class Decoder:
+    """A problem with its strategies chosen, ready to be decoded again and again. Not thread-safe.
+
+    Lists indexed by worker have one more entry, a worker that holds nothing; those by model one more, a model that
+    needs nothing: so that a late model or a late worker is an ordinary event.
+
+    Attributes:
+        is_fixed: whether each unit had one place only when this was made.
+        work: ``work[m][p]``, seconds of a unit of model `m` on partition `p` on its fastest place, and the share of its
+            seconds, and of a worker's GPUs, that each place is charged with.
+        need: ``need[w][m]``, GPUs of a unit of model `m` on worker `w`.
+        model_left: ``model_left[m]``, seconds of all that model `m` has to visit, each unit on its fastest place.
+        worker_left: ``worker_left[w]``, the same for worker `w`, as a share of its GPUs; a unit with several places is
+            shared evenly by them.
+    """
+
+    def __init__(self, problem: Problem, allotment: Allotment) -> None:
+        self.problem = problem
+        self.allotment = [list(row) for row in allotment]
+        models, workers = problem.num_models, problem.num_workers
+        self._held = [0] * workers
+        for p, holders in enumerate(problem.holders):
+            for w in holders:
+                self._held[w] |= 1 << p
+        self._open = [*problem.left, 0]
+        self._more = [problem.epochs - 1] * models + [0]
+        for m, mask in enumerate(problem.left):
+            if not mask and self._more[m]:
+                self._open[m], self._more[m] = problem.all_partitions, self._more[m] - 1
+        self._gpus = [*problem.gpus, 0]
+        self._masks = [[0] * (models + 1) for _ in range(workers + 1)]
+        self.need = [[0] * models + [gpus] for gpus in self._gpus]
+        self._seconds = [[math.inf] * (workers + 1) for _ in range(models)]
+        self.work: list[list[tuple[float, list[tuple[int, float]]]]] = [[] for _ in range(models)]
+        self.model_left = [0.0] * (models + 1)
+        self.worker_left = [0.0] * (workers + 1)
+        for m in range(models):
+            self._lay_out(m)
+        self._add_up()
+        self.is_fixed = all(len(shares) == 1 for row in self.work for _, shares in row)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether units on some worker need different numbers of GPUs, so that one may be kept waiting by others."""
+        return any(
+            len({need for need, mask in zip(needs, masks, strict=True) if mask}) > 1
+            for needs, masks in zip(self.need, self._masks, strict=True)
+        )
+
+    def seconds(self, model: int, worker: int) -> float:
+        """Of a unit of the model there, for a partition of size 1; 0 if it does not run there."""
+        return self._seconds[model][worker] if self._masks[worker][model] else 0.0
+
+    # --- what is chosen --------------------------------------------------------------------------
+
+    def choose(self, model: int, worker: int, strategy: int) -> None:
+        """Run the model by that strategy on that worker from now on, or `NOT_HERE`."""
+        self.allotment[model][worker] = strategy
+        self._lay_out(model)
+        self._add_up()
+
+    def _lay_out(self, model: int) -> None:
+        problem, row = self.problem, self.allotment[model]
+        for w, strategy in enumerate(row):
+            if strategy == NOT_HERE:
+                self._masks[w][model] = 0
+                continue
+            way = problem.strategies[model][w][strategy]
+            self._masks[w][model] = self._held[w]
+            self.need[w][model] = way.gpus
+            self._seconds[model][w] = way.seconds
+        seconds = self._seconds[model]
+        work = self.work[model] = []
+        for p, size in enumerate(problem.sizes):
+            places = allowed(problem, row, p)
+            shares = [
+                (w, seconds[w] * size * self.need[w][model] / problem.gpus[w] / len(places)) for w in places
+            ]
+            work.append((min(seconds[w] for w in places) * size, shares))
+        visits = self._visits(model)
+        self.model_left[model] = sum(count * work[p][0] for p, count in visits)
+
+    def _add_up(self) -> None:
+        load = [0.0] * len(self.worker_left)
+        for m, work in enumerate(self.work):
+            for p, count in self._visits(m):
+                for w, share in work[p][1]:
+                    load[w] += count * share
+        self.worker_left = load
+
+    def _visits(self, model: int) -> list[tuple[int, int]]:
+        mask, more = self._open[model], self._more[model]
+        return [(p, more + (mask >> p & 1)) for p in range(self.problem.num_partitions)]
+
+    # --- dispatch --------------------------------------------------------------------------------
+
+    def dispatch(
+        self,
+        priority: Sequence[Sequence[float]],
+        *,
+        cutoff: float = math.inf,
+        width: int = 1,
+        is_patient: bool = False,
+    ) -> Decoded | None:
+        """Serves the idle worker with most left first, with the model whose work left plus priority is largest.
+
+        With no priorities and width 1 it is LRPTw.
+
+        Args:
+            priority: ``priority[w][m]``, seconds to add to what model `m` has left when worker `w` chooses.
+            cutoff: give up as soon as the makespan is seen to exceed it, in seconds.
+            width: how many eligible models to compare, those with most work left.
+            is_patient: wait for GPUs if the chosen model needs more than are free, rather than serve another.
+
+        Returns:
+            The schedule, or `None` if it was given up.
+        """
+        left, load, free = self.model_left[:], self.worker_left[:], self._gpus[:]
+        open_, more = self._open[:], self._more[:]
+        idle, waiting, events = self._arrivals(free)
+        masks, needs, seconds, sizes, all_work = (
+            self._masks,
+            self.need,
+            self._seconds,
+            self.problem.sizes,
+            self.work,
+        )
+        gpus, everything, is_fixed, least = (
+            self._gpus,
+            self.problem.all_partitions,
+            self.is_fixed,
+            1e-9 * max(load),
+        )
+        starts: list[Start] = []
+        now = makespan = 0.0
+        while True:
+            if len(waiting) > 1:
+                waiting.sort(key=load.__getitem__, reverse=True)
+            unserved = []
+            for w in waiting:  # grows: a worker with GPUs left is served again after the others
+                need, mask = needs[w], masks[w]
+                at = _pick(idle, open_, mask, priority[w], need, gpus[w] if is_patient else free[w], width)
+                if at < 0 or need[idle[at][1]] > free[w]:
+                    if load[w] > least:
+                        unserved.append(w)
+                    continue
+                m = idle.pop(at)[1]
+                p = self._partition(open_[m] & mask[m], w, load)
+                end = now + seconds[m][w] * sizes[p]
+                if end > cutoff or (is_fixed and (now + load[w] > cutoff or now + left[m] > cutoff)):
+                    return None
+                work, shares = all_work[m][p]
+                left[m] -= work
+                for holder, share in shares:
+                    load[holder] -= share
+                open_[m] ^= 1 << p
+                free[w] -= need[m]
+                starts.append((now, m, p, w))
+                heappush(events, (end, m, w))
+                makespan = end if end > makespan else makespan
+                if free[w]:
+                    waiting.append(w)
+            waiting = unserved
+            if not events:
+                return Decoded(makespan, starts)
+            now = events[0][0]
+            while events and events[0][0] <= now:
+                _, m, w = heappop(events)
+                free[w] += needs[w][m]
+                if not open_[m] and more[m]:
+                    open_[m], more[m] = everything, more[m] - 1
+                if open_[m]:
+                    insort(idle, (-left[m], m))
+                if w not in waiting:
+                    waiting.append(w)
+
+    def _arrivals(
+        self, free: list[int]
+    ) -> tuple[list[tuple[float, int]], list[int], list[tuple[float, int, int]]]:
+        """Models and workers that are there from the start, and the others as events; takes the GPUs of the others."""
+        problem = self.problem
+        idle, waiting, events = [], [], []
+        for m, ready in enumerate(problem.model_ready):
+            if ready > 0:
+                events.append((ready, m, problem.num_workers))
+            elif self._open[m]:
+                idle.append((-self.model_left[m], m))
+        for w, ready in enumerate(problem.worker_ready):
+            if ready > 0:
+                free[w] = 0
+                events.append((ready, problem.num_models, w))
+            else:
+                waiting.append(w)
+        heapify(events)
+        return sorted(idle), waiting, events
+
+    def _partition(self, both: int, worker: int, load: Sequence[float]) -> int:
+        """Of the partitions in the mask the one that the other holders are the least able to serve."""
+        partition = both.bit_length() - 1
+        if both == 1 << partition:
+            return partition
+        holders = self.problem.holders
+        return max(
+            (p for p in range(partition + 1) if both >> p & 1),
+            key=lambda p: min((load[w] for w in holders[p] if w != worker), default=math.inf),
+        )
+
+
+def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start]) -> Schedule:
+    """The units that were started, with the strategies of that allotment."""
+    visits = [[1 - (mask >> p & 1) for p in range(problem.num_partitions)] for mask in problem.left]
+    units = []
+    for start, m, p, w in sorted(starts):
+        way = problem.strategies[m][w][allotment[m][w]]
+        visits[m][p] += 1
+        units.append(
+            Unit(
+                model=m,
+                partition=p,
+                worker=w,
+                start=start,
+                end=start + way.seconds * problem.sizes[p],
+                epoch=visits[m][p],
+                gpus=way.gpus,
+                technique=way.technique,
+            )
+        )
+    return Schedule.of(units)
+
+
+def _pick(  # noqa: PLR0917 - names cost a tenth of the time of the innermost call
+    idle: Sequence[tuple[float, int]],
+    open_: Sequence[int],
+    mask: Sequence[int],
+    priority: Sequence[float],
+    need: Sequence[int],
+    gpus: int,
+    width: int,
+) -> int:
+    """Position in `idle` of the best of the first so many eligible models; -1 if there is none."""
+    found, best = -1, -math.inf
+    for at, (left, m) in enumerate(idle):
+        if open_[m] & mask[m] and need[m] <= gpus:
+            key = priority[m] - left
+            if key > best:
+                found, best = at, key
+            width -= 1
+            if not width:
+                break
+    return found

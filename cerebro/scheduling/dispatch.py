@@ -1,0 +1,187 @@
+"""Runs a policy against a problem in virtual time: a discrete-event engine over `Board`.
+
+Used wherever the whole controller would be too much: by the planner, hundreds of times before an epoch, and by the
+study of policies. It decides anew at every event, as the controller does, and lets the policy see nothing but the
+board. A unit that is lost with its worker is open again at once (seed paper, section 5.6); lost attempts are no part
+of the schedule.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+
+from cerebro.errors import InstanceError
+from cerebro.scheduling.board import Board, Choice, Running
+from cerebro.scheduling.conditions import Conditions, Reality
+from cerebro.scheduling.policies.critical_first import CriticalFirst
+from cerebro.scheduling.policies.policy import Policy
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule, Unit
+
+CALM = Conditions()
+"""Units take what they are estimated to take, and everybody stays."""
+
+_SIMULTANEOUS = 1e-9
+"""Relative. Events this close are one, or the drift of sums would have one worker choose a moment before its equals."""
+
+# What happens at one instant happens in this order: a unit that ends as its worker goes has ended.
+_END, _GO, _COME, _MODEL_READY, _WORKER_READY = range(5)
+
+_NOWHERE = -1
+
+
+def dispatch(problem: Problem, policy: Policy, *, seed: int = 0, conditions: Conditions = CALM) -> Schedule:
+    """The schedule that comes of it.
+
+    Args:
+        problem: with at most one strategy for each model and worker (`Problem.with_strategies`).
+        policy: see `Policy`. While nothing runs, its waiting is overruled: critical first decides.
+        seed: of the policy's generator and of the units' real durations.
+        conditions: noise, slow workers, workers that go and come.
+
+    Returns:
+        Every unit once, with its real start and end.
+
+    Raises:
+        InstanceError: some units can never run, because nobody who can run them comes back.
+    """
+    return _Run(problem, policy, seed, conditions).schedule()
+
+
+class _Run:
+    def __init__(self, problem: Problem, policy: Policy, seed: int, conditions: Conditions) -> None:
+        self._problem = problem
+        self._policy = policy
+        self._reality = Reality(problem, conditions, seed)
+        self._rng = random.Random(f"choices {seed}")
+        self._board = Board(conditions.estimated(problem))
+        self._holdings = list(self._board.held)
+        self._ready = [not seconds for seconds in problem.worker_ready]
+        self._visits = [self._count(partition) for partition in range(problem.num_partitions)]
+        self._wanted = problem.all_partitions
+        self._due: dict[int, float] = {}
+        self._events: list[tuple[float, int, int]] = []
+        self._units: list[Unit] = []
+        self._fallback = CriticalFirst()
+        self._expect()
+
+    def _count(self, partition: int) -> int:
+        first = sum(mask >> partition & 1 for mask in self._problem.left)
+        return first + (self._problem.epochs - 1) * self._problem.num_models
+
+    def _expect(self) -> None:
+        """Everything that happens whatever is decided."""
+        for worker, absences in enumerate(self._reality.absences):
+            for start, end in absences:
+                self._events.append((start, _GO, worker))
+                if end < math.inf:
+                    self._events.append((end, _COME, worker))
+        for worker, seconds in enumerate(self._problem.worker_ready):
+            if seconds:
+                self._events.append((seconds, _WORKER_READY, worker))
+        for model, seconds in enumerate(self._problem.model_ready):
+            if seconds:
+                self._events.append((seconds, _MODEL_READY, model))
+                self._board.running[model] = Running(_NOWHERE, _NOWHERE, seconds)
+        heapq.heapify(self._events)
+
+    def schedule(self) -> Schedule:
+        """Runs to the end."""
+        total, now = self._problem.num_units, 0.0
+        self._happen(until=0.0)
+        while True:
+            self._decide(now)
+            if len(self._units) == total:
+                return Schedule.of(self._units)
+            if not self._events:
+                raise InstanceError(self._stuck())
+            now = self._events[0][0]
+            now = self._happen(until=now + _SIMULTANEOUS * max(1.0, now))
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def _happen(self, until: float) -> float:
+        """All events up to then; the time of the newest, so that nothing starts before what it waited for."""
+        now, events = 0.0, self._events
+        while events and events[0][0] <= until:
+            now, kind, subject = heapq.heappop(events)
+            if kind == _END:
+                self._end(subject, now)
+            elif kind == _GO:
+                self._go(subject, now)
+            elif kind == _COME:
+                self._board.set_held(subject, self._holdings[subject])
+            elif kind == _MODEL_READY:
+                del self._board.running[subject]
+            else:
+                self._ready[subject] = True
+        return now
+
+    def _end(self, model: int, now: float) -> None:
+        if self._due.get(model) != now:
+            return  # of an attempt that was lost
+        del self._due[model]
+        board = self._board
+        worker, partition, started = board.running[model]
+        way = self._problem.strategies[model][worker][0]
+        self._units.append(
+            Unit(
+                model=model,
+                partition=partition,
+                worker=worker,
+                start=started,
+                end=now,
+                epoch=board.epoch[model],
+                gpus=way.gpus,
+                technique=way.technique,
+            )
+        )
+        board.finish(model, now)
+        self._visits[partition] -= 1
+        if not self._visits[partition]:
+            self._wanted &= ~(1 << partition)
+
+    def _go(self, worker: int, now: float) -> None:
+        board = self._board
+        board.now = now
+        for model in [model for model, running in board.running.items() if running.worker == worker]:
+            del self._due[model]
+            board.release(model)
+        board.set_held(worker, 0)
+
+    # --- what is decided -------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> None:
+        board, free = self._board, self._board.free
+        # Workers that are done for good are not offered: to find nothing for them costs as much as to find something.
+        idle = [w for w, gpus in enumerate(free) if gpus and board.held[w] & self._wanted and self._ready[w]]
+        board.now = now
+        while idle:
+            choice = self._policy.choose(board, idle, self._rng)
+            if choice is None and not self._due:
+                choice = self._fallback.choose(board, idle, self._rng)
+            if choice is None:
+                return
+            self._start(choice, now)
+            if not free[choice.worker]:
+                idle.remove(choice.worker)
+
+    def _start(self, choice: Choice, now: float) -> None:
+        worker, model, partition = choice
+        self._board.start(choice, now)
+        work = self._reality.work(model, partition, worker, self._board.epoch[model])
+        self._due[model] = end = self._reality.end(worker, now, work)
+        heapq.heappush(self._events, (end, _END, model))
+
+    def _stuck(self) -> str:
+        board, problem = self._board, self._problem
+        model, mask = next((model, mask) for model, mask in enumerate(board.open) if mask)
+        partition = (mask & -mask).bit_length() - 1
+        held = ", ".join(problem.workers[w] for w in problem.places(model, partition))
+        return (
+            f"the run can never end: model {problem.models[model]!r} has yet to visit partition {partition}, but none "
+            f"of the workers that could run it ({held}) comes back; let one come back, or let another one hold the "
+            "partition too"
+        )

@@ -1,0 +1,134 @@
+"""How long units will take, learned from those that ran.
+
+A unit's time is taken to be the product of its model's cost per row, its worker's slowness and its rows: what the seed
+paper's simulations assume (section 5.4), and little enough to be known after each model ran on a few workers. Both
+factors are fitted to all pairs (model, worker) by alternating least squares of logarithms. What a pair showed itself
+counts beside the product, so a model that suits one kind of GPU is learned too.
+
+Without any observation every model costs the same, and decisions are made by rows alone. Pure; a fold over
+observations, so it can be rebuilt from a log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+_SLOWEST_STEP = 0.2
+"""Newest observations of a pair keep at least this weight: machines become slower and faster."""
+
+_TRUSTED = 1.0
+"""Observations of a pair that count as much as the product of its factors."""
+
+_COST_PRIOR, _SLOWNESS_PRIOR = 0.02, 0.2
+"""Observations that say a model costs what is typical, and a worker is as fast as the others: few, because models
+differ by far more than units of one model do; more for workers, whose differences are smaller."""
+
+_SWEEPS = 4
+"""Of alternating least squares at a time. They go on from where the last ones ended."""
+
+_SIGMA, _SIGMA_PRIOR = 0.05, 4
+"""The noise expected before it is measured, and the observations this counts as. Units that took the same twice by
+chance are no reason to trust a plan blindly."""
+
+
+@dataclass
+class _Mean:
+    """Of logarithms: the mean at first, then a moving one."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def learn(self, target: float) -> None:
+        self.count += 1
+        self.value += max(1.0 / self.count, _SLOWEST_STEP) * (target - self.value)
+
+
+_Subject = tuple[str, str]
+"""(model, technique)."""
+
+
+@dataclass
+class Estimates:
+    """Unit times per model, worker and technique, by name. One owner, not thread-safe.
+
+    Attributes:
+        observations: how many units were observed.
+    """
+
+    observations: int = 0
+    _pairs: dict[_Subject, dict[str, _Mean]] = field(default_factory=dict)
+    _subjects: defaultdict[str, list[_Subject]] = field(default_factory=lambda: defaultdict(list))
+    """Worker -> what ran there."""
+    _costs: dict[_Subject, float] = field(default_factory=dict)
+    _slowness: dict[str, float] = field(default_factory=dict)
+    _typical: float = 0.0
+    _squares: float = 0.0
+    _repeats: int = 0
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the logarithm of measured over expected time: the noise a plan has to bear."""
+        return math.sqrt((self._squares + _SIGMA_PRIOR * _SIGMA**2) / (self._repeats + _SIGMA_PRIOR))
+
+    def knows(self, model: str, technique: str = "") -> bool:
+        """Whether a unit of the model was observed."""
+        return (model, technique) in self._pairs
+
+    def observe(self, model: str, worker: str, *, rows: int, seconds: float, technique: str = "") -> None:
+        """A unit ran. Units without rows or of no time tell nothing and are passed over."""
+        if rows <= 0 or seconds <= 0:
+            return
+        log_rate, subject = math.log(seconds / rows), (model, technique)
+        pairs = self._pairs.setdefault(subject, {})
+        if worker not in pairs:
+            pairs[worker] = _Mean()
+            self._subjects[worker].append(subject)
+        else:
+            self._squares += (log_rate - pairs[worker].value) ** 2
+            self._repeats += 1
+        pairs[worker].learn(log_rate)
+        self._fit_cost(subject)
+        self.observations += 1
+
+    def settle(self) -> None:
+        """Fit all factors anew. Costs some passes over all pairs: to be done now and then."""
+        for _ in range(_SWEEPS):
+            for worker, subjects in self._subjects.items():
+                told = sum(self._pairs[subject][worker].value - self._costs[subject] for subject in subjects)
+                self._slowness[worker] = told / (len(subjects) + _SLOWNESS_PRIOR)
+            for subject in self._pairs:
+                self._fit_cost(subject)
+            self._typical = sum(self._costs.values()) / max(1, len(self._costs))
+
+    def _fit_cost(self, subject: _Subject) -> None:
+        pairs = self._pairs[subject]
+        told = sum(mean.value - self._slowness.get(worker, 0.0) for worker, mean in pairs.items())
+        prior = _COST_PRIOR if self._costs else 0.0
+        self._costs[subject] = (told + prior * self._typical) / (len(pairs) + prior)
+
+    def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
+        """What a unit of so many rows will take; always above 0. A model that never ran costs what is typical."""
+        return self.table([model], [worker], rows=rows, technique=technique)[0][0]
+
+    def table(
+        self, models: Sequence[str], workers: Sequence[str], *, rows: float, technique: str = ""
+    ) -> list[list[float]]:
+        """`seconds` of each model (rows of the table) on each worker (columns)."""
+        slowness = [self._slowness.get(worker, 0.0) for worker in workers]
+        factors = [max(rows, 1.0) * math.exp(value) for value in slowness]
+        columns = {worker: column for column, worker in enumerate(workers)}
+        found = []
+        for model in models:
+            cost = self._costs.get((model, technique), self._typical)
+            scale = math.exp(cost)
+            row = [scale * factor for factor in factors]
+            for worker, mean in self._pairs.get((model, technique), {}).items():
+                if worker in columns:
+                    column = columns[worker]
+                    deviation = mean.value - cost - slowness[column]
+                    row[column] *= math.exp(deviation * mean.count / (mean.count + _TRUSTED))
+            found.append(row)
+        return found

@@ -1,0 +1,158 @@
+"""A mixed-integer programme that is small enough for the licence that comes with Gurobi's package.
+
+The thesis's equations spend a start on every GPU and a constraint on every pair of GPUs and every strategy; a visit has
+one start, one duration and one order with respect to another, whatever GPUs it takes. With that, and with load bounds,
+which the printed form lacks and without which the relaxation proves next to nothing, the thesis's three instances have
+649 x 1094, 217 x 354 and 481 x 928 variables and constraints. It takes every problem that CP-SAT takes.
+
+Names as in `thesis`: S start, B option chosen, P runs on the GPU, A one visit ends before the other starts, C the
+makespan, U a large value.
+"""
+
+# ruff: noqa: N806, SIM300 - names and directions are those of the equations
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.exact import gurobi
+from cerebro.scheduling.exact.gurobi import Formulation
+from cerebro.scheduling.exact.result import ExactResult
+from cerebro.scheduling.exact.visits import Visit
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+
+if TYPE_CHECKING:
+    import gurobipy
+
+    Linear = gurobipy.LinExpr | gurobipy.Var | float
+
+
+def solve(problem: Problem, *, time_limit_s: float, hint: Schedule | None = None) -> ExactResult:
+    """The best schedule that Gurobi finds with the compact form.
+
+    Raises:
+        SolverUnavailableError: no package, no licence, or a model that is too large for it.
+    """
+    return gurobi.run("gurobi", formulate, problem, time_limit_s=time_limit_s, hint=hint)
+
+
+def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) -> Formulation:
+    """The compact form."""
+    compact = _Compact(model, problem, wanted)
+    for visit in wanted:
+        compact.add_visit(visit)
+    for m in range(problem.num_models):
+        compact.add_model(m)
+    for worker in range(problem.num_workers):
+        compact.add_worker(worker)
+    return Formulation(start={v: [S] for v, S in compact.S.items()}, taken=dict(compact.B))
+
+
+class _Compact:
+    def __init__(self, model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) -> None:
+        self.model, self.problem, self.wanted = model, problem, wanted
+        self.U = gurobi.large(problem, wanted)
+        self.C = model.addVar(lb=lower_bound(problem), name="C", obj=1.0)
+        self.S: dict[Visit, gurobipy.Var] = {}
+        self.B: dict[Visit, list[gurobipy.Var | int]] = {}
+        self.seconds: dict[Visit, Linear] = {}
+
+    def add_visit(self, visit: Visit) -> None:
+        """One option is taken, after model and worker are ready, and ends before C (4.1 and 4.2)."""
+        from gurobipy import quicksum
+
+        model, problem, options = self.model, self.problem, visit.options
+        S = self.S[visit] = model.addVar(lb=problem.model_ready[visit.model], name="S")
+        if len(options) == 1:
+            self.B[visit], self.seconds[visit] = [1], options[0].seconds
+        else:
+            B = [model.addVar(vtype="B", name="B") for _ in options]
+            model.addConstr(quicksum(B) == 1)
+            self.B[visit], self.seconds[visit] = (
+                [*B],
+                sum(o.seconds * b for o, b in zip(options, B, strict=True)),
+            )
+        for worker in {option.worker for option in options}:
+            if ready := problem.worker_ready[worker]:
+                model.addConstr(S >= ready * self.is_on(visit, worker))
+        model.addConstr(self.C >= S + self.seconds[visit])
+
+    def is_on(self, visit: Visit, worker: int) -> Linear:
+        """Whether the visit is made on the worker."""
+        from gurobipy import quicksum
+
+        if all(option.worker == worker for option in visit.options):
+            return 1
+        return quicksum(b for o, b in zip(visit.options, self.B[visit], strict=True) if o.worker == worker)
+
+    def follows(self, one: Visit, other: Visit, unless: Linear) -> None:
+        """`other` starts when `one` has ended, unless that is 1 or more."""
+        self.model.addConstr(self.S[other] >= self.S[one] + self.seconds[one] - self.U * unless)
+
+    def add_model(self, m: int) -> None:
+        """A model is in one place at a time (4.10, 4.11, 4.14), one epoch after the other; its load is a bound."""
+        mine = [visit for visit in self.wanted if visit.model == m]
+        for one, other in combinations(mine, 2):
+            if one.epoch < other.epoch:
+                self.follows(one, other, 0)
+            else:
+                X = self.model.addVar(vtype="B", name="X")
+                self.follows(one, other, 1 - X)
+                self.follows(other, one, X)
+        if mine:
+            self.model.addConstr(self.C >= self.problem.model_ready[m] + sum(self.seconds[v] for v in mine))
+
+    def add_worker(self, worker: int) -> None:
+        """Two visits that share a GPU do not overlap (4.3 to 4.8); the worker's load is a bound."""
+        gpus = self.problem.gpus[worker]
+        mine = {v: [o for o in v.options if o.worker == worker] for v in self.wanted}
+        mine = {visit: options for visit, options in mine.items() if options}
+        if not mine:
+            return
+        if 2 * min(option.gpus for options in mine.values() for option in options) > gpus:
+            self.add_exclusive(worker, list(mine))
+        else:
+            self.add_shared(worker, list(mine))
+        load = sum(
+            option.gpus * option.seconds * b
+            for visit in mine
+            for option, b in zip(visit.options, self.B[visit], strict=True)
+            if option.worker == worker
+        )
+        self.model.addConstr(gpus * self.C >= gpus * self.problem.worker_ready[worker] + load)
+
+    def add_exclusive(self, worker: int, mine: list[Visit]) -> None:
+        """A worker on which no two visits could run side by side: every two have an order."""
+        for one, other in combinations(mine, 2):
+            if one.model != other.model:
+                elsewhere = 2 - self.is_on(one, worker) - self.is_on(other, worker)
+                A = self.model.addVar(vtype="B", name="A")
+                self.follows(one, other, 1 - A + elsewhere)
+                self.follows(other, one, A + elsewhere)
+
+    def add_shared(self, worker: int, mine: list[Visit]) -> None:
+        """A worker on which visits may run side by side: those have an order that share a GPU."""
+        from gurobipy import quicksum
+
+        P: dict[Visit, list[gurobipy.Var]] = defaultdict(list)
+        for visit in mine:
+            P[visit] = [self.model.addVar(vtype="B", name="P") for _ in range(self.problem.gpus[worker])]
+            needed = sum(
+                option.gpus * b
+                for option, b in zip(visit.options, self.B[visit], strict=True)
+                if option.worker == worker
+            )
+            self.model.addConstr(quicksum(P[visit]) == needed)
+        for one, other in combinations(mine, 2):
+            if one.model != other.model:
+                A = [self.model.addVar(vtype="B", name="A") for _ in range(2)]
+                self.follows(one, other, 1 - A[0])
+                self.follows(other, one, 1 - A[1])
+                self.model.addConstr(A[0] + A[1] <= 1)
+                for p, q in zip(P[one], P[other], strict=True):
+                    self.model.addConstr(A[0] + A[1] >= p + q - 1)

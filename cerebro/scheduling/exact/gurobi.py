@@ -1,0 +1,155 @@
+"""Gurobi: opened, run, read and excused; the models themselves are in `thesis`, `hopping` and `compact`.
+
+It is an optional extra. Without the package, without a licence, or with a model that is larger than the licence allows
+(the one that comes with the package: 2,000 variables and 2,000 constraints) the answer is a `SolverUnavailableError`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
+from cerebro.scheduling.exact.visits import Placed, Visit, placed, timed, visits
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule, devices
+
+if TYPE_CHECKING:
+    import gurobipy
+
+
+@dataclass
+class Formulation:
+    """What a formulation has to tell of the variables it made.
+
+    Attributes:
+        start: of each visit; the largest, if a formulation has one for every GPU of the worker (then 0 for the others).
+        taken: of each visit, whether each of its options is taken; 1 where there is one only.
+    """
+
+    start: dict[Visit, Sequence[gurobipy.Var]]
+    taken: dict[Visit, Sequence[gurobipy.Var | int]]
+
+
+Formulate = Callable[["gurobipy.Model", Problem, Sequence[Visit]], Formulation]
+"""Writes a problem's visits into an empty model."""
+
+
+@contextmanager
+def session() -> Iterator[gurobipy.Model]:
+    """An empty model: one thread, nothing printed.
+
+    Raises:
+        SolverUnavailableError: no package, no licence, or the model that was made is larger than it allows.
+    """
+    try:
+        import gurobipy
+    except ImportError as error:
+        raise SolverUnavailableError(
+            "Gurobi is not installed: pip install gurobipy, or use cp-sat"
+        ) from error
+    environment = gurobipy.Env(empty=True)
+    environment.setParam("OutputFlag", 0)  # before it starts: that is what prints the licence
+    try:
+        environment.start()
+    except gurobipy.GurobiError as error:
+        environment.close()
+        raise SolverUnavailableError(f"Gurobi has no licence here ({error}): use cp-sat") from error
+    try:
+        with environment, gurobipy.Model(env=environment) as model:
+            model.Params.Threads = 1
+            # The loads are most of the bound, so what has to be found is a schedule.
+            model.Params.MIPFocus = 1
+            # A binary that is off by 1e-5, times a large constant, would be tenths of a second.
+            model.Params.IntFeasTol = 1e-9
+            model.Params.FeasibilityTol = 1e-9
+            yield model
+    except gurobipy.GurobiError as error:
+        if error.errno != gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED:
+            raise
+        raise SolverUnavailableError("the model is too large for this Gurobi licence: use cp-sat") from error
+
+
+def run(
+    name: str, formulate: Formulate, problem: Problem, *, time_limit_s: float, hint: Schedule | None
+) -> ExactResult:
+    """Solves a formulation of a problem.
+
+    Raises:
+        SolverUnavailableError: see `session`.
+    """
+    began = time.perf_counter()
+    wanted = visits(problem)
+    best = hint and timed(problem, placed(hint, wanted))
+    bound = lower_bound(problem) if wanted else 0.0
+    note = "nothing to do"
+    if wanted:
+        with session() as model:
+            made = formulate(model, problem, wanted)
+            if best:
+                _start_from(made, placed(best, wanted), best)
+            model.Params.TimeLimit = time_limit_s
+            model.Params.MIPGap = TOLERANCE / 10
+            model.optimize()
+            bound = max(bound, model.ObjBound * (1 - TOLERANCE / 2))
+            if model.SolCount:
+                found = timed(problem, _order(made))
+                best = min(best or found, found, key=lambda schedule: schedule.makespan)
+            note = _note(model, time_limit_s)
+    elif best is None:
+        best = Schedule(())
+    return ExactResult(
+        schedule=best,
+        lower_bound=min(bound, best.makespan) if best else bound,
+        is_optimal=best is not None and best.makespan - bound <= TOLERANCE * best.makespan,
+        solver=name,
+        seconds=time.perf_counter() - began,
+        note=note,
+    )
+
+
+def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
+    """Variables and constraints of a formulation, as the licence counts them."""
+    with session() as model:
+        formulate(model, problem, visits(problem))
+        model.update()
+        return model.NumVars, model.NumConstrs
+
+
+def large(problem: Problem, wanted: Sequence[Visit]) -> float:
+    """What no makespan of a sensible schedule exceeds (U of the thesis): everything one after the other."""
+    longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
+    return max(*problem.model_ready, *problem.worker_ready, 0.0) + longest
+
+
+def _order(made: Formulation) -> list[Placed]:
+    found = []
+    for visit in sorted(made.start, key=lambda visit: max(start.X for start in made.start[visit])):
+        values = [taken if isinstance(taken, int) else round(taken.X) for taken in made.taken[visit]]
+        found.append(Placed(visit, visit.options[values.index(1)]))
+    return found
+
+
+def _start_from(made: Formulation, order: list[Placed], schedule: Schedule) -> None:
+    gpus = devices(schedule.units)
+    for (visit, option), unit in zip(order, schedule.units, strict=True):
+        of_gpus = made.start[visit]
+        for gpu, start in enumerate(of_gpus):
+            start.Start = unit.start if len(of_gpus) == 1 or gpu in gpus[unit] else 0.0
+        for other, taken in zip(visit.options, made.taken[visit], strict=True):
+            if not isinstance(taken, int):
+                taken.Start = float(other is option)
+
+
+def _note(model: gurobipy.Model, time_limit_s: float) -> str:
+    from gurobipy import GRB
+
+    if model.Status == GRB.OPTIMAL:
+        return "searched to the end"
+    if model.SolCount:
+        return f"stopped after {time_limit_s:g} s with the best schedule found"
+    return f"found nothing in {time_limit_s:g} s"

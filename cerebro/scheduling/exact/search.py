@@ -1,0 +1,123 @@
+"""What CP-SAT is asked, in which order, and what is kept of its answers. Knows nothing of OR-Tools itself.
+
+First only which options are taken, without when: small, and its bound is what the rest is measured against. Then a cold
+and a hinted start in turn, since they win on different problems (a cold one is only told what it has to beat). One
+thread: the machine is training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.exact.cpsat import Programme, is_installed
+from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
+from cerebro.scheduling.exact.ticks import Ticks
+from cerebro.scheduling.exact.visits import Placed, Visit, placed, timed, visits
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+
+MAX_VISITS = 10_000
+"""More would take longer to write down than a solver is usually given."""
+_CHOICE_SHARE = 0.1
+"""Of the time, for the options without the times."""
+_STARTS = ((False, True, 0.15), (False, False, 0.5), (True, False, 1.0))
+"""One after the other: whether from the best schedule known; whether CP-SAT's strategies take turns where there is a
+choice of options (together they prove what is easy, one alone packs better); the share of the time that is left."""
+
+
+def solve(problem: Problem, *, time_limit_s: float, hint: Schedule | None = None) -> ExactResult:
+    """The best schedule CP-SAT finds.
+
+    Args:
+        time_limit_s: for the searches; building the models comes on top.
+        hint: a valid schedule of the problem, to start from.
+
+    Raises:
+        SolverUnavailableError: OR-Tools is not installed.
+    """
+    began = time.perf_counter()
+    search = _Search.of(problem, hint)
+    note = search.run(time_limit_s)
+    return ExactResult(
+        schedule=search.best,
+        lower_bound=min(search.bound, search.best.makespan),
+        is_optimal=search.is_proven(),
+        solver="cp-sat",
+        seconds=time.perf_counter() - began,
+        note=note,
+    )
+
+
+@dataclass
+class _Search:
+    """The best schedule and the best bound so far, improved by one start after the other."""
+
+    problem: Problem
+    wanted: tuple[Visit, ...]
+    ticks: Ticks
+    best: Schedule
+    bound: float
+
+    @classmethod
+    def of(cls, problem: Problem, hint: Schedule | None) -> _Search:
+        wanted = visits(problem)
+        best = timed(problem, placed(hint, wanted) if hint else _cyclic(problem, wanted))
+        times = [option.seconds for visit in wanted for option in visit.options]
+        ticks = Ticks.fitting([*times, *problem.model_ready, *problem.worker_ready], best.makespan or 1.0)
+        return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0)
+
+    def is_proven(self) -> bool:
+        """Whether the best schedule is optimal: to the last tick if ticks are exact, else to the tolerance."""
+        tolerance = 1e-9 if self.ticks.is_exact else TOLERANCE
+        return self.best.makespan - self.bound <= tolerance * self.best.makespan
+
+    def run(self, time_limit_s: float) -> str:
+        """Searches; returns what to say of it."""
+        if self.is_proven():
+            return "a first schedule meets the lower bound: nothing to search"
+        if len(self.wanted) > MAX_VISITS:
+            return f"{len(self.wanted)} units are too many for CP-SAT (at most {MAX_VISITS}): kept the first schedule"
+        if not is_installed():
+            raise SolverUnavailableError("CP-SAT needs OR-Tools, which is not installed: pip install ortools")
+        until = time.perf_counter() + time_limit_s
+        if any(len(visit.options) > 1 for visit in self.wanted):
+            programme = self.programme()
+            self.raise_bound(programme.solve(_CHOICE_SHARE * time_limit_s, takes_turns=False)[1])
+        for is_hinted, takes_turns, share in _STARTS:
+            seconds = share * (until - time.perf_counter())
+            if seconds > 0 and not self.is_proven():
+                self.attempt(seconds, is_hinted=is_hinted, takes_turns=takes_turns)
+        rounding = "" if self.ticks.is_exact else f", times cut to {1 / self.ticks.per_second:.2g} s"
+        if self.is_proven():
+            return f"searched to the end{rounding}"
+        return f"stopped after {time_limit_s:g} s with the best schedule found{rounding}"
+
+    def attempt(self, seconds: float, *, is_hinted: bool, takes_turns: bool) -> None:
+        """One start of the solver on the whole problem."""
+        programme = self.programme()
+        programme.add_times()
+        if is_hinted:
+            programme.add_hint()
+        else:
+            programme.add_target()
+        found, bound = programme.solve(seconds, takes_turns=takes_turns)
+        self.raise_bound(bound)
+        if found:
+            self.best = min(self.best, timed(self.problem, found), key=lambda schedule: schedule.makespan)
+
+    def programme(self) -> Programme:
+        return Programme(self.problem, self.wanted, self.ticks, placed(self.best, self.wanted), self.bound)
+
+    def raise_bound(self, ticks: float) -> None:
+        shortest = (min(option.seconds for option in visit.options) for visit in self.wanted)
+        self.bound = max(self.bound, self.ticks.bound(ticks, shortest))
+
+
+def _cyclic(problem: Problem, wanted: Sequence[Visit]) -> list[Placed]:
+    """Some order to begin with: models start at different partitions and go round, on as many GPUs as they can."""
+    width = problem.num_partitions
+    order = sorted(wanted, key=lambda v: (v.epoch, (v.partition - v.model) % width, v.model))
+    return [Placed(visit, min(visit.options, key=lambda option: option.seconds)) for visit in order]

@@ -1,0 +1,152 @@
+"""What every exact model is built from: the visits to be made, the options for each, and the timing of an order.
+
+Solvers differ in how they search for an order; what an order is worth is computed here, once, in the problem's own
+seconds, so that neither rounding to integers nor a solver's tolerances get into a schedule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule, Unit
+
+Time = TypeVar("Time", int, float)
+
+
+class Option(NamedTuple):
+    """A way to make a visit: so many GPUs of a worker, for so many seconds."""
+
+    worker: int
+    gpus: int
+    seconds: float
+    technique: str
+
+
+class Visit(NamedTuple):
+    """Something that has to be done once: a model on a partition in an epoch (from 1), by one of its options."""
+
+    model: int
+    partition: int
+    epoch: int
+    options: tuple[Option, ...]
+
+
+class Placed(NamedTuple):
+    """A visit and the option taken for it."""
+
+    visit: Visit
+    option: Option
+
+
+def visits(problem: Problem) -> tuple[Visit, ...]:
+    """All visits that are left, by model, epoch and partition."""
+    return tuple(
+        Visit(m, p, epoch, _options(problem, m, p))
+        for m in range(problem.num_models)
+        for epoch in range(1, problem.epochs + 1)
+        for p in range(problem.num_partitions)
+        if epoch > 1 or problem.left[m] >> p & 1
+    )
+
+
+def placed(schedule: Schedule, wanted: Sequence[Visit]) -> list[Placed]:
+    """The visits of a schedule in the order of its starts, each with the option that is no worse than its unit."""
+    find = {(v.model, v.partition, v.epoch): v for v in wanted}
+    return [_place(find[unit.model, unit.partition, unit.epoch], unit) for unit in schedule.units]
+
+
+def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
+    """The schedule in which every unit starts as early as the order allows, in floating-point seconds."""
+    begins = starts(
+        order, [p.option.seconds for p in order], problem.model_ready, problem.worker_ready, problem.gpus
+    )
+    return Schedule.of(
+        Unit(
+            model=visit.model,
+            partition=visit.partition,
+            worker=option.worker,
+            start=begin,
+            end=begin + option.seconds,
+            epoch=visit.epoch,
+            gpus=option.gpus,
+            technique=option.technique,
+        )
+        for (visit, option), begin in zip(order, begins, strict=True)
+    )
+
+
+def starts(
+    order: Iterable[Placed],
+    lengths: Iterable[Time],
+    model_ready: Sequence[Time],
+    worker_ready: Sequence[Time],
+    gpus: Sequence[int],
+) -> list[Time]:
+    """When each unit of an order starts if it waits for nothing but its model and its GPUs.
+
+    If the order is that of the starts of some feasible schedule, no unit starts later than it does there: a unit takes
+    the GPUs that have been free for longest, and those that come after it never need them earlier.
+
+    Args:
+        order: units; those of a model and those of a worker are run in this order.
+        lengths: of the units, in any unit of time; so are both `ready`.
+        gpus: of each worker.
+    """
+    model_free = list(model_ready)
+    gpu_free = [[ready] * count for ready, count in zip(worker_ready, gpus, strict=True)]
+    found: list[Time] = []
+    for (visit, option), length in zip(order, lengths, strict=True):
+        free = gpu_free[option.worker]
+        begin = max(model_free[visit.model], free[option.gpus - 1])
+        model_free[visit.model] = begin + length
+        gpu_free[option.worker] = sorted([begin + length] * option.gpus + free[option.gpus :])
+        found.append(begin)
+    return found
+
+
+def twins(problem: Problem) -> list[list[int]]:
+    """Sets of models that are alike in all but their names: a solver may fix the order of each."""
+    alike = defaultdict(list)
+    for m in range(problem.num_models):
+        alike[problem.strategies[m], problem.left[m], problem.model_ready[m]].append(m)
+    return [same for same in alike.values() if len(same) > 1]
+
+
+def canonical(problem: Problem, order: list[Placed], begins: Sequence[int]) -> list[Placed]:
+    """The same order with twins renamed, so that their first visits start in the order of their numbers.
+
+    Args:
+        begins: when the units of the order start.
+    """
+    first: dict[int, tuple[tuple[int, int], int]] = {}
+    find = {}
+    for (visit, _), begin in zip(order, begins, strict=True):
+        find[visit.model, visit.epoch, visit.partition] = visit
+        key = ((visit.epoch, visit.partition), begin)
+        first[visit.model] = min(first.get(visit.model, key), key)
+    renamed = {m: m for m in range(problem.num_models)}
+    for same in twins(problem):
+        busy = [m for m in same if m in first]
+        renamed.update(zip(sorted(busy, key=lambda m: first[m][1]), busy, strict=True))
+    return [Placed(find[renamed[v.model], v.epoch, v.partition], option) for v, option in order]
+
+
+def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]:
+    """The options, but for those that need no fewer GPUs of a worker for no less time than another does."""
+    kept: list[Option] = []
+    for worker in dict.fromkeys(problem.places(model, partition)):
+        ways = problem.strategies[model][worker]
+        fastest = float("inf")
+        for way in sorted(ways, key=lambda way: (way.gpus, way.seconds)):
+            if way.seconds < fastest:
+                fastest = way.seconds
+                kept.append(Option(worker, way.gpus, way.seconds * problem.sizes[partition], way.technique))
+    return tuple(kept)
+
+
+def _place(visit: Visit, unit: Unit) -> Placed:
+    fitting = [o for o in visit.options if o.worker == unit.worker and o.gpus <= unit.gpus]
+    return Placed(visit, min(fitting, key=lambda option: option.seconds))

@@ -1,0 +1,212 @@
+"""Looks for better schedules: late acceptance (Burke and Bykov, 2017) over what the decoders decode.
+
+Each search is an iterator that decodes one schedule for each item, so that who drives it decides when
+it is enough and shares time among several. It must not look at a clock, nor know of bounds.
+
+Late acceptance, because it has one parameter that needs no scale: annealing wants temperatures in seconds. Neighbours
+are a few changed priorities decoded anew, rather than units moved within a finished schedule: in 2 s each on nine
+balanced 20 x 16 instances, moves (by annealing) ended at 1.015-1.045 of the bound, half of them above 1.025, priorities
+at 1.006-1.036, three quarters below 1.02; one changed priority moves a unit past whole gaps. The openings put the
+longest processing time first, with noise, which keeps short units for the end, where they fit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from cerebro.scheduling.allotment import Allotment, alternatives, has_choice
+from cerebro.scheduling.decoder import Decoded, Decoder, Start
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.rotation import Rotation
+
+_HISTORY = 50
+"""Makespans that late acceptance remembers: a step may be as bad as that many steps ago."""
+_OPENINGS = 30
+_PATIENCE = 3000
+"""Steps without improvement after which the search begins anew elsewhere."""
+_WEIGHTS = (1.0, 1.5, 2.0, 0.5, 0.0)
+"""Of a unit's own time in its priority; what its model has left weighs 1."""
+_MOST_CHANGES = 4
+_WIDTH = 24
+"""Models compared for a decision: all of them in the cases that are hard."""
+_TRIES = 8
+
+
+class Candidate(NamedTuple):
+    """A schedule that was found: its makespan in seconds, its units, their strategies, and how it was found."""
+
+    makespan: float
+    starts: list[Start]
+    allotment: Allotment
+    source: str
+
+
+class _Genes:
+    """What dispatch decodes: priorities, strategies and whether to wait for GPUs; changed and changed back."""
+
+    def __init__(
+        self, decoder: Decoder, weight: float, noise: float, is_patient: bool, rng: random.Random
+    ) -> None:
+        problem = decoder.problem
+        self.decoder = decoder
+        self._rng = rng
+        self._models, self._workers = problem.num_models, problem.num_workers
+        self._weight = weight
+        self._scale = sum(decoder.model_left) / max(1, problem.num_units)
+        self._has_choice = has_choice(problem)
+        self._is_patient = is_patient
+        self._width = _WIDTH if weight or noise else 1
+        self.priority = [
+            [self._value(m, w, noise) for m in range(self._models)] for w in range(self._workers + 1)
+        ]
+
+    def decode(self, cutoff: float = math.inf) -> Decoded | None:
+        """The schedule; `None` if its makespan exceeds `cutoff`."""
+        return self.decoder.dispatch(
+            self.priority, cutoff=cutoff, width=self._width, is_patient=self._is_patient
+        )
+
+    def change(self) -> list[tuple[int, int, float]]:
+        """Changes some priorities; what they were, as (worker, model, priority)."""
+        rng, before = self._rng, []
+        for _ in range(rng.randint(1, _MOST_CHANGES)):
+            m, w = rng.randrange(self._models), rng.randrange(self._workers)
+            before.append((w, m, self.priority[w][m]))
+            self.priority[w][m] = self._value(m, w, 1.0)
+        return before[::-1]
+
+    def change_back(self, before: list[tuple[int, int, float]]) -> None:
+        for w, m, value in before:
+            self.priority[w][m] = value
+
+    def choose(self) -> tuple[int, int, int] | None:
+        """Changes one entry of the allotment, if that is tried now; what it was, as (model, worker, strategy)."""
+        rng, decoder = self._rng, self.decoder
+        for _ in range(_TRIES if self._has_choice and rng.random() < 0.5 else 0):
+            m, w = rng.randrange(self._models), rng.randrange(self._workers)
+            if others := alternatives(decoder.problem, decoder.allotment, m, w):
+                before = decoder.allotment[m][w]
+                decoder.choose(m, w, rng.choice(others))
+                return m, w, before
+        return None
+
+    def _value(self, model: int, worker: int, noise: float) -> float:
+        seconds = self.decoder.seconds(model, worker)
+        return self._weight * seconds + (noise * self._rng.random() * self._scale if noise else 0.0)
+
+
+def search_priorities(
+    problem: Problem, tables: Mapping[str, Allotment], rng: random.Random
+) -> Iterator[Candidate | None]:
+    """Dispatch by other priorities than LRPTw's: some openings, then late acceptance from the best of them, and again.
+
+    Args:
+        problem: any.
+        tables: allotments to start from, by name.
+        rng: seeded by the caller.
+
+    Yields:
+        What was found, one decoding each; `None` where it was no better than all before.
+    """
+    best = math.inf
+    while True:
+        decoders = {name: Decoder(problem, table) for name, table in tables.items()}
+        for found in _climb(decoders, rng):
+            is_better = found is not None and found.makespan < best
+            best = found.makespan if found is not None and is_better else best
+            yield found if is_better else None
+
+
+def _climb(decoders: Mapping[str, Decoder], rng: random.Random) -> Iterator[Candidate | None]:
+    """From new openings to where late acceptance finds nothing better any more."""
+    best, current = None, math.inf
+    for genes, source in _openings(decoders, rng):
+        decoded = genes.decode(current)
+        if decoded is None or decoded.makespan >= current:
+            yield None
+            continue
+        best, current = genes, decoded.makespan
+        yield _candidate(genes, decoded, source)
+    assert best is not None, "the first opening is decoded without a cutoff"
+    yield from _late_acceptance(best, current)
+
+
+def _openings(decoders: Mapping[str, Decoder], rng: random.Random) -> Iterator[tuple[_Genes, str]]:
+    rounds = max(1, _OPENINGS // len(_WEIGHTS) // len(decoders))
+    for noise in (0.0, *[1.0] * rounds):
+        for weight in _WEIGHTS:
+            for name, decoder in decoders.items():
+                for is_patient in (False, True) if decoder.is_mixed else (False,):
+                    yield _Genes(decoder, weight, noise, is_patient, rng), f"LRPTw by other priorities{name}"
+
+
+def _late_acceptance(genes: _Genes, current: float) -> Iterator[Candidate | None]:
+    history = [current] * _HISTORY
+    best, idle = current, 0
+    for step in itertools.count():
+        at, idle = step % _HISTORY, idle + 1
+        if idle > _PATIENCE:
+            return
+        chosen = genes.choose()
+        before = [] if chosen else genes.change()
+        decoded = genes.decode(max(current, history[at]))
+        found = None
+        if decoded is None:
+            genes.change_back(before)
+            if chosen:
+                genes.decoder.choose(*chosen)
+        else:
+            current = decoded.makespan
+            if current < best:
+                best, idle = current, 0
+                found = _candidate(genes, decoded, "local search over priorities")
+        history[at] = current
+        yield found
+
+
+def _candidate(genes: _Genes, decoded: Decoded, source: str) -> Candidate:
+    return Candidate(*decoded, [list(row) for row in genes.decoder.allotment], source)
+
+
+def search_rotations(decoder: Decoder, rng: random.Random) -> Iterator[Candidate | None]:
+    """Rotations in which models, workers and rounds stand in another order; the sorted ones first.
+
+    Args:
+        decoder: of an open shop (`rotation.is_open_shop`).
+        rng: seeded by the caller.
+
+    Yields:
+        What was found, several decodings each; `None` where nothing was better.
+    """
+    rotation = Rotation(decoder)
+    forward = _rotated(rotation, decoder, "sorted cyclic")
+    yield forward
+    rotation.rounds[1:] = rotation.rounds[:0:-1]
+    backward = _rotated(rotation, decoder, "sorted cyclic, backward")
+    yield backward
+    if forward.makespan < backward.makespan:
+        rotation.rounds[1:] = rotation.rounds[:0:-1]
+    best = current = min(forward.makespan, backward.makespan)
+    history = [current] * _HISTORY
+    swappable = [order for order in (rotation.rows, rotation.rounds, rotation.columns) if len(order) > 1]
+    for steps in itertools.count() if swappable else ():
+        order = rng.choice(swappable)
+        i, j = rng.sample(range(len(order)), 2)
+        order[i], order[j] = order[j], order[i]
+        makespan = rotation.makespan()
+        if makespan <= max(current, history[steps % _HISTORY]):
+            current = makespan
+        else:
+            order[i], order[j] = order[j], order[i]
+        history[steps % _HISTORY] = current
+        yield _rotated(rotation, decoder, "local search over rotations") if current < best else None
+        best = min(best, current)
+
+
+def _rotated(rotation: Rotation, decoder: Decoder, source: str) -> Candidate:
+    starts: list[Start] = []
+    return Candidate(rotation.makespan(starts), starts, decoder.allotment, source)

@@ -1,0 +1,133 @@
+"""The plan of an epoch: the best schedule that can be found in a given time, one core, pure Python.
+
+Heuristics first, then restarts, then local search, until the makespan meets the lower bound (then it is optimal, and
+there is nothing left to look for) or time is up. Meant to run beside training: it never blocks on anything, and the
+schedule it returns stays good as long as units take about what they were estimated to. It must not know of boards,
+workers' health or noise; whether a plan is worth following is for `cerebro.scheduling.advice`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cerebro.scheduling.allotment import allotments
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.decoder import Decoder, to_schedule
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.local_search import Candidate, search_priorities, search_rotations
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.rotation import is_open_shop
+from cerebro.scheduling.schedule import Schedule
+
+_TOLERANCE = 1e-9
+"""Relative: sums of floats in another order."""
+_MOST_UNITS = 10_000
+"""Above, the policy LRPTw itself is not run: the same rule is decoded ten times faster, and differs in ties at most."""
+_FIRST_ROTATIONS = 768
+"""Where the longest model and the fullest worker both meet the bound, some rotation soon does."""
+_ROTATIONS, _DISPATCHES = 128, 16
+"""Decodings of a search before the next has its turn. A rotation takes about an eighth of the time of a dispatch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What was found.
+
+    Attributes:
+        schedule: valid; the best that was seen.
+        lower_bound: seconds that no schedule can beat.
+        source: how it was found, in words.
+        seconds: it took to find.
+    """
+
+    schedule: Schedule
+    lower_bound: float
+    source: str
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """By how much the makespan may exceed the best possible, relative: 0 is proof that it does not."""
+        if not self.lower_bound:
+            return 0.0
+        gap = self.schedule.makespan / self.lower_bound - 1
+        return gap if gap > _TOLERANCE else 0.0
+
+
+def plan(
+    problem: Problem,
+    *,
+    time_limit_s: float = 2.0,
+    seed: int = 0,
+    target: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Plan:
+    """The best schedule of the problem that is found in time.
+
+    Its makespan is at most that of the policy LRPTw (with the best of the allotments, where there are strategies to
+    choose), unless `target` is met before; problems beyond some ten thousand units excepted, where ties may differ.
+    The result depends on the seed and on how many steps the time allows.
+
+    Args:
+        problem: any; with several strategies they are chosen too.
+        time_limit_s: no step is begun after so many seconds, except the first. A step takes milliseconds for hundreds
+            of units, and less than a second for a hundred thousand.
+        seed: of the random search.
+        target: a makespan in seconds that is good enough to stop at.
+        clock: seconds that never go back.
+    """
+    began = clock()
+    bound = lower_bound(problem)
+    enough = max(bound, target or 0.0) * (1 + _TOLERANCE)
+    best: Candidate | None = None
+    for found in _steps(problem, random.Random(seed), enough):
+        if found is not None and (best is None or found.makespan < best.makespan):
+            best = found
+        if (best is not None and best.makespan <= enough) or clock() - began >= time_limit_s:
+            break
+    assert best is not None, "the first step finds a schedule"
+    schedule = to_schedule(problem, best.allotment, best.starts)
+    return Plan(schedule=schedule, lower_bound=bound, source=best.source, seconds=clock() - began)
+
+
+def _steps(problem: Problem, rng: random.Random, enough: float) -> Iterator[Candidate | None]:
+    """What each step finds; the first finds a schedule."""
+    found = allotments(problem)
+    tables = {f", {name}" if len(found) > 1 else "": table for name, table in found.items()}
+    decoders = {name: Decoder(problem, table) for name, table in tables.items()}
+    yield min(
+        (_heuristic(decoder, name, enough) for name, decoder in decoders.items()), key=lambda c: c.makespan
+    )
+    rotations = [search_rotations(decoder, rng) for decoder in decoders.values() if is_open_shop(decoder)]
+    yield from _in_turns(rotations, search_priorities(problem, tables, rng))
+
+
+def _heuristic(decoder: Decoder, name: str, enough: float) -> Candidate:
+    """LRPTw: as decoded here and, unless that will do, as the policy decides."""
+    problem, allotment = decoder.problem, decoder.allotment
+    decoded = decoder.dispatch([[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1))
+    assert decoded is not None, "no cutoff"
+    found = Candidate(*decoded, allotment, f"LRPTw{name}")
+    if found.makespan <= enough or problem.num_units > _MOST_UNITS:
+        return found
+    schedule = dispatch(problem.with_strategies(allotment), POLICIES["lrptw"])
+    starts = [(unit.start, unit.model, unit.partition, unit.worker) for unit in schedule.units]
+    return min(found, found._replace(makespan=schedule.makespan, starts=starts), key=lambda c: c.makespan)
+
+
+def _in_turns(
+    rotations: Sequence[Iterator[Candidate | None]], priorities: Iterator[Candidate | None]
+) -> Iterator[Candidate | None]:
+    """Steps of all searches, about as much time for each.
+
+    Not more for the one that leads: which of them is the better in the end is not seen in the beginning.
+    """
+    for burst in itertools.chain((_FIRST_ROTATIONS,), itertools.repeat(_ROTATIONS)):
+        for search in rotations:
+            yield from itertools.islice(search, burst)
+        yield from itertools.islice(priorities, _DISPATCHES)

@@ -1,0 +1,135 @@
+"""Critical first: the worker with most work left takes the model with most work left (LRPTw).
+
+Longest remaining processing time, the classical list rule of open shops, applied to both axes: what the makespan waits
+for is the model or the worker that finishes last. With a fixed order of workers the same rule is worse than a random
+order when models are as many as workers. Where workers contend for models, they are paired all at once (`pairing`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from itertools import chain
+from operator import or_
+
+from cerebro.scheduling.board import NEVER, Board, Choice
+from cerebro.scheduling.policies.pairing import pair
+
+TOLERANCE = 1e-9
+"""Relative. Sums of the same times in another order differ by less; times that are measured differ by more."""
+
+
+class CriticalFirst:
+    """See the module."""
+
+    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+        """See `Policy.choose`."""
+        if len(workers) == 1:
+            return _choice(board, workers[0], most_left(board, workers[0]))
+        if workers and _is_scarce(board, workers):
+            models = [model for model, mask in enumerate(board.open) if mask and model not in board.running]
+            # To find nothing for a worker costs as much as to find something, and at the end many have nothing.
+            wanted = reduce(or_, (board.open[model] for model in models), 0)
+            workers = [worker for worker in workers if board.held[worker] & wanted]
+            if len(workers) > 1 and _is_even(board, workers, models):
+                return _paired(board, workers, models)
+        for worker in by_level(levels(board.worker_left, workers)):
+            choice = _choice(board, worker, most_left(board, worker))
+            if choice is not None:
+                return choice
+        return None
+
+
+def most_left(board: Board, worker: int) -> int | None:
+    """The first of the eligible models with most work left."""
+    held, free, running, left = board.held[worker], board.free[worker], board.running, board.model_left
+    best, most = None, -NEVER
+    if held and free > 0:
+        time, need = board.time, board.need
+        for model, mask in enumerate(board.open):
+            # The cheapest tests first: this loop is what a decision costs.
+            if left[model] <= most or not mask & held or model in running:
+                continue
+            if need[model][worker] <= free and time[model][worker] != NEVER:
+                best, most = model, left[model] * (1 + TOLERANCE)
+    return best
+
+
+def levels(left: Sequence[float], subjects: Iterable[int]) -> dict[int, int]:
+    """Subject -> 0 for those with most left, 1 for the next, and so on; the same number for equals."""
+    found: dict[int, int] = {}
+    level, last = -1, 0.0
+    for subject in sorted(subjects, key=left.__getitem__, reverse=True):
+        if level < 0 or left[subject] < last - abs(last) * TOLERANCE:
+            level, last = level + 1, left[subject]
+        found[subject] = level
+    return found
+
+
+def by_level(level: dict[int, int]) -> list[int]:
+    """The subjects in order; equals by their number."""
+    return sorted(level, key=lambda subject: (level[subject], subject))
+
+
+def _is_scarce(board: Board, workers: Sequence[int]) -> bool:
+    """Whether one worker's choice could cost another one its last model, or the makespan. To be asked where all units
+    take equally long, so that one of them tells how many a worker has left."""
+    loads = [board.worker_left[worker] for worker in workers]
+    if max(board.model_left) >= max(loads) * (1 - TOLERANCE):
+        return True  # a model that has as much left as the busiest worker must not be passed over
+    units_left = min(loads) / board.time[0][workers[0]]
+    return units_left - len(board.running) < len(workers)
+
+
+def _is_even(board: Board, workers: Sequence[int], models: Sequence[int]) -> bool:
+    """Whether all units take equally long, going by a row and a column of them.
+
+    Where they do not, serving the most critical first was measured to be better than serving as many as can be.
+    """
+    unit = board.time[models[0]][workers[0]]
+    row = (board.time[models[0]][worker] for worker in workers)
+    column = (board.time[model][workers[0]] for model in models)
+    return all(abs(seconds - unit) <= TOLERANCE * unit for seconds in chain(row, column))
+
+
+def _fits(board: Board, model: int, worker: int) -> bool:
+    return bool(
+        board.open[model] & board.held[worker]
+        and board.need[model][worker] <= board.free[worker]
+        and board.time[model][worker] != NEVER
+    )
+
+
+def _paired(board: Board, workers: Sequence[int], models: Sequence[int]) -> Choice | None:
+    """What the most urgent of the workers gets that get any."""
+    level = levels(board.model_left, models)
+    models = by_level(level)
+    fits = {
+        worker: [model for model in models if _fits(board, model, worker)]
+        for worker in by_level(levels(board.worker_left, workers))
+    }
+    found = pair(fits, level)
+    return next((_choice(board, worker, found[worker]) for worker in fits if worker in found), None)
+
+
+def _choice(board: Board, worker: int, model: int | None) -> Choice | None:
+    return None if model is None else Choice(worker, model, scarcest(board, model, worker))
+
+
+def scarcest(board: Board, model: int, worker: int) -> int:
+    """Of the partitions the model can visit here, the one that is hardest to visit elsewhere: the fewest other holders,
+    then the busiest ones. What many hold is kept for the end, where it evens out the load."""
+    mask = board.open[model] & board.held[worker]
+    if not mask & (mask - 1):
+        return mask.bit_length() - 1
+    best, least = -1, (NEVER, NEVER)
+    while mask:
+        lowest = mask & -mask
+        mask ^= lowest
+        partition = lowest.bit_length() - 1
+        others = [w for w in board.holders(partition) if w != worker and board.time[model][w] != NEVER]
+        scarcity = (len(others), -min((board.worker_left[w] for w in others), default=0.0))
+        if scarcity < least:
+            best, least = partition, scarcity
+    return best

@@ -1,0 +1,19 @@
+"""First in, first out: what a scheduler does that looks at nothing but the order in which models came."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from cerebro.scheduling.board import Board, Choice
+
+
+class Fifo:
+    """The first idle worker takes the first model that can use it, on the first partition that is left."""
+
+    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+        """See `Policy.choose`."""
+        for worker in workers:
+            for model, mask in board.eligible(worker):
+                return Choice(worker, model, (mask & -mask).bit_length() - 1)
+        return None

@@ -1,0 +1,34 @@
+"""The interface of a dispatch policy: which unit goes to which worker next, decided anew at every event.
+
+A policy chooses among what `Board.eligible` yields, so it cannot break an invariant; and it is asked again at the next
+event, so it needs no memory and survives the loss of a worker, or of the controller, by being asked again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from cerebro.scheduling.board import Board, Choice
+
+
+class Policy(Protocol):
+    """Chooses one unit at a time.
+
+    Must be pure: the same board, workers and generator state give the same choice, and the board is left as it was. The
+    caller starts the unit on the board and asks again with the workers that are left, until the answer is `None`.
+    """
+
+    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+        """An eligible unit for one of `workers`, or `None`: nothing is eligible, or it is better to wait.
+
+        A policy that waits is asked again when a running unit ends; while nothing runs at all, its `None` is overruled
+        by the caller if something is eligible, so that no policy can stop a run.
+
+        Args:
+            board: the run as it is.
+            workers: those that may take a unit now, ascending.
+            rng: seeded by the caller, so a decision can be repeated.
+        """
+        ...

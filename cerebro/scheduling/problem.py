@@ -1,0 +1,281 @@
+"""The scheduling problem: models x partitions x workers, who holds what, and how long units take.
+
+A *unit* is one model on one partition in one epoch. It runs on a worker that holds the partition, by one of
+the strategies that fit the model there (so many GPUs, a technique, so many seconds). The papers' problems are special
+cases: the open shop of Model Hopper Parallelism (seed paper, section 5.1) has one GPU per worker, one strategy and one
+holder per partition; the thesis's (section 4.3) has several GPUs per worker, which it calls a node, and one partition
+on each.
+
+Indices are positions: model `m`, partition `p`, worker `w`. Sets of partitions are bit masks, because decisions are
+made over a hundred thousand (model, partition) pairs. Pure; knows nothing of experiments, tasks or time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cerebro.errors import InstanceError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """A way to run a unit of a model on a worker.
+
+    Attributes:
+        gpus: how many of the worker's GPUs it takes, all from start to end.
+        seconds: for a partition of size 1.
+        technique: name of the parallelism.
+    """
+
+    seconds: float
+    gpus: int = 1
+    technique: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is to be scheduled. Checked when made; immutable.
+
+    Attributes:
+        models, workers: names, for people.
+        gpus: of each worker.
+        strategies: ``strategies[m][w]``, the ways model `m` can run on worker `w`; empty if it does not fit there.
+        holders: ``holders[p]``, the workers that hold partition `p`: the availability map (seed paper, section 5.5).
+        sizes: of the partitions, relative: a unit takes ``strategy.seconds * sizes[p]``.
+        epochs: each model visits every partition once in each; its epochs follow each other, without a barrier
+            between models.
+        left: ``left[m]``, mask of the partitions model `m` has yet to visit in its first epoch. A problem that is half
+            done has less than all; a model that needs no unit in it has 0.
+        model_ready, worker_ready: seconds from now before which a model or a worker is occupied.
+
+    Raises:
+        InstanceError: sizes disagree, a time is not positive and finite, an axis is empty, a partition is held by
+            nobody, a model fits nowhere where one of its partitions lies, a strategy wants more GPUs than its worker
+            has.
+    """
+
+    models: tuple[str, ...]
+    workers: tuple[str, ...]
+    gpus: tuple[int, ...]
+    strategies: tuple[tuple[tuple[Strategy, ...], ...], ...]
+    holders: tuple[tuple[int, ...], ...]
+    sizes: tuple[float, ...] = ()
+    epochs: int = 1
+    left: tuple[int, ...] = ()
+    model_ready: tuple[float, ...] = ()
+    worker_ready: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        defaults = {
+            "sizes": (1.0,) * len(self.holders),
+            "left": (self.all_partitions,) * len(self.models),
+            "model_ready": (0.0,) * len(self.models),
+            "worker_ready": (0.0,) * len(self.workers),
+        }
+        for name, value in defaults.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+        _check(self)
+
+    @property
+    def num_models(self) -> int:
+        """Rows of the papers' matrix."""
+        return len(self.models)
+
+    @property
+    def num_workers(self) -> int:
+        """Nodes of the thesis, workers of the paper."""
+        return len(self.workers)
+
+    @property
+    def num_partitions(self) -> int:
+        """Partitions of the training data."""
+        return len(self.holders)
+
+    @property
+    def all_partitions(self) -> int:
+        """The mask of every partition."""
+        return (1 << len(self.holders)) - 1
+
+    @property
+    def num_units(self) -> int:
+        """Units to run, over all epochs."""
+        first = sum(mask.bit_count() for mask in self.left)
+        return first + (self.epochs - 1) * self.num_models * self.num_partitions
+
+    @property
+    def is_open_shop(self) -> bool:
+        """Whether it is the paper's plain case: one GPU per worker, one strategy, one holder per partition and one
+        partition per worker, nothing done yet, one epoch."""
+        return (
+            self.is_single
+            and self.epochs == 1
+            and all(count == 1 for count in self.gpus)
+            and sorted(held for (held, *more) in self.holders if not more) == list(range(self.num_workers))
+            and all(mask == self.all_partitions for mask in self.left)
+            and not any(self.model_ready)
+            and not any(self.worker_ready)
+        )
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each model has at most one strategy on each worker: nothing is left to choose but the order."""
+        return all(len(ways) <= 1 for row in self.strategies for ways in row)
+
+    def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
+        """How long a unit takes."""
+        return self.strategies[model][worker][strategy].seconds * self.sizes[partition]
+
+    def places(self, model: int, partition: int) -> tuple[int, ...]:
+        """Workers that hold the partition and have a strategy for the model."""
+        return tuple(w for w in self.holders[partition] if self.strategies[model][w])
+
+    def with_strategies(self, chosen: Sequence[Sequence[int]]) -> Problem:
+        """The same problem with strategy ``chosen[m][w]`` the only one of model `m` on worker `w`."""
+        kept = tuple(
+            tuple((ways[chosen[m][w]],) if ways else () for w, ways in enumerate(row))
+            for m, row in enumerate(self.strategies)
+        )
+        return replace(self, strategies=kept)
+
+
+def open_shop(
+    times: Sequence[Sequence[float]],
+    available: Sequence[Sequence[int]] | None = None,
+    *,
+    epochs: int = 1,
+    sizes: Sequence[float] = (),
+) -> Problem:
+    """A problem of workers that run one unit at a time.
+
+    Args:
+        times: ``times[i][j]``, seconds of a unit of model `i` on worker `j` (T of the seed paper, table 3).
+        available: ``available[p]``, workers that hold partition `p`; partition `j` on worker `j` if left out.
+        epochs: how often every model visits every partition.
+        sizes: of the partitions, relative; all 1 if left out.
+
+    Raises:
+        InstanceError: see `Problem`.
+    """
+    width = len(times[0]) if times else 0
+    for number, row in enumerate(times):
+        if len(row) != width:
+            raise InstanceError(
+                f"times[{number}] has {len(row)} entries, times[0] has {width}: one for each worker"
+            )
+    holders = tuple((j,) for j in range(width)) if available is None else tuple(map(tuple, available))
+    return Problem(
+        models=tuple(f"m{number}" for number in range(len(times))),
+        workers=tuple(f"worker-{number}" for number in range(width)),
+        gpus=(1,) * width,
+        strategies=tuple(tuple((Strategy(seconds=seconds),) for seconds in row) for row in times),
+        holders=holders,
+        sizes=tuple(sizes),
+        epochs=epochs,
+    )
+
+
+def multi_gpu(
+    nodes: Sequence[int], runtimes: Mapping[str, Mapping[int, Mapping[int, float]]], *, epochs: int = 1
+) -> Problem:
+    """The thesis's problem (section 4.3): each model visits each node once, on a number of its GPUs.
+
+    Args:
+        nodes: GPUs of each node (GPU_n of the thesis, table 4.1).
+        runtimes: model -> node -> number of GPUs -> seconds (G and R of table 4.1).
+        epochs: how often every model visits every node.
+
+    Raises:
+        InstanceError: see `Problem`; or a node that does not exist.
+    """
+    for model, places in runtimes.items():
+        for node in places:
+            if not 0 <= node < len(nodes):
+                raise InstanceError(
+                    f"model {model!r} has runtimes for node {node}, but nodes are 0 to {len(nodes) - 1}"
+                )
+    return Problem(
+        models=tuple(runtimes),
+        workers=tuple(f"node-{number}" for number in range(len(nodes))),
+        gpus=tuple(nodes),
+        strategies=tuple(
+            tuple(
+                tuple(Strategy(gpus=gpus, seconds=s) for gpus, s in sorted(places.get(node, {}).items()))
+                for node in range(len(nodes))
+            )
+            for places in runtimes.values()
+        ),
+        holders=tuple((node,) for node in range(len(nodes))),
+        epochs=epochs,
+    )
+
+
+def _check(problem: Problem) -> None:
+    for what, axis in (
+        ("models", problem.models),
+        ("workers", problem.workers),
+        ("partitions", problem.holders),
+    ):
+        if not axis:
+            raise InstanceError(f"there are no {what}: give at least one")
+    if problem.epochs < 1:
+        raise InstanceError(f"epochs is {problem.epochs}, expected at least 1")
+    _check_lengths(problem)
+    for name, count in zip(problem.workers, problem.gpus, strict=True):
+        if count < 1:
+            raise InstanceError(f"{name} has {count} GPUs, expected at least 1")
+    for number, size in enumerate(problem.sizes):
+        _check_positive(size, f"the size of partition {number}")
+    for m, row in enumerate(problem.strategies):
+        for w, ways in enumerate(row):
+            for way in ways:
+                _check_strategy(problem, m, w, way)
+    _check_holders(problem)
+
+
+def _check_holders(problem: Problem) -> None:
+    for number, held_by in enumerate(problem.holders):
+        if not held_by:
+            raise InstanceError(f"partition {number} is held by no worker: no model could visit it")
+        if unknown := [w for w in held_by if not 0 <= w < problem.num_workers]:
+            raise InstanceError(
+                f"partition {number} is held by worker {unknown[0]}, but workers are 0 to {problem.num_workers - 1}"
+            )
+    for m, name in enumerate(problem.models):
+        for p in range(problem.num_partitions):
+            if not problem.places(m, p):
+                held = ", ".join(problem.workers[w] for w in problem.holders[p])
+                raise InstanceError(
+                    f"model {name!r} fits on no worker that holds partition {p} ({held}): give it a runtime there, or "
+                    "leave the model out"
+                )
+
+
+def _check_lengths(problem: Problem) -> None:
+    for what, found, expected in (
+        ("gpus", len(problem.gpus), problem.num_workers),
+        ("strategies", len(problem.strategies), problem.num_models),
+        ("sizes", len(problem.sizes), problem.num_partitions),
+        ("left", len(problem.left), problem.num_models),
+        ("model_ready", len(problem.model_ready), problem.num_models),
+        ("worker_ready", len(problem.worker_ready), problem.num_workers),
+        *(("a row of strategies", len(row), problem.num_workers) for row in problem.strategies),
+    ):
+        if found != expected:
+            raise InstanceError(f"{what} has {found} entries, expected {expected}")
+
+
+def _check_positive(value: float, what: str) -> None:
+    if not math.isfinite(value) or value <= 0:
+        raise InstanceError(f"{what} is {value}, expected a finite number above 0")
+
+
+def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) -> None:
+    where = f"model {problem.models[model]!r} on {problem.workers[worker]}"
+    _check_positive(way.seconds, f"the time of {where}")
+    if not 1 <= way.gpus <= problem.gpus[worker]:
+        raise InstanceError(
+            f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for 1 to that many"
+        )

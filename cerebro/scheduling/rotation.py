@@ -1,0 +1,92 @@
+"""Rotations: schedules that follow a Latin square and wait, for open shops.
+
+Dispatch never leaves a worker idle that could run something, which is right when there are more models than workers.
+With as many models as workers and nearly equal times it is wrong: whoever serves the first that is idle breaks the
+pattern, and what is left at the end fits nowhere. A rotation keeps the pattern: each worker takes the models around a
+circle, and waits for the next. Sorted by work it meets the bound when unit times are a product of model and worker;
+where they are not, a search may put models, workers and rounds in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cerebro.scheduling.decoder import Decoder, Start
+
+
+def is_open_shop(decoder: Decoder) -> bool:
+    """Whether each partition is visited on one worker only, and each unit takes its worker whole."""
+    problem = decoder.problem
+    return decoder.is_fixed and all(
+        w == home and decoder.need[w][m] == problem.gpus[w]
+        for m, row in enumerate(decoder.work)
+        for home, (_, [(w, _), *_]) in zip(_homes(decoder), row, strict=True)
+    )
+
+
+class Rotation:
+    """Models, rounds and partitions, each in some order that may be changed in place between decodings.
+
+    In round `r` of an epoch partition ``columns[j]`` is visited by model ``rows[j - r]``, around the circle, and
+    whoever is early waits. They stand by descending work at first.
+
+    Args:
+        decoder: of an open shop (`is_open_shop`).
+
+    Attributes:
+        rows: the models and, if there are fewer of them than partitions, as many numbers beyond that stand for none.
+        rounds: as many numbers from 0.
+        columns: the partitions.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        problem = decoder.problem
+        models, partitions = problem.num_models, problem.num_partitions
+        around = max(models, partitions)
+        self._problem = problem
+        self._homes = _homes(decoder)
+        self._seconds = [
+            [_column(decoder, p, mask, around) for p in range(partitions)]
+            for mask in (problem.left, (problem.all_partitions,) * models)
+        ]
+        left, load = decoder.model_left, decoder.worker_left
+        self.rows = [*sorted(range(models), key=lambda m: -left[m]), *range(models, around)]
+        self.rounds = list(range(around))
+        self.columns = sorted(range(partitions), key=lambda p: -load[self._homes[p]])
+
+    def makespan(self, starts: list[Start] | None = None) -> float:
+        """Seconds until the last unit ends; the units are added to `starts`."""
+        problem = self._problem
+        model_free = [*problem.model_ready, *([0.0] * (len(self.rows) - problem.num_models))]
+        worker_free = list(problem.worker_ready)
+        rows = self.rows
+        for epoch in range(problem.epochs):
+            seconds = self._seconds[min(epoch, 1)]
+            lanes = [(j, p, self._homes[p], seconds[p]) for j, p in enumerate(self.columns)]
+            for r in self.rounds:
+                for j, p, w, column in lanes:
+                    m = rows[j - r]
+                    if not column[m]:
+                        continue
+                    start, other = model_free[m], worker_free[w]
+                    if other > start:  # noqa: PLR1730 - max() would cost a third of the loop
+                        start = other
+                    if starts is not None:
+                        starts.append((start, m, p, w))
+                    model_free[m] = worker_free[w] = start + column[m]
+        ends = zip(worker_free, problem.worker_ready, strict=True)
+        return max((end for end, ready in ends if end > ready), default=0.0)
+
+
+def _homes(decoder: Decoder) -> list[int]:
+    """The worker of each partition."""
+    return [shares[0][0] for _, shares in decoder.work[0]]
+
+
+def _column(decoder: Decoder, partition: int, masks: Sequence[int], around: int) -> list[float]:
+    """Seconds of each model's visit to the partition; 0 for none."""
+    found = [
+        work[partition][0] if mask >> partition & 1 else 0.0
+        for work, mask in zip(decoder.work, masks, strict=True)
+    ]
+    return [*found, *([0.0] * (around - len(found)))]

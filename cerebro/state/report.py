@@ -1,0 +1,171 @@
+"""How well a fit run is scheduled: makespan so far, lower bound, gap and idle time; in numbers and in words.
+
+Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
+was: with the times its units took and the workers they ran on, no order of them could have ended earlier. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from cerebro.contract.events import EpochCompleted, FitPlan
+from cerebro.state.experiment import ExperimentState
+from cerebro.state.models import ModelState
+from cerebro.state.runs import Run
+from cerebro.state.timeline import TrainedUnit, busy, committed, origin, running
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleNow:
+    """How well a fit run has been scheduled up to now. Times in seconds.
+
+    Attributes:
+        epoch, epochs: the slowest model's present epoch, of so many.
+        makespan_s: since the start of the run's first unit; once no unit remains, to the last commit.
+        lower_bound_s: the larger of the longest model's and the busiest worker's training time, running units included.
+        idle_s, worker_s: time that workers had no task, of the time they were there.
+        is_growing: whether units remain.
+    """
+
+    epoch: int
+    epochs: int
+    makespan_s: float
+    lower_bound_s: float
+    idle_s: float
+    worker_s: float
+    is_growing: bool
+
+    @property
+    def gap(self) -> float:
+        """By how much the makespan exceeds the bound, as a share of the bound."""
+        return gap(self.makespan_s, self.lower_bound_s)
+
+    @property
+    def idle_share(self) -> float:
+        """Of the workers' time."""
+        return self.idle_s / self.worker_s if self.worker_s else 0.0
+
+
+def gap(makespan_s: float, lower_bound_s: float) -> float:
+    """By how much a makespan exceeds its bound, as a share of the bound; 0 while there is none."""
+    return max(0.0, makespan_s / lower_bound_s - 1) if lower_bound_s > 0 else 0.0
+
+
+def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted:
+    """How all that had run by the end of `epoch` was scheduled, once every model that has not failed has trained it.
+
+    Args:
+        run: a fit run of `state` that reports of all epochs before.
+        epoch: from 1.
+    """
+    # Of all epochs up to this one: a unit of a model that failed in an earlier epoch may have ended last.
+    end = max((unit.ended for unit in committed(run, epoch)), default=0.0)
+    zero = origin(run) if end else end
+    begin = zero + (run.epochs[epoch - 2].makespan_s if epoch > 1 else 0.0)
+    return EpochCompleted(
+        run=run.id,
+        epoch=epoch,
+        makespan_s=end - zero,
+        lower_bound_s=_lower_bound(_until(end, [*committed(run), *running(run, end)])),
+        idle_s=_idle(state, run, begin, end),
+    )
+
+
+def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | None:
+    """How `run` has been scheduled up to `now` (the store's clock, seconds); `None` for a run that is no fit, or of
+    which no unit has started."""
+    zero = origin(run)
+    if not math.isfinite(zero):
+        return None
+    models = [model for model in run.models.values() if model.state is not ModelState.FAILED]
+    is_growing = run.is_open and not all(model.is_trained for model in models)
+    units = [*committed(run), *running(run, now)]
+    end = max([zero, *(unit.ended for unit in units), *([now] if is_growing else [])])
+    begin = zero + (run.epochs[-1].makespan_s if run.epochs else 0.0)
+    idle_s = sum(sum(report.idle_s.values()) for report in run.epochs)
+    idle_s += sum(_idle(state, run, begin, end).values())
+    return ScheduleNow(
+        epoch=min((model.epoch for model in models), default=max(1, len(run.epochs))),
+        epochs=max(model.epochs for model in run.models.values()),
+        makespan_s=end - zero,
+        lower_bound_s=_lower_bound(units),
+        idle_s=idle_s,
+        worker_s=idle_s + sum(task.within(zero, end) for task in busy(run, end)),
+        is_growing=is_growing,
+    )
+
+
+def lower_bound(run: Run, now: float) -> float:
+    """Of the makespan of what has run up to `now`, in seconds."""
+    return _lower_bound([*committed(run), *running(run, now)])
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
+    """A line on the schedule up to now and one on the plan that is followed, as far as there are such."""
+    found = schedule_now(state, run, now)
+    if found is None:
+        return []
+    so_far = " so far" if found.is_growing else ""
+    lines = [
+        f"schedule: {found.makespan_s:.1f} s{so_far}, at best {found.lower_bound_s:.1f} s "
+        f"(gap {100 * found.gap:.1f} %), "
+        f"idle {found.idle_s:.1f} s of {found.worker_s:.1f} worker-seconds; epoch {found.epoch} of {found.epochs}"
+    ]
+    plan = plan_line(run)
+    return [*lines, plan] if plan else lines
+
+
+def plan_line(run: Run) -> str:
+    """Which plan a run follows and what that saves; empty if it follows none."""
+    plan = run.planned
+    if plan is None:
+        return ""
+    verb = "follows" if run.is_open else "followed"
+    return f"{verb} a plan of {plan.source}: {plan.makespan_s:.1f} s instead of {plan.dispatch_s:.1f} s"
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
+    """The part of each unit before `end`."""
+    for unit in units:
+        if unit.started < end:
+            yield unit._replace(ended=min(unit.ended, end))
+
+
+def _lower_bound(units: Iterable[TrainedUnit]) -> float:
+    """A model is on one worker at a time and a worker trains one model at a time (seed paper, section 5.1)."""
+    models: defaultdict[str, float] = defaultdict(float)
+    workers: defaultdict[str, float] = defaultdict(float)
+    for unit in units:
+        models[unit.model] += unit.seconds
+        workers[unit.worker] += unit.seconds
+    return max([*models.values(), *workers.values()], default=0.0)
+
+
+def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
+    """Seconds without a task between two times, of each worker that holds a partition of the run.
+
+    A worker that was lost, or that joined, within this time counts for as long as it was there; of one that came back
+    only its present life is known.
+    """
+    assert isinstance(run.plan, FitPlan)
+    held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
+    there: dict[str, tuple[float, float]] = {}
+    for worker in state.workers.values():
+        since, until = (worker.since, end) if worker.is_alive else (begin, worker.since)
+        since, until = max(since, begin), min(until, end)
+        if since < until and not held.isdisjoint(worker.holdings):
+            there[worker.name] = since, until
+    idle = {name: until - since for name, (since, until) in there.items()}
+    for task in busy(run, end):
+        if task.worker in there:
+            idle[task.worker] -= task.within(*there[task.worker])
+    return {name: max(0.0, seconds) for name, seconds in idle.items()}

@@ -1,0 +1,156 @@
+"""What is left of a fit run as a scheduling problem, and a plan for it in the names of the log. Pure.
+
+A problem here starts now: units that run or are queued are not part of it, their models and workers are ready when
+those units are expected to end. It reaches as many epochs ahead as a planner can treat well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro.contract.events import PlannedUnit
+from cerebro.scheduling.policies.following import Entry
+from cerebro.scheduling.problem import Problem, Strategy
+from controller.fit_board import FitBoard
+
+HORIZON = 400
+"""Units a problem reaches ahead, at least to the end of the present epoch. Further ahead, noise undoes any plan."""
+
+MAX_UNITS = 5000
+"""Beyond so many units in one epoch dispatch has all the choice it needs, and a planner no time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A problem, and what its indices stand for on the board.
+
+    Attributes:
+        problem: what is left.
+        models, partitions: board indices behind the problem's.
+        first_epochs: the epoch of the run that is epoch 1 of each model here.
+    """
+
+    problem: Problem
+    models: tuple[int, ...]
+    partitions: tuple[int, ...]
+    first_epochs: tuple[int, ...]
+
+    def planned(self, fit: FitBoard, order: Sequence[Entry]) -> tuple[PlannedUnit, ...]:
+        """A plan in the names of the log."""
+        return tuple(
+            PlannedUnit(
+                worker=fit.workers[entry.worker],
+                model=fit.models[self.models[entry.model]],
+                epoch=self.first_epochs[entry.model] + entry.epoch - 1,
+                partition=fit.partitions[self.partitions[entry.partition]],
+            )
+            for entry in order
+        )
+
+    def order(self, fit: FitBoard, planned: Sequence[PlannedUnit]) -> tuple[Entry, ...]:
+        """The reverse of `planned`, without what is done by now or not part of this problem."""
+        models = {fit.models[index]: m for m, index in enumerate(self.models)}
+        partitions = {fit.partitions[index]: p for p, index in enumerate(self.partitions)}
+        found = []
+        for unit in planned:
+            if unit.model in models and unit.partition in partitions:
+                m, p = models[unit.model], partitions[unit.partition]
+                epoch = unit.epoch - self.first_epochs[m] + 1
+                if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
+                    found.append(Entry(fit.worker(unit.worker), m, epoch, p))
+        return tuple(found)
+
+
+def question(fit: FitBoard) -> Question | None:
+    """What is left to run; `None` if nothing can be asked: too little is left or known, or too much."""
+    board = fit.board
+    models = tuple(m for m, mask in enumerate(board.open) if mask)
+    partitions = tuple(p for p in range(len(board.sizes)) if board.holders(p))
+    if not models or not partitions or not all(fit.estimates.knows(fit.models[m]) for m in models):
+        return None
+    left = tuple(_left(fit, m, partitions) for m in models)
+    if sum(mask.bit_count() for mask in left) < 2 or len(models) * len(partitions) > MAX_UNITS:
+        return None
+    epochs = min(board.epochs - board.epoch[m] + 1 for m in models)
+    if len(partitions) < len(board.sizes):
+        epochs = 1  # no model can complete its epoch before the lost partition is back
+    ready = _ready(fit)
+    problem = Problem(
+        models=tuple(fit.models[m] for m in models),
+        workers=tuple(fit.workers),
+        gpus=(1,) * len(fit.workers),
+        strategies=tuple(tuple((Strategy(seconds=t),) for t in board.time[m]) for m in models),
+        holders=tuple(board.holders(p) for p in partitions),
+        sizes=tuple(board.sizes[p] for p in partitions),
+        epochs=max(1, min(epochs, HORIZON // (len(models) * len(partitions)))),
+        left=left,
+        model_ready=tuple(ready.get(("model", m), 0.0) for m in models),
+        worker_ready=tuple(ready.get(("worker", w), 0.0) for w in range(len(fit.workers))),
+    )
+    return Question(
+        problem=problem,
+        models=models,
+        partitions=partitions,
+        first_epochs=tuple(board.epoch[m] for m in models),
+    )
+
+
+def _left(fit: FitBoard, model: int, partitions: Sequence[int]) -> int:
+    mask = fit.board.open[model]
+    running = fit.board.running.get(model)
+    if running:
+        mask &= ~(1 << running.partition)
+    return sum((mask >> p & 1) << place for place, p in enumerate(partitions))
+
+
+def _ready(fit: FitBoard) -> dict[tuple[str, int], float]:
+    """Seconds from now until models and workers are expected to be idle."""
+    board = fit.board
+    found: dict[tuple[str, int], float] = {}
+    # A worker runs its units in the order in which they were given to it.
+    for model, running in sorted(board.running.items(), key=lambda item: item[1].started):
+        expected = board.seconds(model, running.partition, running.worker)
+        before = found.get(("worker", running.worker))
+        end = max(0.0, running.started + expected - board.now) if before is None else before + expected
+        found["worker", running.worker] = found["model", model] = end
+    return found
+
+
+# --- as JSON, for a process beside the controller -----------------------------------------------
+
+
+def to_json(problem: Problem) -> dict[str, Any]:
+    """A problem whose models have one strategy on each worker, as plain values."""
+    return {
+        "times": [[ways[0].seconds for ways in row] for row in problem.strategies],
+        "holders": problem.holders,
+        "sizes": problem.sizes,
+        "epochs": problem.epochs,
+        "left": problem.left,
+        "model_ready": problem.model_ready,
+        "worker_ready": problem.worker_ready,
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> Problem:
+    """The reverse of `to_json`; names are numbers."""
+    times = value["times"]
+    return Problem(
+        models=tuple(map(str, range(len(times)))),
+        workers=tuple(map(str, range(len(times[0])))),
+        gpus=(1,) * len(times[0]),
+        strategies=tuple(tuple((Strategy(seconds=t),) for t in row) for row in times),
+        holders=tuple(map(tuple, value["holders"])),
+        sizes=tuple(value["sizes"]),
+        epochs=value["epochs"],
+        left=tuple(value["left"]),
+        model_ready=tuple(value["model_ready"]),
+        worker_ready=tuple(value["worker_ready"]),
+    )
+
+
+def order_from_json(value: Sequence[Sequence[int]]) -> tuple[Entry, ...]:
+    """A plan that went through JSON, which knows lists only."""
+    return tuple(Entry(*entry) for entry in value)

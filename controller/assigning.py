@@ -1,0 +1,212 @@
+"""Which task goes to which worker now: the assignments of one decision. Pure.
+
+Each worker is first given something to run; then units that are queued behind others are taken back if the policy would
+have an idle worker run them; then workers that are about to end a unit are given the next one, so that its model is
+loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit is the policy's choice alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from cerebro.contract import api
+from cerebro.contract.events import EvaluatePlan, EvaluateRequest, FitRequest
+from cerebro.contract.records import ExperimentRecord
+from cerebro.scheduling.board import Choice
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, TaskState, Worker
+from cerebro.state.experiment import QUEUE_DEPTH
+from controller import tasks
+from controller.fit_board import FitBoard, is_queued
+
+LOOKAHEAD_S = 1.0
+"""The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
+a model would be held up in a queue while another worker could train it; later, and the worker would wait for it."""
+
+
+def assign(
+    record: ExperimentRecord, state: ExperimentState, run: Run, board: FitBoard | None, now: float
+) -> list[api.Assign | api.Revoke]:
+    """Assignments, and queued units to take back. `board`, needed for fit runs, is left as it was; `now` is the store's
+    clock."""
+    assigner = _Assigner(record, state, run)
+    if run.kind != "fit" or board is None:
+        for depth in range(1, QUEUE_DEPTH + 1):
+            assigner.give_ready(depth)
+        return [*assigner.steps]
+    units = _Units(assigner, board, now)
+    try:
+        return units.decide()
+    finally:
+        units.undo()
+
+
+def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
+    """Take a task's open attempt back."""
+    return api.Revoke(
+        task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason, force=force
+    )
+
+
+def due_s(fit: FitBoard, worker: Worker, now: float) -> float:
+    """Seconds until the worker is to be given the task after its present one; 0 or less: now."""
+    present = fit.present(worker)
+    return present - now - LOOKAHEAD_S - fit.load_s if present is not None else 0.0
+
+
+class _Assigner:
+    """Collects the assignments of one decision and keeps count of what they use up."""
+
+    def __init__(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> None:
+        self._record, self._state, self.run = record, state, run
+        self.alive = [w for w in state.workers.values() if w.is_alive]
+        self.load = {w.name: len(w.open_tasks) for w in self.alive}
+        self._taken: set[str] = set()
+        self.steps: list[api.Assign] = []
+        request = run.request
+        seed = request.seed if isinstance(request, FitRequest) else 0
+        # Seeded by the log's length: the same state decides the same, and two decisions are independent.
+        self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
+
+    def give(self, worker: str, key: TaskKey) -> None:
+        """Assign a task."""
+        task = self.run.task(key)
+        self._taken.add(str(key))
+        self.load[worker] += 1
+        self.steps.append(
+            api.Assign(
+                task=str(key),
+                attempt=task.attempt + 1,
+                worker=worker,
+                incarnation=self._state.workers[worker].incarnation,
+                body=tasks.body(self._record, self._state, self.run, key),
+            )
+        )
+
+    def give_ready(self, depth: int, order: list[Worker] | None = None) -> None:
+        """Assign what needs no model to be idle (ETL, validation, test, prediction) to workers with fewer than `depth`
+        open tasks, in the order given."""
+        free = [w for w in (self.alive if order is None else order) if self.load[w.name] < depth]
+        if not free:
+            return
+        for key in self._ready():
+            worker = next((w for w in free if self._fits(w, key)), None)
+            if worker is not None:
+                self.give(worker.name, key)
+                free = [w for w in free if self.load[w.name] < depth]
+                if not free:
+                    return
+
+    def _fits(self, worker: Worker, key: TaskKey) -> bool:
+        if key.kind not in worker.kinds:
+            return False
+        plan = self.run.plan
+        if key.kind == "etl":
+            made = self._state.datasets[plan.dataset].plan if plan else None
+            parts = made.splits.get(key.split or "", ()) if made else ()
+            return any(part.partition == key.partition and part.worker == worker.name for part in parts)
+        if not isinstance(plan, EvaluatePlan) or not isinstance(self.run.request, EvaluateRequest):
+            return True
+        # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
+        return self.run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
+
+    def _ready(self) -> Iterator[TaskKey]:
+        if self.run.kind != "fit":
+            yield from (t.key for t in self.run.tasks.values() if self._is_pending(t))
+        elif self.run.is_validated:
+            for model in self.run.models.values():
+                if len(model.validations) < model.completed_epochs and model.state is ModelState.ACTIVE:
+                    yield from self._validations(model)
+
+    def _validations(self, model: Model) -> Iterator[TaskKey]:
+        for epoch in range(1, model.completed_epochs + 1):
+            if epoch in model.validations or epoch in model.unreadable:
+                continue
+            task = self.run.validation(model, epoch)
+            if self._is_pending(task):
+                yield task.key
+
+    def _is_pending(self, task: Task) -> bool:
+        return task.state is TaskState.PENDING and str(task.key) not in self._taken
+
+
+class _Units:
+    """Lets the policy choose training units, tentatively on the board."""
+
+    def __init__(self, assigner: _Assigner, fit: FitBoard, now: float) -> None:
+        self._assigner, self._fit = assigner, fit
+        self._soon = [w for w in assigner.alive if due_s(fit, w, now) <= 0]
+        self._started: list[int] = []
+        self._freed = list(fit.board.free)
+
+    def decide(self) -> list[api.Assign | api.Revoke]:
+        """See `assign`."""
+        left = self._fit.board.worker_left
+        # Validation delays training: it goes where least is left to train.
+        calmest_first = sorted(self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)])
+        self._assigner.give_ready(1, calmest_first)
+        self._fill(1, self._assigner.alive)
+        taken_back = self._taken_back()
+        if taken_back is not None:
+            return [*self._assigner.steps, taken_back]
+        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w in self._soon])
+        self._fill(QUEUE_DEPTH, self._soon)
+        return [*self._assigner.steps]
+
+    def undo(self) -> None:
+        """Leave the board as it was: the log will tell it of what took effect."""
+        for model in reversed(self._started):
+            self._fit.board.release(model)
+        self._fit.board.free = self._freed
+
+    def _fill(self, depth: int, among: list[Worker]) -> None:
+        board, load = self._fit.board, self._assigner.load
+        # A worker takes one unit at a time; queued ones count as running, so their place is free for the next.
+        board.free = [max(1, free) for free in board.free]
+        while True:
+            workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
+            choice = self._choose(workers) if workers else None
+            if choice is None:
+                return
+            key = self._fit.key(choice)
+            board.start(choice)
+            self._started.append(choice.model)
+            board.free[choice.worker] = 1
+            self._assigner.give(self._fit.workers[choice.worker], key)
+
+    def _choose(self, workers: list[int]) -> Choice | None:
+        board, rng = self._fit.board, self._assigner.rng
+        choice = self._fit.policy.choose(board, workers, rng)
+        if choice is None and not board.running:
+            # Nothing runs whose end the policy could be waiting for.
+            return POLICIES[DEFAULT_POLICY].choose(board, workers, rng)
+        return choice
+
+    def _taken_back(self) -> api.Revoke | None:
+        """A queued unit that an idle worker should rather run now: prefetching must never make anybody wait."""
+        run = self._assigner.run
+        for worker in self._assigner.alive:
+            if self._assigner.load[worker.name] == 0:
+                for other in self._assigner.alive:
+                    for key in other.open_tasks[1:]:
+                        if is_queued(run, key) and self._is_wanted(worker, run.open[key].key):
+                            return revoke_task(run.open[key], f"{worker.name} is idle and can run it now")
+        return None
+
+    def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
+        if key.kind != "train":
+            return key.kind in worker.kinds
+        board, index = self._fit.board, self._fit.worker(worker.name)
+        model = self._fit.model(key.model or "")
+        if not board.open[model] & board.held[index] or model not in board.running:
+            return False
+        queued = board.running.pop(model)
+        free, board.free[index] = board.free[index], 1
+        try:
+            choice = self._choose([index])
+        finally:
+            board.running[model] = queued
+            board.free[index] = free
+        # The unit itself, or another one of its model, which is held up by being queued.
+        return choice is not None and choice.model == model

@@ -1,0 +1,61 @@
+"""The controller's core of one experiment: events in, steps out. No I/O, no clock, no generator that is not seeded.
+
+Live, after a crash and in simulations it is the same object: a fold of the log with one question to ask of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cerebro.contract.events import Event, RunFinished, RunStarted
+from cerebro.contract.records import ExperimentRecord
+from cerebro.state import ExperimentState
+from controller.assigning import due_s
+from controller.decide import Step, World, decide
+from controller.fit_board import FitBoard
+
+
+class Core:
+    """Everything known of an experiment, and what to do next. Not thread-safe.
+
+    Attributes:
+        record: the experiment as it was created.
+        state: the fold of its log.
+        board: of its open fit run, `None` while there is none.
+    """
+
+    def __init__(self, record: ExperimentRecord) -> None:
+        self.record = record
+        self.state = ExperimentState(name=record.name)
+        self.board: FitBoard | None = None
+
+    def apply(self, event: Event) -> None:
+        """Take one event in.
+
+        Raises:
+            IllegalEventError: the event does not fit; nothing has changed.
+        """
+        self.state.apply(event)
+        if isinstance(event, RunStarted) and self.state.runs[event.run].models:
+            self.board = FitBoard(self.state, self.state.runs[event.run])
+        elif self.board is None:
+            return
+        elif isinstance(event, RunFinished):
+            self.board = None
+        elif self.board.knows(event):
+            self.board.apply(self.state, event)
+        else:
+            self.board = FitBoard.of(self.state, self.state.runs[self.board.run])
+
+    def wake_s(self, now: float) -> float:
+        """Seconds until there is something to decide although nothing happens: a worker is about to end its unit.
+        Infinite if there is no such worker."""
+        fit = self.board
+        if fit is None:
+            return math.inf
+        busy = (w for w in self.state.workers.values() if w.is_alive and len(w.open_tasks) == 1)
+        return min((due for worker in busy if (due := due_s(fit, worker, now)) > 0), default=math.inf)
+
+    def decide(self, world: World) -> list[Step]:
+        """The steps to take now; empty when there is nothing to do but wait."""
+        return decide(self.record, self.state, world, self.board)

@@ -1,0 +1,259 @@
+"""The open fit run as its policy sees it: the board, the names behind its indices, and what was learned of unit times.
+
+A second fold of the log beside `cerebro.state`, kept because building a board anew at every decision would cost a pass
+over all models and partitions. Nothing is decided here. `FitBoard.of` makes it from the state alone, which is what
+a new controller does; taking in events one by one gives the same (tests/controller/test_fit_board.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+from cerebro.contract.events import (
+    Event,
+    FitPlan,
+    FitRequest,
+    SchedulePlanned,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+    WorkerJoined,
+    WorkerLost,
+)
+from cerebro.errors import IllegalEventError
+from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.estimates import Estimates
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.policy import Policy
+from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey, TaskState, Visit, Worker
+
+_FADING = 0.9
+"""Share of a long loading time that is still reckoned with after another unit."""
+
+
+_RARELY = 4
+"""All estimates are made anew when the observations have grown by this fraction of their number."""
+
+
+class FitBoard:
+    """Board, names and estimates of one fit run.
+
+    Attributes:
+        run: its id.
+        models, workers, partitions: names behind the board's indices.
+        board: kept in step with the log by `apply`.
+        estimates: learned from the run's committed units.
+        load_s: seconds that loading a model took lately, at the most.
+        policy: what decides; a plan is followed where there is one.
+    """
+
+    def __init__(self, state: ExperimentState, run: Run) -> None:
+        if not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
+            raise IllegalEventError(f"{run.id} is no started fit run")
+        self.run = run.id
+        self._dataset = run.plan.dataset
+        self.models = list(run.models)
+        self.workers = sorted(state.workers)
+        self.partitions = sorted(run.plan.partitions)
+        self._model = {name: index for index, name in enumerate(self.models)}
+        self._worker = {name: index for index, name in enumerate(self.workers)}
+        self._partition = {number: index for index, number in enumerate(self.partitions)}
+        rows = [run.plan.partitions[number] for number in self.partitions]
+        self.mean_rows = sum(rows) / len(rows)
+        self.estimates = Estimates()
+        self.load_s = 0.0
+        self._settled_at = 1
+        held = self._held(state)
+        way = (Strategy(seconds=1.0),)
+        self.board = Board(
+            Problem(
+                models=tuple(self.models),
+                workers=tuple(self.workers),
+                gpus=(1,) * len(self.workers),
+                strategies=((way,) * len(self.workers),) * len(self.models),
+                # A problem asks for a holder; the board may be told that there is none.
+                holders=tuple(
+                    tuple(w for w, mask in enumerate(held) if mask >> p & 1) or (0,)
+                    for p in range(len(self.partitions))
+                ),
+                sizes=tuple(count / self.mean_rows for count in rows),
+                epochs=run.request.epochs,
+            )
+        )
+        self.policy: Policy = POLICIES[run.request.scheduler]
+        self.board.hold(held)
+
+    @classmethod
+    def of(cls, state: ExperimentState, run: Run) -> FitBoard:
+        """The board of a run as it stands."""
+        made = cls(state, run)
+        visits = sorted(
+            (
+                (visit.ended, model.id, number)
+                for model in run.models.values()
+                for number, visit in enumerate(model.visits)
+            )
+        )
+        for _, name, number in visits:
+            made._replay(name, run.models[name].visits[number])
+        for task in run.open.values():
+            if task.key.kind == "train":
+                made._start(
+                    task.key,
+                    task.attempts[-1].worker,
+                    task.attempts[-1].started or task.attempts[-1].assigned,
+                )
+        for name, model in run.models.items():
+            if model.state is ModelState.FAILED:
+                made._drop(name)
+        made._follow(run)
+        made._estimate()
+        return made
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def worker(self, name: str) -> int:
+        """Index of a worker."""
+        return self._worker[name]
+
+    def key(self, choice: Choice) -> TaskKey:
+        """The task that a choice stands for."""
+        return TaskKey(
+            run=self.run,
+            kind="train",
+            model=self.models[choice.model],
+            epoch=self.board.epoch[choice.model],
+            partition=self.partitions[choice.partition],
+        )
+
+    def model(self, name: str) -> int:
+        """Index of a model."""
+        return self._model[name]
+
+    def present(self, worker: Worker) -> float | None:
+        """When the worker's running task is expected to end, by the store's clock; `None` if it is no unit. Of a model
+        that has not run before nothing is expected: then it is never."""
+        key = TaskKey.parse(worker.open_tasks[0]) if worker.open_tasks else None
+        if key is None or key.kind != "train" or key.run != self.run:
+            return None
+        index = self._model[key.model or ""]
+        if not self.estimates.knows(self.models[index]):
+            return math.inf
+        unit = self.board.running[index]
+        return unit.started + self.board.seconds(index, unit.partition, unit.worker)
+
+    # --- the fold --------------------------------------------------------------------------------
+
+    def knows(self, event: Event) -> bool:
+        """Whether the event can be taken in: a worker that was never seen needs a new board."""
+        return not isinstance(event, WorkerJoined) or event.worker in self._worker
+
+    def apply(self, state: ExperimentState, event: Event) -> None:
+        """Take in an event that `state` has just taken in."""
+        match event:
+            case WorkerJoined() | WorkerLost():
+                self.board.hold(self._held(state))
+                self._follow(state.runs[self.run])
+            case SchedulePlanned() if event.run == self.run:
+                self._follow(state.runs[self.run])
+            case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
+                key = TaskKey.parse(event.task)
+                if key.run == self.run and key.model is not None:
+                    self._task(state, event, key, key.model)
+
+    def _task(self, state: ExperimentState, event: Event, key: TaskKey, name: str) -> None:
+        model, index = state.runs[self.run].models[name], self._model[name]
+        if key.kind == "train":
+            match event:
+                case TaskAssigned():
+                    self._start(key, event.worker, event.time)
+                case TaskStarted():
+                    self.board.running[index] = self.board.running[index]._replace(started=event.time)
+                case TaskCommitted():
+                    self.load_s = max(event.result.timings.load_s, _FADING * self.load_s)
+                    self.board.finish(index, at=event.time)
+                    self._learn(name, model.visits[-1])
+                case TaskFailed() | TaskRevoked():
+                    self.board.release(index)
+        self._take_back(model, index)
+        if model.state is ModelState.FAILED and model.busy is None:
+            self._drop(name)
+
+    def _start(self, key: TaskKey, worker: str, at: float) -> None:
+        choice = Choice(
+            self._worker[worker], self._model[key.model or ""], self._partition[key.partition or 0]
+        )
+        self.board.start(choice, at=at)
+
+    def _replay(self, name: str, visit: Visit) -> None:
+        self.board.start(
+            Choice(self._worker[visit.worker], self._model[name], self._partition[visit.partition])
+        )
+        self.board.finish(self._model[name], at=visit.ended)
+        self._observe(name, visit)
+
+    def _take_back(self, model: Model, index: int) -> None:
+        """Reopen the visit whose checkpoint was lost, if one was."""
+        counted = self.board.epoch[index] * len(self.partitions) - self.board.open[index].bit_count()
+        if model.state is ModelState.ACTIVE and len(model.visits) < counted:
+            remaining = {self._partition[p] for p in model.remaining}
+            is_last = self.board.epoch[index] > model.epoch
+            lost = remaining if is_last else {p for p in remaining if not self.board.open[index] >> p & 1}
+            self.board.reopen(index, lost.pop())
+
+    def _drop(self, name: str) -> None:
+        if self.board.open[self._model[name]]:
+            self.board.drop(self._model[name])
+
+    def _held(self, state: ExperimentState) -> list[int]:
+        """For each worker the mask of partitions it can train on now."""
+        found = []
+        for name in self.workers:
+            worker, mask = state.workers[name], 0
+            if worker.is_alive and "train" in worker.kinds:
+                for number, partition in enumerate(self.partitions):
+                    mask |= ((self._dataset, partition) in worker.holdings) << number
+            found.append(mask)
+        return found
+
+    def _follow(self, run: Run) -> None:
+        """Follow the run's plan, or dispatch again when there is none."""
+        if isinstance(run.request, FitRequest):
+            self.policy = POLICIES[run.request.scheduler]
+        if run.planned is not None:
+            self.policy = Following(
+                Entry(self._worker[u.worker], self._model[u.model], u.epoch, self._partition[u.partition])
+                for u in run.planned.order
+            )
+
+    # --- estimates -------------------------------------------------------------------------------
+
+    def _learn(self, name: str, visit: Visit) -> None:
+        self._observe(name, visit)
+        if self.estimates.observations >= self._settled_at:
+            self._estimate()
+            return
+        for index, seconds in enumerate(self.estimates.table([name], self.workers, rows=self.mean_rows)[0]):
+            self.board.set_time(self._model[name], index, seconds)
+
+    def _observe(self, name: str, visit: Visit) -> None:
+        self.estimates.observe(name, visit.worker, rows=visit.rows, seconds=visit.ended - visit.started)
+
+    def _estimate(self) -> None:
+        """All estimates anew: again and again at first, then ever more rarely, for it costs a pass over all pairs."""
+        count = self.estimates.observations
+        if count:
+            self.estimates.settle()
+            self.board.time = self.estimates.table(self.models, self.workers, rows=self.mean_rows)
+        self._settled_at = count + 1 + count // _RARELY
+        self.board.recount()
+
+
+def is_queued(run: Run, key: str) -> bool:
+    """Whether a task lies in an inbox and has not started."""
+    task = run.open.get(key)
+    return task is not None and task.state is TaskState.ASSIGNED

@@ -1,0 +1,33 @@
+"""The advisor's helper without a process: answers in no virtual time, so that plans can be studied and tested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from controller.advisor.answering import SOLVE_S, answer
+
+
+class InlineHelper:
+    """See `controller.advisor.advisor.Helper`. Questions and answers go through JSON, as they do between processes."""
+
+    def __init__(self, *, solve_s: float = SOLVE_S) -> None:
+        self._solve_s = solve_s
+        self.asked: list[str] = []
+        """What was asked, in order."""
+        self._answer: dict[str, Any] | None = None
+
+    def ask(self, message: Mapping[str, Any]) -> None:
+        """Answer at once."""
+        self.asked.append(message["ask"])
+        self._answer = json.loads(json.dumps(answer(json.loads(json.dumps(message)), solve_s=self._solve_s)))
+
+    def answer(self) -> dict[str, Any] | None:
+        """The answer, once."""
+        found, self._answer = self._answer, None
+        return found
+
+    def rest(self) -> None:
+        """Forget the question."""
+        self._answer = None

@@ -1,0 +1,126 @@
+"""The controller's own core on a scheduling problem, in virtual time: what a live cluster would make of it.
+
+The same object that decides in a cluster decides here, on tasks that go through the same log, inboxes, leases and
+commits; only the seconds are not waited for. Unlike `cerebro.scheduling.dispatch` it is told no unit times but learns
+them, it hands out each worker's next unit ahead, and notices a lost worker by its silence. Loaded by name by ``cerebro
+simulate --core``.
+"""
+
+from __future__ import annotations
+
+from cerebro.contract.events import FitPlan, FitRequest, RunStarted
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.errors import InstanceError
+from cerebro.scheduling.conditions import Conditions, Reality
+from cerebro.scheduling.policies import DEFAULT_POLICY
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.solve import PLANNER
+from cerebro.state import ExperimentState
+from controller.simulation.cluster import DATASET, Outage, Scenario, Simulation
+from controller.simulation.inline import InlineHelper
+
+_ROWS = 10_000
+"""Of a partition of size 1: sizes are told to this precision."""
+_LEASES = 20
+"""So many leases pass in a unit of average length: a live worker's lease is short beside a unit, too."""
+
+
+def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Schedule:
+    """The units that a fit run commits.
+
+    Args:
+        problem: of workers with one GPU, at its beginning.
+        policy: the name of a dispatch policy; or `PLANNER`: the default one, and plans where they are better, which is
+            what `run_fit` does if nothing else is asked for.
+        seed: of the run, and of the units' real durations: `dispatch` with the same seed draws the same ones.
+        conditions: what befalls the run. Its `estimates` are of no account.
+
+    Raises:
+        InstanceError: the live platform does not run such a problem.
+    """
+    _require_live(problem)
+    models, workers = _names("m", problem.num_models), _names("worker-", problem.num_workers)
+    reality = Reality(problem, conditions, seed)
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        w, now = workers.index(worker), simulation.now
+        work = reality.work(models.index(body.model), body.partition, w, body.epoch)
+        return reality.end(w, now, work) - now
+
+    request = FitRequest(
+        code="0" * 64,
+        models=tuple({"batch_size": 1} for _ in models),
+        epochs=problem.epochs,
+        metric="loss",
+        mode="min",
+        seed=seed,
+        scheduler=DEFAULT_POLICY if policy == PLANNER else policy,
+        planner=policy == PLANNER,
+        max_attempts=1000,
+    )
+    plan = FitPlan(
+        dataset=DATASET,
+        models={name: {"batch_size": 1} for name in models},
+        partitions={p: round(_ROWS * size) for p, size in enumerate(problem.sizes)},
+    )
+    scenario = Scenario(
+        holdings={name: _held(problem, w) for w, name in enumerate(workers)},
+        unit_time=unit_time,
+        outages=[
+            Outage(worker=workers[w], start=start, length=end - start)
+            for w, absences in enumerate(reality.absences)
+            for start, end in absences
+            if start > 0
+        ],
+        joins={workers[w]: away[0][1] for w, away in enumerate(reality.absences) if away and not away[0][0]},
+        lease_s=_mean_seconds(problem) / _LEASES,
+    )
+    started = RunStarted(run="fit-1", plan=plan)
+    simulation = Simulation(scenario, request, started, InlineHelper() if request.planner else None)
+    return _schedule(simulation.run(), models, workers)
+
+
+def _require_live(problem: Problem) -> None:
+    is_fresh = all(mask == problem.all_partitions for mask in problem.left)
+    if not problem.is_single or any(count > 1 for count in problem.gpus):
+        raise InstanceError(
+            "live workers run one unit at a time: give each one GPU, and each model one strategy"
+        )
+    if not is_fresh or any(problem.model_ready) or any(problem.worker_ready):
+        raise InstanceError(
+            "a run starts with nothing done and everybody free: give neither left nor ready times"
+        )
+    if any(not ways for row in problem.strategies for ways in row):
+        raise InstanceError("live workers run any model: give each a time on each worker")
+
+
+def _names(prefix: str, count: int) -> list[str]:
+    """As many names, in the order of their numbers: the controller sorts by name."""
+    return [f"{prefix}{number:05}" for number in range(count)]
+
+
+def _held(problem: Problem, worker: int) -> list[int]:
+    return [p for p, holders in enumerate(problem.holders) if worker in holders]
+
+
+def _mean_seconds(problem: Problem) -> float:
+    times = [ways[0].seconds for row in problem.strategies for ways in row]
+    return sum(times) / len(times) * sum(problem.sizes) / problem.num_partitions
+
+
+def _schedule(state: ExperimentState, models: list[str], workers: list[str]) -> Schedule:
+    run = state.runs["fit-1"]
+    return Schedule.of(
+        Unit(
+            model=m,
+            partition=visit.partition,
+            worker=workers.index(visit.worker),
+            start=visit.started,
+            end=visit.ended,
+            epoch=visit.epoch,
+        )
+        for m, name in enumerate(models)
+        for visit in run.models[name].visits
+    )

@@ -1,0 +1,209 @@
+"""Writes the tables and pictures of docs/scheduling.md: ``make scheduling``.
+
+What stands between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced; all else is prose. Takes
+some minutes. Only the seconds differ from run to run, and what solvers find that are stopped by a clock.
+`tests/scheduling/test_docs_scheduling.py` checks that markers, names and pictures fit together.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from cerebro.cli_simulate import slug
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.comparison import Row, compare
+from cerebro.scheduling.conditions import Reality
+from cerebro.scheduling.dispatch import CALM, dispatch
+from cerebro.scheduling.gantt import draw
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.rearrangement import rearrange
+from cerebro.scheduling.scenarios import find
+from cerebro.scheduling.validator import validate
+from controller import study
+
+TARGET = Path(__file__).resolve().parent / "scheduling.md"
+PICTURES = TARGET.with_suffix("")
+SECTION = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+
+_SEEDS = 5
+_PRINTED: dict[str, dict[str, float]] = {
+    "thesis-4.1": {"Multi-GPU MOP": 15926, "Random scheduler": 8603, "cp-sat": 7967},
+    "thesis-4.2": {"Multi-GPU MOP": 7780, "Random scheduler": 5252, "cp-sat": 5255.36},
+    "thesis-4.3": {"Multi-GPU MOP": 10172, "Random scheduler": 8956, "cp-sat": 8994.59},
+}
+"""Makespans in figures 4.1 to 4.3 of the thesis; what it calls Cerebro-MILP is an exact solver here as well."""
+_PAPER = [
+    f"paper-{kind}-{models}x{workers}"
+    for kind in ("hom", "het")
+    for models in (16, 256)
+    for workers in (8, 16)
+]
+_ONLINE = ("online-noise-32x16", "online-outage-32x16", "online-join-32x16", "online-straggler-32x16")
+
+
+def render(text: str) -> str:
+    """The text with every generated part made anew; writes the pictures as well."""
+    return SECTION.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n{found[3]}", text)
+
+
+# --- the parts ----------------------------------------------------------------------------------
+
+
+def _measured() -> str:
+    date = datetime.datetime.now(tz=datetime.UTC).date()
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = cpu[1] if cpu else platform.machine()
+    return (
+        f"Measured on {date}, one core of {os.cpu_count()} ({name}), Python {platform.python_version()}. "
+        f"Seeds 0 to {_SEEDS - 1}.\n"
+    )
+
+
+def _thesis() -> str:
+    cells = []
+    for name, printed in _PRINTED.items():
+        for row in compare(find(name), [*printed, "lrptw", "planner"], seeds=_SEEDS):
+            cells.append((name, _called(row), _number(printed.get(row.scheduler)), *_figures(row)))
+            if row.scheduler in printed:
+                _picture(name, row)
+    return _table(("scenario", "scheduler", "printed, s", *_HEADS), cells)
+
+
+def _sublinear() -> str:
+    cells = []
+    for name in (f"{name}-sublinear" for name in _PRINTED):
+        names = ("Multi-GPU MOP", "Random scheduler", "lrptw", "planner", "cp-sat")
+        for row in compare(find(name), names, time_limit_s=60.0):
+            cells.append((name, _called(row), *_figures(row)))
+            if (name, row.scheduler) == ("thesis-4.3-sublinear", "cp-sat"):
+                _picture(name, row)
+    return _table(("scenario", "scheduler", *_HEADS), cells)
+
+
+def _paper() -> str:
+    cells = []
+    for name in _PAPER:
+        rows = compare(find(name), ("random", "fifo", "cyclic", "lrptw", "planner"), seeds=_SEEDS)
+        ratios = [f"{row.ratio.mean:.4f} ({row.ratio.max:.3f})" for row in rows]
+        cells.append(
+            (name, *ratios, f"{_rearranged(name):.4f}", *(f"{row.seconds.mean:.2f}" for row in rows[-2:]))
+        )
+        if name in ("paper-hom-16x16", "paper-het-16x8"):
+            _picture(name, rows[0])
+            _picture(name, rows[-1])
+    heads = ("random", "fifo", "cyclic", "lrptw", "planner", "rearrangement", "lrptw, s", "planner, s")
+    return _table(("scenario", *heads), cells)
+
+
+def _rearranged(name: str) -> float:
+    """Mean ratio of vector rearrangement, which draws nothing: over the problems of the seeds."""
+    ratios = []
+    for seed in range(_SEEDS):
+        problem = find(name).problem(seed)
+        ratios.append(1 + validate(problem, rearrange(problem)).check().gap)
+    return sum(ratios) / len(ratios)
+
+
+def _hard() -> str:
+    cells = []
+    for name in (
+        "hard-narrow-8x8",
+        "hard-narrow-16x16",
+        "hard-balanced-20x16",
+        "few-4x8",
+        "replicated-16x8",
+        "epochs-16x8",
+    ):
+        rows = compare(find(name), ("random", "cyclic", "lrptw", "planner"), seeds=_SEEDS)
+        ratios = [f"{row.ratio.mean:.4f} ({row.ratio.max:.3f})" for row in rows]
+        cells.append((name, *ratios, f"{rows[-1].seconds.mean:.2f}"))
+        if name == "hard-narrow-16x16":
+            _picture(name, rows[2])
+            _picture(name, rows[3])
+    return _table(("scenario", "random", "cyclic", "lrptw", "planner", "planner, s"), cells)
+
+
+def _noisy() -> str:
+    cells = []
+    for name in ("hard-narrow-16x16", "paper-het-16x8", "paper-het-16x16"):
+        for sigma in (0.05, 0.1, 0.3):
+            rows = compare(find(name), ("random", "lrptw", "planner"), seeds=_SEEDS, sigma=sigma)
+            cells.append((name, f"{sigma}", *(f"{row.ratio.mean:.4f} ({row.ratio.max:.3f})" for row in rows)))
+    return _table(("scenario", "sigma", "random", "lrptw", "plan, followed strictly"), cells)
+
+
+def _online() -> str:
+    cells = []
+    for name in _ONLINE:
+        rows = compare(find(name), ("random", "fifo", "cyclic", "lrptw"), seeds=4 * _SEEDS)
+        cells.append((name, *(f"{row.ratio.mean:.4f} ({row.ratio.max:.3f})" for row in rows)))
+        if name == "online-outage-32x16":
+            _picture(name, rows[-1])
+    return _table(("scenario", "random", "fifo", "cyclic", "lrptw"), cells)
+
+
+def _core() -> str:
+    cells = []
+    for name in ("paper-hom-16x16", "few-4x8", "hard-narrow-8x8", *_ONLINE, "paper-het-16x8"):
+        scenario = find(name)
+        problem = scenario.problem(0)
+        conditions = scenario.conditions(problem) if scenario.conditions else CALM
+        bound = lower_bound(problem) if conditions == CALM else Reality(problem, conditions, 0).bound()
+        engine = dispatch(problem, POLICIES["lrptw"], conditions=conditions)
+        core = study.run(problem, "lrptw", 0, conditions)
+        for schedule in (engine, core):
+            validate(problem, schedule, actual=True).check()
+        ratios = (engine.makespan / bound, core.makespan / bound, core.makespan / engine.makespan)
+        cells.append((name, *(f"{ratio:.4f}" for ratio in ratios)))
+    return _table(("scenario", "engine", "core", "core / engine"), cells)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "measured": _measured,
+    "thesis": _thesis,
+    "sublinear": _sublinear,
+    "paper": _paper,
+    "hard": _hard,
+    "noisy": _noisy,
+    "online": _online,
+    "core": _core,
+}
+
+# --- their form ---------------------------------------------------------------------------------
+
+_HEADS = ("makespan, s", "ratio", "worst", "made in, s")
+
+
+def _figures(row: Row) -> tuple[str, ...]:
+    proof = " (optimal)" if row.is_optimal else ""
+    ratio, worst = row.ratio.mean, row.ratio.max
+    return f"{row.makespan.mean:.0f}", f"{ratio:.4f}{proof}", f"{worst:.4f}", f"{row.seconds.mean:.2f}"
+
+
+def _called(row: Row) -> str:
+    return f"`{row.scheduler}`" if row.scheduler[0].islower() else row.scheduler
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(heads), " | ".join("---" for _ in heads), *(" | ".join(row) for row in rows)]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _picture(scenario: str, row: Row) -> None:
+    PICTURES.mkdir(exist_ok=True)
+    trial, title = row.first, f"{scenario}: {row.scheduler}"
+    drawing = draw(trial.problem, trial.schedule, lower_bound=trial.lower_bound, title=title)
+    (PICTURES / f"{scenario}-{slug(row.scheduler)}.svg").write_text(drawing)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(TARGET.read_text()))

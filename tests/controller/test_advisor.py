@@ -1,0 +1,170 @@
+"""Plans made beside the run: asked for when they can matter, followed only when better, void when the crew changes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import EpochCompleted, Event, FitRequest, SchedulePlanned
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.scheduling.validator import validate
+from cerebro.state import schedule_of
+from cerebro.state.experiment import fold
+from controller.advisor import ChildHelper
+from controller.advisor.question import from_json, question, to_json
+from controller.core import Core
+from controller.simulation.cluster import EXPERIMENT, Outage, Scenario, Simulation
+from controller.simulation.inline import InlineHelper
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+
+
+def narrow(size: int, *, seed: int = 1) -> dict[tuple[str, str], float]:
+    """As many models as workers, nearly equal times: the case in which dispatch loses most."""
+    rng = random.Random(seed)
+    models = [rng.uniform(8.5, 11.5) for _ in range(size)]
+    workers = [rng.uniform(0.95, 1.05) for _ in range(size)]
+    return {
+        (f"m{m:02}", f"worker-{w}"): cost * speed
+        for m, cost in enumerate(models)
+        for w, speed in enumerate(workers)
+    }
+
+
+def simulated(
+    times: dict[tuple[str, str], float],
+    size: int,
+    *,
+    epochs: int,
+    helper: Any,
+    outages: tuple[Outage, ...] = (),
+    **options: Any,
+) -> Simulation:
+    """A finished run of as many models as workers."""
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return times[body.model, worker]
+
+    scenario = Scenario(holdings=own_partition(size), unit_time=unit_time, outages=outages)
+    asked: FitRequest = request(size, epochs).model_copy(update=options)
+    simulation = Simulation(scenario, asked, plan(size, size), helper)
+    simulation.run()
+    return simulation
+
+
+def plans(log: tuple[Event, ...]) -> list[SchedulePlanned]:
+    """The plans of a log."""
+    return [event for event in log if isinstance(event, SchedulePlanned)]
+
+
+def test_a_plan_that_is_better_is_followed() -> None:
+    """With as many models as workers the run that is planned beside ends earlier, and every invariant holds."""
+    times, size, epochs = narrow(6), 6, 4
+    alone = simulated(times, size, epochs=epochs, helper=None)
+    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(solve_s=0.5))
+    assert plans(helped.log)
+    assert all(event.makespan_s < event.dispatch_s for event in plans(helped.log) if event.order)
+    assert helped.now < alone.now
+    state = fold(EXPERIMENT, helped.log)
+    assert_complete(state, epochs=epochs, partitions=size)
+    assert_exclusive(helped)
+    problem, schedule = schedule_of(state.runs["fit-1"])
+    assert not validate(problem, schedule, actual=True).violations
+
+
+def test_dispatch_that_meets_the_bound_needs_no_plan() -> None:
+    """With many models per worker there is nothing to gain: the planner sees the bound met and nothing is noted."""
+    helper = InlineHelper(solve_s=0.5)
+    scenario = Scenario(holdings=own_partition(2), unit_time=lambda body, worker: 3.0)
+    simulation = Simulation(scenario, request(8, 2), plan(8, 2), helper)
+    simulation.run()
+    assert "plan" in helper.asked
+    assert "solve" not in helper.asked
+    assert not plans(simulation.log)
+
+
+@pytest.mark.parametrize("options", [{"planner": False}, {"scheduler": "random"}, {"scheduler": "cyclic"}])
+def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> None:
+    """A user who says so, or names another policy, gets that policy and nothing else."""
+    helper = InlineHelper(solve_s=0.5)
+    simulated(narrow(3), 3, epochs=2, helper=helper, **options)
+    assert not helper.asked
+
+
+def test_a_plan_is_void_when_a_worker_is_lost() -> None:
+    """What was planned for other workers is forgotten; dispatch goes on and a new plan is looked for."""
+    helper = InlineHelper(solve_s=0.5)
+    outage = Outage(worker="worker-2", start=200.0, length=100.0)
+    simulation = simulated(narrow(6), 6, epochs=6, helper=helper, outages=(outage,))
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    voided = False
+    for event in simulation.log:
+        had_plan = bool(core.state.runs) and core.state.runs["fit-1"].planned is not None
+        core.apply(event)
+        voided |= had_plan and core.state.runs["fit-1"].planned is None
+    assert voided
+    assert_complete(core.state, epochs=6, partitions=6)
+
+
+def test_the_log_decides_the_same_again() -> None:
+    """A controller that starts from the log in the middle of a planned run goes on with the same decisions."""
+    simulation = simulated(narrow(4), 4, epochs=3, helper=InlineHelper(solve_s=0.5))
+    kept = Core(simulation.store.experiment(EXPERIMENT))
+    for number, event in enumerate(simulation.log):
+        kept.apply(event)
+        if number % 7 == 0:
+            fresh = Core(kept.record)
+            for earlier in simulation.log[: number + 1]:
+                fresh.apply(earlier)
+            assert fresh.decide(simulation.world()) == kept.decide(simulation.world())
+
+
+def test_every_epoch_is_reported_with_a_bound_that_holds() -> None:
+    """Each epoch ends with a report in the log whose bound is not above its makespan."""
+    simulation = simulated(narrow(4), 4, epochs=3, helper=None)
+    reports = [event for event in simulation.log if isinstance(event, EpochCompleted)]
+    assert [report.epoch for report in reports] == [1, 2, 3]
+    assert all(0 < r.lower_bound_s <= r.makespan_s * (1 + 1e-9) for r in reports)
+    assert reports[-1].makespan_s == pytest.approx(simulation.now, rel=1e-6)
+
+
+def test_a_question_survives_json() -> None:
+    """What the helper process reads is the problem that was asked."""
+    simulation = simulated(narrow(3), 3, epochs=2, helper=None)
+    core, asked = Core(simulation.store.experiment(EXPERIMENT)), 0
+    for event in simulation.log:
+        core.apply(event)
+        found = question(core.board) if core.board else None
+        if found is not None:
+            told = from_json(to_json(found.problem))
+            assert (told.strategies, told.left, told.holders) == (
+                found.problem.strategies,
+                found.problem.left,
+                found.problem.holders,
+            )
+            asked += 1
+    assert asked
+
+
+def test_a_process_answers_and_is_gone_after_rest() -> None:
+    """The real helper: a question, its answer, a question that is given up for another, and no process left."""
+    simulation = simulated(narrow(3), 3, epochs=2, helper=None)
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    asked = None
+    for event in simulation.log:
+        core.apply(event)
+        if asked is None and core.board is not None:
+            asked = question(core.board)
+    assert asked is not None
+    helper = ChildHelper()
+    message = {"ask": "plan", "problem": to_json(asked.problem), "sigma": 0.0}
+    helper.ask(message)
+    helper.ask(message)  # gives the first up
+    answer = helper.wait(60.0)
+    assert answer["planned_s"] <= answer["dispatch_s"] * (1 + 1e-9)
+    helper.ask({"ask": "plan", "problem": {}, "sigma": 0.0})
+    assert "error" in helper.wait(60.0)
+    helper.rest()
+    assert helper.answer() is None

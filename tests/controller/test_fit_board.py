@@ -1,0 +1,90 @@
+"""The board beside the fold: kept in step event by event, and equal to one made from the state."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.state import ModelState
+from controller.core import Core
+from controller.fit_board import FitBoard
+from controller.simulation.cluster import Outage, Scenario, Simulation
+from tests.controller.test_core import own_partition, plan, request
+
+
+def told_step_by_step(simulation: Simulation) -> int:
+    """Fold the log of a simulation anew, comparing after every event; returns how often that was possible."""
+    core, compared = Core(simulation.store.experiment("simulated")), 0
+    for event in simulation.log:
+        core.apply(event)
+        if core.board is None:
+            continue
+        run = core.state.runs[core.board.run]
+        kept, made = core.board.board, FitBoard.of(core.state, run).board
+        compared += 1
+        assert kept.held == made.held
+        assert {m: kept.running[m][:2] for m in kept.running} == {
+            m: made.running[m][:2] for m in made.running
+        }
+        assert kept.free == made.free
+        for index, model in enumerate(run.models.values()):
+            assert (index in kept.running) == (model.busy is not None)
+            if model.state is ModelState.FAILED:
+                assert not kept.open[index] or model.busy
+            elif not model.is_trained:
+                assert (kept.epoch[index], kept.open[index]) == (made.epoch[index], made.open[index])
+                assert kept.epoch[index] == model.epoch
+                assert kept.open[index] == sum(1 << p for p in model.remaining)
+        fresh = kept.copy()
+        fresh.recount()
+        assert kept.model_left == pytest.approx(fresh.model_left, rel=1e-6, abs=1e-9)
+        assert kept.worker_left == pytest.approx(fresh.worker_left, rel=1e-6, abs=1e-9)
+    return compared
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 3)),
+    outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=3),
+    faults=st.dictionaries(
+        st.tuples(st.integers(0, 4), st.integers(0, 8)),
+        st.sampled_from([FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.USER_ERROR]),
+        max_size=4,
+    ),
+    times=st.randoms(use_true_random=False),
+)
+def test_board_follows_the_log(shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
+    """Whatever is lost, fails, is taken back or opened again, the board says what the state says."""
+    models, workers, epochs = shape
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        key = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", 0))
+        is_hit = isinstance(body, TrainTask) and attempt == 1 and key in faults
+        return Failure(kind=faults[key], message="injected") if is_hit else None
+
+    scenario = Scenario(
+        holdings=own_partition(workers),
+        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+        outcome=outcome,
+        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
+    )
+    simulation = Simulation(scenario, request(models, epochs), plan(models, workers, validated=True))
+    simulation.run()
+    assert told_step_by_step(simulation)
+
+
+def test_deciding_leaves_the_board_as_it_was() -> None:
+    """Choices are tried on the board and undone: only the log changes it."""
+    scenario = Scenario(holdings=own_partition(3))
+    simulation = Simulation(scenario, request(4, 2), plan(4, 3))
+    simulation.run()
+    core = Core(simulation.store.experiment("simulated"))
+    for event in simulation.log:
+        core.apply(event)
+        if core.board is not None:
+            before = vars(core.board.board.copy())
+            first = core.decide(simulation.world())
+            assert vars(core.board.board.copy()) == before
+            assert core.decide(simulation.world()) == first

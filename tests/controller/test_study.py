@@ -1,0 +1,126 @@
+"""The controller's own core keeps every rule in virtual time, whatever befalls, and is as good as the engine says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.errors import InstanceError
+from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
+from cerebro.scheduling.dispatch import CALM, dispatch
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.scenarios import find, narrow, paper
+from cerebro.scheduling.solve import PLANNER
+from cerebro.scheduling.validator import validate
+from controller.study import run
+
+
+@st.composite
+def live_problems(draw: st.DrawFn) -> Problem:
+    """What a fit run can be: any number of models, partitions, copies and epochs, and sizes that differ."""
+    models, workers, partitions = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    times = st.lists(st.integers(1, 9).map(float), min_size=workers, max_size=workers)
+    held = st.lists(st.integers(0, workers - 1), min_size=1, unique=True).map(sorted)
+    return open_shop(
+        draw(st.lists(times, min_size=models, max_size=models)),
+        draw(st.lists(held, min_size=partitions, max_size=partitions)),
+        epochs=draw(st.integers(1, 2)),
+        sizes=draw(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=partitions, max_size=partitions)),
+    )
+
+
+@st.composite
+def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
+    """A fit run and what befalls it: noise, a slow worker, a lost one, a late one."""
+    problem = draw(live_problems())
+    worker, moment = st.integers(0, problem.num_workers - 1), st.integers(1, 30).map(float)
+    slow = st.builds(
+        Straggler, worker=worker, factor=st.sampled_from((0.5, 3.0)), start=moment, seconds=moment
+    )
+    return problem, Conditions(
+        sigma=draw(st.sampled_from((0.0, 0.3))),
+        stragglers=tuple(draw(st.lists(slow, max_size=1))),
+        outages=tuple(
+            draw(st.lists(st.builds(Outage, worker=worker, start=moment, seconds=moment), max_size=2))
+        ),
+        joins=tuple(draw(st.lists(st.builds(Join, worker=worker, at=moment), max_size=1))),
+    )
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, PLANNER])
+@settings(deadline=None, max_examples=6)
+@given(case=befallen(), seed=st.integers(0, 9))
+def test_the_core_keeps_every_rule(policy: str, case: tuple[Problem, Conditions], seed: int) -> None:
+    """Under noise, stragglers, outages and late workers each unit is committed exactly once, in its place and order."""
+    problem, conditions = case
+    validate(problem, run(problem, policy, seed, conditions), actual=True).check()
+
+
+@settings(deadline=None, max_examples=10)
+@given(problem=live_problems())
+def test_units_take_what_the_problem_says(problem: Problem) -> None:
+    """In calm conditions durations, and so the bound, are those of the problem."""
+    validate(problem, run(problem, "lrptw", 0, CALM)).check()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [paper(16, 8, heterogeneous=False), paper(16, 16, heterogeneous=False), narrow(4, 8), narrow(8, 8)],
+    ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8"],
+)
+def test_core_and_engine_agree(problem: Problem) -> None:
+    """Where knowing unit times and handing out ahead changes nothing, their makespans are within a per cent."""
+    engine = dispatch(problem, POLICIES["lrptw"]).makespan
+    assert run(problem, "lrptw", 0, CALM).makespan == pytest.approx(engine, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["online-noise-32x16", "online-straggler-32x16", "online-join-32x16"])
+def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
+    """The same noise, straggler and late worker: the same makespan within a per cent, not below the same bound."""
+    scenario, problem = find(name), narrow(24, 8)
+    assert scenario.conditions is not None
+    conditions = scenario.conditions(problem)
+    found = run(problem, "lrptw", 0, conditions)
+    assert found.makespan == pytest.approx(
+        dispatch(problem, POLICIES["lrptw"], conditions=conditions).makespan, rel=0.01
+    )
+    assert found.makespan >= Reality(problem, conditions, 0).bound() * (1 - 1e-9)
+
+
+def test_a_lost_partition_is_taken_over_by_its_other_holder() -> None:
+    """While a worker is away for good, the other one that holds its partition serves all models."""
+    problem = open_shop([[10.0, 10.0]] * 3, [[0, 1], [0, 1]])
+    gone = Conditions(outages=(Outage(worker=0, start=15.0),))
+    found = run(problem, "lrptw", 0, gone)
+    validate(problem, found, actual=True).check()
+    assert all(unit.worker == 1 for unit in found.units if unit.end > 15.0)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """A study can be repeated."""
+    assert run(narrow(6, 4), "random", 3, CALM) == run(narrow(6, 4), "random", 3, CALM)
+
+
+_PLAIN = open_shop([[1.0, 1.0]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "one unit at a time"),
+        (replace(_PLAIN, left=(1, 3)), "nothing done"),
+        (replace(_PLAIN, worker_ready=(1.0, 0.0)), "everybody free"),
+        (
+            replace(_PLAIN, holders=((0,), (0, 1)), strategies=(((Strategy(seconds=1.0),), ()),) * 2),
+            "a time on each worker",
+        ),
+    ],
+)
+def test_what_no_cluster_can_run_is_refused(problem: Problem, message: str) -> None:
+    """The error says what live workers do."""
+    with pytest.raises(InstanceError, match=message):
+        run(problem, "lrptw", 0, CALM)

@@ -1,0 +1,186 @@
+"""The shortest makespan of a tiny instance, found by trying everything.
+
+Exhaustive, and independent of the package's bounds, policies and planner. Why nothing is missed: take a shortest
+schedule whose starts have the least sum.
+
+- Append its units in the order of their starts, each as early as its model and enough GPUs behind what was appended
+  allow. By induction no unit starts later than it did, since whatever still occupies a GPU then did so before. So
+  appending in some order, by non-decreasing start (ties by model), finds that schedule.
+- None of its units starts at or after the moment at which another unit, not yet appended, could have ended: that one
+  could be moved in front, which hinders nobody and lessens the sum. So only units that start before the earliest
+  possible end are tried (the active schedules of Giffler and Thompson, 1960).
+
+Branches that cannot be shorter than the best so far are cut off by the plainest of sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule, Unit
+
+
+class _State(NamedTuple):
+    """What was appended, as far as it matters for what follows."""
+
+    open: tuple[int, ...]
+    """Of each model, the partitions of its present epoch it has yet to visit."""
+    epoch: tuple[int, ...]
+    model_free: tuple[float, ...]
+    gpus_free: tuple[tuple[float, ...], ...]
+    """Of each worker, when each of its GPUs is free, ascending."""
+    last: tuple[float, int]
+    """Start and model of the newest unit."""
+
+
+class _Append(NamedTuple):
+    start: float
+    model: int
+    end: float
+    partition: int
+    worker: int
+    gpus: int
+
+
+def optimum(problem: Problem) -> Schedule:
+    """A schedule of least makespan. Up to some 12 units, or 16 of an open shop, are bearable."""
+    search = _Search(problem)
+    search.descend(_first(problem), [])
+    return search.best
+
+
+def optimal_makespan(problem: Problem) -> float:
+    """The least makespan."""
+    return optimum(problem).makespan
+
+
+def all_makespans(problem: Problem) -> set[float]:
+    """The makespan of every order of appending whatever, nothing cut off: for a handful of units."""
+    found: set[float] = set()
+
+    def descend(state: _State, makespan: float) -> None:
+        choices = _choices(problem, state)
+        if not choices:
+            found.add(makespan)
+        for choice in choices:
+            descend(_after(problem, state, choice), max(makespan, choice.end))
+
+    descend(_first(problem), 0.0)
+    return found
+
+
+class _Search:
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.best = Schedule(())
+        self.makespan = math.inf
+        self.floor = _floor(problem, _first(problem))
+        self.seen: set[tuple[_State, float]] = set()
+
+    def descend(self, state: _State, units: list[Unit]) -> None:
+        makespan = max((unit.end for unit in units), default=0.0)
+        if max(makespan, _floor(self.problem, state)) >= self.makespan or (state, makespan) in self.seen:
+            return
+        self.seen.add((state, makespan))
+        choices = _choices(self.problem, state)
+        if not choices:
+            self.best, self.makespan = Schedule.of(units), makespan
+            return
+        earliest_end = min(choice.end for choice in choices)
+        for choice in sorted(choices):
+            if choice.start < earliest_end and (choice.start, choice.model) > state.last:
+                unit = Unit(
+                    model=choice.model,
+                    partition=choice.partition,
+                    worker=choice.worker,
+                    start=choice.start,
+                    end=choice.end,
+                    epoch=state.epoch[choice.model],
+                    gpus=choice.gpus,
+                )
+                self.descend(_after(self.problem, state, choice), [*units, unit])
+            if self.makespan <= self.floor:
+                return
+
+
+def _first(problem: Problem) -> _State:
+    begins_later = [not mask and problem.epochs > 1 for mask in problem.left]
+    return _State(
+        open=tuple(
+            problem.all_partitions if later else mask
+            for mask, later in zip(problem.left, begins_later, strict=True)
+        ),
+        epoch=tuple(2 if later else 1 for later in begins_later),
+        model_free=problem.model_ready,
+        gpus_free=tuple(
+            (ready,) * count for ready, count in zip(problem.worker_ready, problem.gpus, strict=True)
+        ),
+        last=(-1.0, -1),
+    )
+
+
+def _choices(problem: Problem, state: _State) -> list[_Append]:
+    found = []
+    for model, mask in enumerate(state.open):
+        for partition in range(problem.num_partitions):
+            if mask >> partition & 1:
+                found += _ways(problem, state, model, partition)
+    return found
+
+
+def _ways(problem: Problem, state: _State, model: int, partition: int) -> list[_Append]:
+    found = []
+    for worker in problem.holders[partition]:
+        for way in problem.strategies[model][worker]:
+            start = max(state.model_free[model], state.gpus_free[worker][way.gpus - 1])
+            end = start + way.seconds * problem.sizes[partition]
+            found.append(_Append(start, model, end, partition, worker, way.gpus))
+    return found
+
+
+def _after(problem: Problem, state: _State, choice: _Append) -> _State:
+    model, worker = choice.model, choice.worker
+    mask, epoch = state.open[model] & ~(1 << choice.partition), state.epoch[model]
+    if not mask and epoch < problem.epochs:
+        mask, epoch = problem.all_partitions, epoch + 1
+    occupied = (choice.end,) * choice.gpus
+    gpus = tuple(sorted((*state.gpus_free[worker][choice.gpus :], *occupied)))
+    return _State(
+        open=_with(state.open, model, mask),
+        epoch=_with(state.epoch, model, epoch),
+        model_free=_with(state.model_free, model, choice.end),
+        gpus_free=(*state.gpus_free[:worker], gpus, *state.gpus_free[worker + 1 :]),
+        last=(choice.start, model),
+    )
+
+
+def _floor(problem: Problem, state: _State) -> float:
+    """What the rest takes at least: each model at its fastest, and each worker the GPU-seconds only it can give."""
+    floor = 0.0
+    area = [sum(free) for free in state.gpus_free]
+    is_used = [False] * len(area)
+    for model, mask in enumerate(state.open):
+        chain = 0.0
+        for partition in range(problem.num_partitions):
+            visits = (mask >> partition & 1) + problem.epochs - state.epoch[model]
+            if not visits:
+                continue
+            size = problem.sizes[partition] * visits
+            places = problem.places(model, partition)
+            chain += size * min(way.seconds for w in places for way in problem.strategies[model][w])
+            if len(places) == 1:
+                ways = problem.strategies[model][places[0]]
+                area[places[0]] += size * min(way.gpus * way.seconds for way in ways)
+                is_used[places[0]] = True
+        if chain:
+            floor = max(floor, state.model_free[model] + chain)
+    for worker, total in enumerate(area):
+        if is_used[worker]:
+            floor = max(floor, total / problem.gpus[worker])
+    return floor
+
+
+def _with(values: tuple, place: int, value: float) -> tuple:  # type: ignore[type-arg]
+    return (*values[:place], value, *values[place + 1 :])

@@ -1,0 +1,99 @@
+"""Random scheduling problems for hypothesis. Times are small whole numbers, so that sums of them are exact."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from cerebro.scheduling.problem import Problem, Strategy, open_shop
+
+_T = TypeVar("_T")
+
+TIMES = st.integers(1, 9).map(float)
+
+
+@st.composite
+def open_shops(
+    draw: st.DrawFn, *, max_models: int = 4, max_workers: int = 4, times: st.SearchStrategy[float] = TIMES
+) -> Problem:
+    """The paper's plain problem: partition `j` on worker `j` only, one GPU each, nothing done yet."""
+    width = draw(st.integers(1, max_workers))
+    row = st.lists(times, min_size=width, max_size=width)
+    return open_shop(draw(st.lists(row, min_size=1, max_size=max_models)))
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    max_models: int = 4,
+    max_workers: int = 3,
+    max_partitions: int = 3,
+    max_gpus: int = 1,
+    max_strategies: int = 1,
+    max_epochs: int = 2,
+    is_begun: bool = True,
+    times: st.SearchStrategy[float] = TIMES,
+) -> Problem:
+    """Any problem: partitions held by several workers, models that fit on some, sizes, epochs.
+
+    Args:
+        max_gpus: of a worker.
+        max_strategies: of a model on a worker, each with another number of GPUs; 1 gives problems that are single.
+        is_begun: whether it may be half done: some units run already, models and workers still occupied.
+    """
+    num_models, num_workers = draw(st.integers(1, max_models)), draw(st.integers(1, max_workers))
+    gpus = draw(_of(num_workers, st.integers(1, max_gpus)))
+    holder_set = st.lists(st.integers(0, num_workers - 1), min_size=1, unique=True).map(sorted).map(tuple)
+    holders = draw(st.lists(holder_set, min_size=1, max_size=max_partitions))
+    ways = [[draw(_ways(count, max_strategies, times)) for count in gpus] for _ in range(num_models)]
+    for row in ways:
+        for held in holders:
+            if not any(row[w] for w in held):
+                row[held[0]] = (Strategy(seconds=draw(times)),)
+    whole = (1 << len(holders)) - 1
+    ready = st.integers(0, 5).map(float) if is_begun else st.just(0.0)
+    return Problem(
+        models=tuple(f"m{number}" for number in range(num_models)),
+        workers=tuple(f"worker-{number}" for number in range(num_workers)),
+        gpus=tuple(gpus),
+        strategies=tuple(map(tuple, ways)),
+        holders=tuple(holders),
+        sizes=tuple(draw(_of(len(holders), st.sampled_from((1.0, 1.0, 0.5, 2.0))))),
+        epochs=draw(st.integers(1, max_epochs)),
+        left=tuple(draw(_of(num_models, st.integers(0, whole) if is_begun else st.just(whole)))),
+        model_ready=tuple(draw(_of(num_models, ready))),
+        worker_ready=tuple(draw(_of(num_workers, ready))),
+    )
+
+
+def multi_gpu_problems(
+    *,
+    max_models: int = 3,
+    max_workers: int = 2,
+    max_gpus: int = 3,
+    max_strategies: int = 2,
+    max_epochs: int = 1,
+) -> st.SearchStrategy[Problem]:
+    """Problems with several GPUs per worker and a choice of strategies, nothing done yet."""
+    return problems(
+        max_models=max_models,
+        max_workers=max_workers,
+        max_partitions=2,
+        max_gpus=max_gpus,
+        max_strategies=max_strategies,
+        max_epochs=max_epochs,
+        is_begun=False,
+    )
+
+
+def _of(length: int, each: st.SearchStrategy[_T]) -> st.SearchStrategy[list[_T]]:
+    return st.lists(each, min_size=length, max_size=length)
+
+
+def _ways(gpus: int, most: int, times: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[Strategy, ...]]:
+    counts = st.lists(st.integers(1, gpus), max_size=min(most, gpus), unique=True).map(sorted)
+    return counts.flatmap(
+        lambda chosen: st.tuples(*(st.builds(Strategy, gpus=st.just(g), seconds=times) for g in chosen))
+    )

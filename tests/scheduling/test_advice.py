@@ -1,0 +1,59 @@
+"""Advice: follow the plan or dispatch, whichever ends sooner at the measured noise."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+
+from cerebro.scheduling.advice import choose
+from cerebro.scheduling.planner import plan
+from cerebro.scheduling.problem import Problem, open_shop
+from tests.scheduling.instances import problems
+from tests.scheduling.ticking import Ticking
+
+
+def near_equal(models: int, workers: int, seed: int) -> Problem:
+    """Models within 15 % and workers within 5 % of each other."""
+    rng = random.Random(seed)
+    speeds = [rng.uniform(0.95, 1.05) for _ in range(workers)]
+    return open_shop([[rng.uniform(0.85, 1.15) * speed for speed in speeds] for _ in range(models)])
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems(max_gpus=2, max_strategies=2))
+def test_without_noise_a_plan_is_kept(problem: Problem) -> None:
+    """Followed without noise, a plan takes no longer than it says, and dispatch is advised only where it is as good."""
+    found = plan(problem, time_limit_s=60, clock=Ticking())
+    advice = choose(problem, found, sigma=0.0)
+    assert advice.samples == 1
+    assert advice.follow == (advice.planned_s < advice.dispatched_s)
+
+
+def test_as_many_models_as_workers_are_planned_at_little_noise() -> None:
+    """The rotation's pattern is worth the waiting."""
+    problem = near_equal(8, 8, seed=1)
+    advice = choose(problem, plan(problem, time_limit_s=1000, clock=Ticking()), sigma=0.05)
+    assert advice.follow
+    assert advice.planned_s < advice.dispatched_s
+
+
+def test_many_models_are_dispatched_at_much_noise() -> None:
+    """A worker that may take any of several models waits for none."""
+    problem = near_equal(24, 6, seed=1)
+    advice = choose(problem, plan(problem, time_limit_s=200, clock=Ticking()), sigma=0.3)
+    assert not advice.follow
+
+
+def test_the_same_seed_gives_the_same_advice() -> None:
+    """The noise is drawn from the seed."""
+    problem = near_equal(6, 6, seed=2)
+    found = plan(problem, time_limit_s=100, clock=Ticking())
+    assert choose(problem, found, sigma=0.2, seed=3) == choose(problem, found, sigma=0.2, seed=3)
+
+
+def test_large_problems_get_fewer_samples() -> None:
+    """The work is bounded whatever is asked for."""
+    problem = near_equal(100, 20, seed=0)
+    found = plan(problem, time_limit_s=0, clock=Ticking())
+    assert choose(problem, found, sigma=0.1, samples=50).samples == 5

@@ -1,0 +1,90 @@
+"""Allotments: which strategy each model uses on each worker."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from cerebro.scheduling.allotment import (
+    NOT_HERE,
+    allotments,
+    allowed,
+    alternatives,
+    has_choice,
+    of_schedule,
+)
+from cerebro.scheduling.planner import plan
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from tests.scheduling.instances import problems
+from tests.scheduling.ticking import Ticking
+
+
+def gpus(problem: Problem, name: str) -> list[list[int]]:
+    """GPUs of each model on each worker in the allotment of that name."""
+    table = allotments(problem)[name]
+    return [[problem.strategies[m][w][s].gpus for w, s in enumerate(row)] for m, row in enumerate(table)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems(max_gpus=4, max_strategies=3))
+def test_every_unit_has_a_place_in_every_allotment(problem: Problem) -> None:
+    """And one change of an entry keeps it so."""
+    for table in allotments(problem).values():
+        for m in range(problem.num_models):
+            for w in range(problem.num_workers):
+                for other in (table[m][w], *alternatives(problem, table, m, w)):
+                    row = [*table[m][:w], other, *table[m][w + 1 :]]
+                    assert all(allowed(problem, row, p) for p in range(problem.num_partitions))
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems(max_gpus=2, max_strategies=2))
+def test_alternatives_exist_only_where_there_is_a_choice(problem: Problem) -> None:
+    """A problem without a choice has none in any entry."""
+    table = allotments(problem)["full node"]
+    some = any(
+        alternatives(problem, table, m, w)
+        for m in range(problem.num_models)
+        for w in range(problem.num_workers)
+    )
+    assert has_choice(problem) or not some
+
+
+def test_the_same_table_is_given_once() -> None:
+    """With one strategy each there is one allotment."""
+    assert list(allotments(open_shop([[1.0, 2.0]]))) == ["full node"]
+
+
+def test_fixed_allotments_are_the_ones_of_the_thesis() -> None:
+    """All GPUs of a node, and one GPU each."""
+    problem = multi_gpu([4, 2], {"a": {0: {1: 10.0, 2: 6.0, 4: 3.0}, 1: {1: 10.0, 2: 6.0}}})
+    assert gpus(problem, "full node") == [[4, 2]]
+    assert gpus(problem, "one GPU each") == [[1, 1]]
+
+
+def test_only_the_longest_models_are_widened() -> None:
+    """One long model among many short ones gets more GPUs, because it alone sets the bound."""
+    ways = {1: 1.0, 2: 0.6}
+    runtimes = {
+        name: {node: {g: seconds * ways[g] for g in ways} for node in range(2)}
+        for name, seconds in (("long", 10.0), *((f"short{i}", 2.0) for i in range(8)))
+    }
+    assert gpus(multi_gpu([2, 2], runtimes), "mixed") == [[2, 2], *[[1, 1]] * 8]
+
+
+def test_a_replica_may_be_left_out_but_not_the_last() -> None:
+    """Of two holders either may be kept off a model, not both."""
+    problem = open_shop([[1.0, 2.0]], [[0, 1]])
+    assert alternatives(problem, [[0, 0]], 0, 0) == [NOT_HERE]
+    assert alternatives(problem, [[0, NOT_HERE]], 0, 0) == []
+    assert alternatives(problem, [[0, NOT_HERE]], 0, 1) == [0]
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems(max_gpus=3, max_strategies=3))
+def test_a_schedules_strategies_are_read_off_it(problem: Problem) -> None:
+    """Whatever a plan runs, the problem with the strategies read off it allows."""
+    found = plan(problem, time_limit_s=60, clock=Ticking())
+    table = of_schedule(problem, found.schedule)
+    for unit in found.schedule.units:
+        way = problem.strategies[unit.model][unit.worker][table[unit.model][unit.worker]]
+        assert (way.gpus, way.technique) == (unit.gpus, unit.technique)

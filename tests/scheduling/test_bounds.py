@@ -1,0 +1,118 @@
+"""Lower bounds against the optimum of tiny instances, and what they are known to be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from tests.scheduling.brute import all_makespans, optimal_makespan
+from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
+
+ROUNDING = 1 + 1e-9
+
+
+@given(open_shops(max_models=3, max_workers=3))
+@settings(deadline=None, max_examples=60)
+def test_an_open_shop_takes_its_largest_row_or_column(problem: Problem) -> None:
+    """LB = max(largest row sum, largest column sum), and no schedule is shorter."""
+    times = [[way.seconds for (way,) in row] for row in problem.strategies]
+    columns = [sum(column) for column in zip(*times, strict=True)]
+    assert lower_bound(problem) == max(*map(sum, times), *columns)
+    assert lower_bound(problem) <= optimal_makespan(problem)
+
+
+@given(problems(max_models=2, max_workers=3, max_partitions=3, max_epochs=2))
+@settings(deadline=None, max_examples=150)
+def test_no_schedule_beats_the_bound(problem: Problem) -> None:
+    """Replicas, sizes, epochs, half-done epochs and ready times."""
+    if problem.num_units <= 7:
+        assert lower_bound(problem) <= optimal_makespan(problem) * ROUNDING
+
+
+@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=4, max_strategies=3, max_epochs=1))
+@settings(deadline=None, max_examples=150)
+def test_no_schedule_with_several_gpus_beats_the_bound(problem: Problem) -> None:
+    """Several GPUs per worker, several strategies, ready times."""
+    assert lower_bound(problem) <= optimal_makespan(problem) * ROUNDING
+
+
+@given(multi_gpu_problems(max_models=2))
+@settings(deadline=None, max_examples=40)
+def test_cutting_branches_off_loses_no_schedule(problem: Problem) -> None:
+    """The brute-force optimum is that of trying every order whatever."""
+    if problem.num_units <= 4:
+        assert optimal_makespan(problem) == min(all_makespans(problem))
+
+
+def test_units_that_need_more_than_half_exclude_each_other() -> None:
+    """Three models that want 3 of 4 GPUs for 2 s run one after the other, although their area is 4.5 s."""
+    problem = multi_gpu([4], {name: {0: {3: 2.0}} for name in "abc"})
+    assert lower_bound(problem) == 6
+
+
+def test_a_partition_with_replicas_is_shared_by_its_holders() -> None:
+    """Eight models of 1 s on a partition that two workers hold take 4 s; a third worker is no help."""
+    problem = open_shop([[1.0] * 3] * 8, available=[[0, 1]])
+    assert lower_bound(problem) == pytest.approx(4)
+
+
+def test_holders_are_weighed_by_their_speed() -> None:
+    """30 models, one holder twice as fast as the other: 20 units on the one and 10 on the other take 20 s."""
+    problem = open_shop([[1.0, 2.0]] * 30, available=[[0, 1]])
+    assert lower_bound(problem) == pytest.approx(20, rel=1e-3)
+    assert lower_bound(problem) <= 20
+
+
+def test_a_holder_that_is_ready_late_counts_from_then() -> None:
+    """4 s of work on two holders, one of them ready at 3: 3 s on one and half a second on both."""
+    problem = open_shop([[1.0, 1.0]] * 4, available=[[0, 1]])
+    late = Problem(
+        models=problem.models,
+        workers=problem.workers,
+        gpus=problem.gpus,
+        strategies=problem.strategies,
+        holders=problem.holders,
+        worker_ready=(0.0, 3.0),
+    )
+    assert lower_bound(late) == pytest.approx(3.5)
+
+
+def test_a_worker_ready_after_the_end_is_no_bound() -> None:
+    """A replica that comes back in a year does not lengthen the epoch."""
+    strategies = (((Strategy(seconds=1.0),), (Strategy(seconds=1.0),)),)
+    problem = Problem(
+        models=("m",),
+        workers=("here", "away"),
+        gpus=(1, 1),
+        strategies=strategies,
+        holders=((0, 1), (0, 1)),
+        worker_ready=(0.0, 1e7),
+    )
+    assert lower_bound(problem) == pytest.approx(2)
+
+
+def test_rows_and_columns_are_weighed_against_each_other() -> None:
+    """A model alone is fastest on all GPUs, all models together on few: no schedule has both, and the bound knows.
+
+    10 s on one GPU or 8 s on two: the largest row is 16 s, and the largest column 15 s.
+    """
+    runtimes = {name: {node: {1: 10.0, 2: 8.0} for node in (0, 1)} for name in "abc"}
+    problem = multi_gpu([2, 2], runtimes)
+    assert lower_bound(problem) > 16
+    assert lower_bound(problem) <= optimal_makespan(problem)
+
+
+def test_a_model_with_nothing_left_takes_no_time() -> None:
+    """It may be occupied for an hour: there is nothing to wait for."""
+    problem = Problem(
+        models=("done", "other"),
+        workers=("w",),
+        gpus=(1,),
+        strategies=(((Strategy(seconds=1.0),),),) * 2,
+        holders=((0,),),
+        left=(0, 1),
+        model_ready=(3600.0, 0.0),
+    )
+    assert lower_bound(problem) == 1

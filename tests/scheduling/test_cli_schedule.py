@@ -1,0 +1,123 @@
+"""``cerebro schedule``: from a file or standard input to a table or JSON; a mistake is one line and exit status 2."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from cerebro import cli
+
+TIMES = '{"times": [[1, 2], [2, 1]]}'
+RUNTIMES = '{"nodes": [2, 1], "runtimes": {"a": {"0": {"2": 2}, "1": {"1": 3}}, "b": {"0": {"1": 1}, "1": {"1": 1}}}}'
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Path:
+    """A file with the paper's form."""
+    path = tmp_path / "instance.json"
+    path.write_text(TIMES)
+    return path
+
+
+def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Puts bytes on standard input."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_json_is_one_object(instance: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On one line, and nothing on standard error."""
+    assert cli.main(["schedule", str(instance), "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert said.out.count("\n") == 1
+    assert said.err == ""
+    assert (found["makespan"], found["lower_bound"], found["optimal"]) == (3, 3, True)
+    assert {(unit["model"], unit["node"]) for unit in found["units"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_an_instance_may_come_on_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``-``; here of the multi-GPU form, whose models have names."""
+    give(monkeypatch, RUNTIMES.encode())
+    assert cli.main(["schedule", "-", "--json", "--policy", "lrptw"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["policy"] == "lrptw"
+    assert {unit["model"] for unit in found["units"]} == {"a", "b"}
+
+
+def test_a_table_has_a_row_for_each_unit_and_says_what_it_comes_to(
+    instance: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Makespan, bound, proof, who and how long."""
+    assert cli.main(["schedule", str(instance), "--policy", "fifo", "--time-limit", "1.5"]) == 0
+    heading, *rows, summary = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["start", "end", "node", "devices", "model", "partition", "epoch"]
+    assert [row.split()[:2] for row in rows] == [["0", "1"], ["0", "1"], ["1", "3"], ["1", "3"]]
+    assert summary.startswith("makespan 3 s, lower bound 3 s (optimal), by fifo in ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--policy", "best"], "there is no policy 'best': choose one of auto, "),
+        (["--time-limit", "soon"], "the time limit is 'soon', expected a number of seconds"),
+        (["--time-limit", "0"], "the time limit is 0.0 s, expected a finite number above 0"),
+        (["--time-limit", "-1"], "the time limit is -1.0 s, expected a finite number above 0"),
+        (["--time-limit", "nan"], "the time limit is nan s, expected a finite number above 0"),
+        (["--time-limit", "inf"], "the time limit is inf s, expected a finite number above 0"),
+    ],
+)
+def test_a_mistaken_argument_is_one_line(
+    instance: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And exit status 2."""
+    assert cli.main(["schedule", str(instance), *arguments]) == 2
+    assert_one_line(capsys, said)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "the instance is no JSON"),
+        (b"{", "the instance is no JSON"),
+        (b"\xff\xfe", "- is not UTF-8 text"),
+        (b'{"times": [[1, NaN]]}', "times[0][1] is NaN, expected a finite number of seconds above 0"),
+        (b'{"times": [[1]], "available": [[]]}', "partition 0 is held by no worker"),
+        (b'{"nodes": [1], "runtimes": {"a\\n": {"0": {"2": 1}}}}', "model 'a\\n' on node-0 asks for 2 GPUs"),
+    ],
+)
+def test_a_mistaken_instance_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And exit status 2."""
+    give(monkeypatch, data)
+    assert cli.main(["schedule", "-"]) == 2
+    assert_one_line(capsys, said)
+
+
+@pytest.mark.parametrize("name", ["missing.json", "."])
+def test_a_file_that_cannot_be_read_is_one_line(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And exit status 2."""
+    assert cli.main(["schedule", str(tmp_path / name)]) == 2
+    assert_one_line(capsys, f"cannot read {tmp_path / name}: ")
+
+
+def test_no_instance_at_all_is_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """As for every command whose arguments are incomplete."""
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["schedule"])
+    assert "INSTANCE.json" in capsys.readouterr().err
+
+
+def assert_one_line(capsys: pytest.CaptureFixture[str], said: str) -> None:
+    """What was printed: nothing but one line on standard error."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"cerebro schedule: {said}")

@@ -1,0 +1,125 @@
+"""``cerebro simulate``: tables, JSON, pictures, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from cerebro import cli
+from cerebro.scheduling.comparison import compare, schedulers
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.scenarios import SCENARIOS, find
+from cerebro.scheduling.solve import PLANNER
+from cerebro.scheduling.validator import validate
+
+_SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
+
+
+def test_the_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--list`` names each, on a line of its own."""
+    assert cli.main(["simulate", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SCENARIOS)
+
+
+def test_a_table_has_a_row_for_each_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order in which they were named."""
+    assert cli.main(["simulate", *_SMALL]) == 0
+    heading, _, *rows, blank = capsys.readouterr().out.splitlines()
+    assert heading.startswith("hard-narrow-8x8: ")
+    assert [row.split()[0] for row in rows] == ["lrptw", "random"]
+    assert not blank
+
+
+def test_json_tells_the_spread_over_the_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    """An object per scenario, on a line of its own; the mean lies between the extremes, and above the bound."""
+    assert cli.main(["simulate", "few-4x8", *_SMALL, "--json", "--seeds", "3"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["scenario"] for each in found] == ["few-4x8", "hard-narrow-8x8"]
+    for row in (row for each in found for row in each["rows"]):
+        assert 1 <= row["ratio"]["min"] <= row["ratio"]["mean"] <= row["ratio"]["max"]
+        assert row["makespan"]["mean"] >= row["lower_bound"] * (1 - 1e-9)
+
+
+def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A well-formed SVG per scenario and scheduler, in a folder that is made."""
+    assert cli.main(["simulate", *_SMALL, "--svg", str(tmp_path / "new")]) == 0
+    files = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert files == ["hard-narrow-8x8-lrptw.svg", "hard-narrow-8x8-random.svg"]
+    for name in files:
+        ElementTree.parse(tmp_path / "new" / name)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("policy", ["lrptw", "planner"])
+def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--core`` runs policies and the planner in the controller itself."""
+    assert cli.main(["simulate", "few-4x8", "--policy", policy, "--core"]) == 0
+    assert policy in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["thesis-9"], "there is no scenario 'thesis-9'"),
+        (["few-4x8", "--policy", "fastest"], "no scheduler 'fastest'"),
+        (["few-4x8", "--sigma", "much"], "sigma is 'much'"),
+        (["few-4x8", "--sigma", "-1"], "sigma is -1.0"),
+        (["few-4x8", "--seeds", "0"], "seeds is '0'"),
+        (["thesis-4.1", "--sigma", "0.1"], "not run with noise"),
+        (["thesis-4.1", "--core"], "the controller's core"),
+        ([*_SMALL, "--svg", "/dev/null/x"], "cannot write pictures"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, with exit status 2, and nothing on standard output."""
+    assert cli.main(["simulate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    (line,) = err.splitlines()
+    assert line.startswith("cerebro simulate: ")
+    assert says in line
+
+
+def test_the_thesis_is_compared_with_its_own_schedulers() -> None:
+    """One model per GPU wastes what the others do not; ours meets the bound, and so is proven optimal."""
+    scenario = find("thesis-4.2")
+    rows = {row.scheduler: row for row in compare(scenario, schedulers(scenario), seeds=2)}
+    assert set(scenario.rivals) < set(rows)
+    assert rows["Multi-GPU MOP"].ratio.mean > 1.4
+    assert rows[PLANNER].ratio.max == 1.0
+    assert rows[PLANNER].is_optimal
+
+
+@pytest.mark.parametrize("name", ["online-outage-32x16", "online-join-32x16"])
+def test_what_befalls_a_run_befalls_all_schedulers(name: str) -> None:
+    """Every row is measured against the same clairvoyant bound, plans that are followed included."""
+    scenario = find(name)
+    rows = compare(scenario, ["random", *schedulers(scenario), "planner"], time_limit_s=0.2)
+    assert len({row.lower_bound for row in rows}) == 1
+    for row in rows:
+        validate(row.first.problem, row.first.schedule, actual=True).check()
+        assert row.ratio.min >= 1 - 1e-9
+
+
+def test_a_rival_alone_is_measured_against_the_whole_problem() -> None:
+    """The bound is of the scenario, although the rival sees less of it."""
+    (row,) = compare(find("thesis-4.2"), ["Multi-GPU MOP"])
+    assert row.lower_bound == 5252.0
+    assert row.ratio.min > 1.4
+
+
+def test_noise_can_be_asked_for() -> None:
+    """With sigma the makespan is another, and still above the bound that knows the noise."""
+    scenario = find("hard-narrow-8x8")
+    (calm,), (noisy,) = (compare(scenario, ["lrptw"], sigma=sigma) for sigma in (0.0, 0.2))
+    assert calm.makespan != noisy.makespan
+    assert noisy.ratio.min >= 1
+
+
+def test_every_dispatch_policy_is_compared_somewhere() -> None:
+    """But for the dry runs, which take longer than all others together."""
+    compared = {name for scenario in SCENARIOS.values() for name in schedulers(scenario)}
+    assert set(POLICIES) - compared == {"monte-carlo"}

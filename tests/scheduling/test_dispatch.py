@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.errors import InstanceError
+from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.schedule import Unit
+from cerebro.scheduling.validator import validate
+from tests.scheduling.instances import problems
+
+LRPTW = POLICIES["lrptw"]
+SQUARE = open_shop([[10.0, 10.0], [10.0, 10.0]])
+
+
+@st.composite
+def befallen(draw: st.DrawFn) -> tuple[Problem, Conditions]:
+    """A problem, and workers that are slow, go away for a while or join late."""
+    problem = draw(problems(max_models=4, max_workers=3, max_partitions=4, max_gpus=3, max_epochs=2))
+    worker = st.integers(0, problem.num_workers - 1)
+    moment = st.integers(0, 30).map(float)
+    length = st.integers(1, 20).map(float)
+    slow = st.builds(
+        Straggler, worker=worker, factor=st.sampled_from((0.5, 2.0, 5.0)), start=moment, seconds=length
+    )
+    away = st.builds(Outage, worker=worker, start=moment, seconds=length)
+    conditions = Conditions(
+        sigma=draw(st.sampled_from((0.0, 0.3))),
+        stragglers=tuple(draw(st.lists(slow, max_size=2))),
+        outages=tuple(draw(st.lists(away, max_size=3))),
+        joins=tuple(draw(st.lists(st.builds(Join, worker=worker, at=moment), max_size=1))),
+        estimates=draw(st.sampled_from(("given", "equal"))),
+    )
+    return problem, conditions
+
+
+def overlaps(unit: Unit, start: float, end: float) -> bool:
+    return unit.start < end - 1e-9 and start < unit.end - 1e-9
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(max_models=5, max_workers=4, max_partitions=4, max_gpus=3))
+def test_every_policy_makes_valid_schedules(name: str, problem: Problem) -> None:
+    """Whatever the problem, every policy comes to an end, and the validator finds nothing, durations included."""
+    validate(problem, dispatch(problem, POLICIES[name])).check()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=20, deadline=None)
+@given(case=befallen(), seed=st.integers(0, 9))
+def test_every_policy_survives_what_befalls_a_run(
+    name: str, case: tuple[Problem, Conditions], seed: int
+) -> None:
+    """With noise, stragglers, outages, late joiners and unknown times every unit still runs exactly once, never on a
+    worker that is away, and never sooner than the clairvoyant bound allows."""
+    problem, conditions = case
+    schedule = dispatch(problem, POLICIES[name], seed=seed, conditions=conditions)
+    validate(problem, schedule, actual=True).check()
+    for unit in schedule.units:
+        assert not any(overlaps(unit, *absence) for absence in conditions.absences(unit.worker))
+    assert schedule.makespan >= Reality(problem, conditions, seed).bound() - 1e-6
+
+
+@settings(max_examples=20, deadline=None)
+@given(case=befallen(), name=st.sampled_from(sorted(POLICIES)), seed=st.integers(0, 9))
+def test_the_same_seed_gives_the_same_schedule(
+    case: tuple[Problem, Conditions], name: str, seed: int
+) -> None:
+    """A run can be repeated from its seed."""
+    problem, conditions = case
+    first = dispatch(problem, POLICIES[name], seed=seed, conditions=conditions)
+    assert dispatch(problem, POLICIES[name], seed=seed, conditions=conditions) == first
+
+
+def test_noise_belongs_to_units_and_not_to_policies() -> None:
+    """Two policies meet the same real durations, so they can be compared."""
+    problem, noisy = open_shop([[3.0, 5.0, 4.0]] * 5, epochs=2), Conditions(sigma=0.4)
+    taken = []
+    for name in ("random", "fifo"):
+        units = dispatch(problem, POLICIES[name], seed=3, conditions=noisy).units
+        taken.append({(u.model, u.partition, u.epoch): round(u.end - u.start, 9) for u in units})
+    assert taken[0] == taken[1]
+    assert len(set(taken[0].values())) == len(taken[0])
+
+
+def test_noise_has_mean_one() -> None:
+    """Noise makes units neither longer nor shorter on average."""
+    problem = open_shop([[1.0] * 20] * 200)
+    reality = Reality(problem, Conditions(sigma=0.3), 0)
+    works = [reality.work(m, p, p, 1) for m in range(200) for p in range(20)]
+    assert sum(works) / len(works) == pytest.approx(1.0, abs=0.02)
+    spread = [math.log(work) for work in works]
+    mean = sum(spread) / len(spread)
+    assert math.sqrt(sum((each - mean) ** 2 for each in spread) / len(spread)) == pytest.approx(0.3, abs=0.02)
+
+
+def test_a_lost_unit_is_made_again_by_another_holder() -> None:
+    """A unit goes back from Q' to Q when its worker goes, and another holder takes it over (paper, section 5.6)."""
+    problem = open_shop([[10.0, 10.0]], available=[[0, 1]])
+    schedule = dispatch(problem, LRPTW, conditions=Conditions(outages=(Outage(worker=0, start=4.0),)))
+    assert [(unit.worker, unit.start, unit.end) for unit in schedule.units] == [(1, 4.0, 14.0)]
+
+
+def test_a_lost_unit_waits_for_its_only_holder() -> None:
+    """Without another holder it is made again, from its beginning, when the worker is back."""
+    outage = Conditions(outages=(Outage(worker=0, start=4.0, seconds=3.0),))
+    schedule = dispatch(open_shop([[10.0]]), LRPTW, conditions=outage)
+    assert [(unit.start, unit.end) for unit in schedule.units] == [(7.0, 17.0)]
+
+
+def test_a_run_that_can_never_end_says_why() -> None:
+    """The only holder of a partition never comes back: the error names model, partition and worker."""
+    gone = Conditions(outages=(Outage(worker=1, start=5.0),))
+    with pytest.raises(InstanceError, match=r"'m\d' has yet to visit partition 1.*worker-1.*comes back"):
+        dispatch(SQUARE, LRPTW, conditions=gone)
+
+
+def test_a_unit_that_ends_as_its_worker_goes_has_ended() -> None:
+    """What is committed at that very moment is not made again."""
+    outage = Conditions(outages=(Outage(worker=0, start=10.0, seconds=5.0),))
+    assert dispatch(open_shop([[10.0]]), LRPTW, conditions=outage).makespan == 10.0
+
+
+def test_a_worker_that_joins_is_used_at_once() -> None:
+    """With its own copy of the data it halves what is left."""
+    problem = open_shop([[10.0, 10.0]] * 8, available=[[0, 1]])
+    schedule = dispatch(problem, LRPTW, conditions=Conditions(joins=(Join(worker=1, at=20.0),)))
+    assert schedule.makespan == 50.0
+    assert min(unit.start for unit in schedule.units if unit.worker == 1) == 20.0
+
+
+def test_a_straggler_is_slow_only_while_it_lasts() -> None:
+    """Half the speed from 5 s to 15 s: 5 s of a unit's 10 are done before, 5 within."""
+    slow = Conditions(stragglers=(Straggler(worker=0, factor=2.0, start=5.0, seconds=10.0),))
+    schedule = dispatch(open_shop([[10.0], [10.0]]), LRPTW, conditions=slow)
+    assert [unit.end for unit in schedule.units] == [15.0, 25.0]
+
+
+def test_units_share_the_gpus_of_a_node() -> None:
+    """Two one-GPU units run side by side on a node of two, a two-GPU unit alone."""
+    problem = multi_gpu([2], {"a": {0: {1: 10.0}}, "b": {0: {1: 10.0}}, "c": {0: {2: 4.0}}})
+    schedule = dispatch(problem, LRPTW)
+    assert schedule.makespan == 14.0
+    assert sorted((unit.model, unit.start, unit.gpus) for unit in schedule.units) == [
+        (0, 0.0, 1),
+        (1, 0.0, 1),
+        (2, 10.0, 2),
+    ]
+
+
+def test_noise_free_times_do_not_drift_apart() -> None:
+    """Sums of 0.1 that differ in the last bit are one moment: the Latin square is kept, at its bound."""
+    problem = open_shop([[0.1] * 7] * 7)
+    assert dispatch(problem, LRPTW).makespan == pytest.approx(0.7, abs=1e-9)
+
+
+def test_equal_estimates_hide_the_times_from_the_policy() -> None:
+    """At a cold start critical first does not know which model is long; with estimates it begins with that one."""
+    problem = open_shop([[1.0], [9.0]])
+    known = dispatch(problem, LRPTW)
+    blind = dispatch(problem, LRPTW, conditions=Conditions(estimates="equal"))
+    assert [unit.model for unit in known.units] == [1, 0]
+    assert [unit.model for unit in blind.units] == [0, 1]
+
+
+def test_the_clairvoyant_bound_counts_what_a_worker_cannot_do() -> None:
+    """A column of 20 s, 5 s away and 10 s at half speed: 30 s, whatever one knows."""
+    conditions = Conditions(
+        outages=(Outage(worker=0, start=0.0, seconds=5.0),),
+        stragglers=(Straggler(worker=0, factor=2.0, start=5.0, seconds=10.0),),
+    )
+    assert Reality(SQUARE, conditions, 0).bound() == 30.0
+    assert Reality(SQUARE, Conditions(), 0).bound() == 20.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Conditions(sigma=-0.1),
+        lambda: Conditions(sigma=math.nan),
+        lambda: Conditions(stragglers=(Straggler(worker=0, factor=0.0),)),
+        lambda: Conditions(outages=(Outage(worker=0, start=-1.0),)),
+        lambda: Conditions(outages=(Outage(worker=0, start=1.0, seconds=0.0),)),
+        lambda: Conditions(joins=(Join(worker=0, at=math.inf),)),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(wrong: type[Conditions]) -> None:
+    """A number out of range is an error before anything runs."""
+    with pytest.raises(InstanceError, match="expected"):
+        wrong()
+
+
+def test_conditions_of_a_worker_that_does_not_exist_are_refused() -> None:
+    """An outage of a worker that the problem does not have is a mistake, not a quiet nothing."""
+    with pytest.raises(InstanceError, match="worker 7"):
+        dispatch(SQUARE, LRPTW, conditions=Conditions(outages=(Outage(worker=7, start=1.0),)))

@@ -1,0 +1,71 @@
+"""docs/scheduling.md says what is so; the numbers in it are the matter of ``make scheduling``."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.scenarios import SCENARIOS
+from cerebro.scheduling.solve import METHODS
+from docs.generate_scheduling import PARTS, PICTURES, SECTION, TARGET
+
+_TEXT = TARGET.read_text()
+_SCENARIO = r"(?:thesis|paper|hard|few|replicated|epochs|online)-[a-z0-9.-]*[0-9a-z]"
+
+
+def _row(first: str) -> list[str]:
+    """The cells of the table row that starts so."""
+    (line,) = re.findall(rf"^\| {re.escape(first)} \|(.*)\|$", _TEXT, flags=re.MULTILINE)
+    return [cell.strip() for cell in line.split("|")]
+
+
+def test_every_generated_part_has_its_place() -> None:
+    """Each part stands between its markers once, and holds a table, or a line."""
+    parts = {found[2]: found[0] for found in SECTION.finditer(_TEXT)}
+    assert len(SECTION.findall(_TEXT)) == _TEXT.count("<!-- generated") == _TEXT.count("<!-- end -->")
+    assert set(parts) == set(PARTS)
+    for name, text in parts.items():
+        lines = text.splitlines()[1:-1]
+        assert len([line for line in lines if line]) >= (1 if name == "measured" else 3), (
+            "run: make scheduling"
+        )
+
+
+def test_every_picture_is_there_and_shown() -> None:
+    """Links and files are the same set; each file is well-formed SVG."""
+    linked = set(re.findall(r"\]\(scheduling/([^)]+\.svg)\)", _TEXT))
+    assert linked == {path.name for path in PICTURES.iterdir()}
+    for name in linked:
+        ElementTree.parse(PICTURES / name)
+
+
+def test_the_table_of_policies_is_complete() -> None:
+    """Every policy has its row, in the order of the registry; the default is called the default."""
+    table = _TEXT.split("| policy | rule | use it |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, flags=re.MULTILINE) == [
+        DEFAULT_POLICY,
+        *(name for name in POLICIES if name != DEFAULT_POLICY),
+    ]
+    assert "the default" in _row(f"`{DEFAULT_POLICY}`")[-1]
+
+
+def test_names_are_real() -> None:
+    """Scenarios in the prose, in commands and in tables exist, and so do policies and the files that are named."""
+    named = set(
+        re.findall(rf"`({_SCENARIO})`|simulate ({_SCENARIO})|^\| ({_SCENARIO}) \|", _TEXT, flags=re.MULTILINE)
+    )
+    scenarios = {name for names in named for name in names if name}
+    assert len(scenarios) > 10
+    assert scenarios <= set(SCENARIOS)
+    assert set(re.findall(r"--policy ([a-z-]+)", _TEXT)) <= set(METHODS)
+    for path in re.findall(r"`((?:cerebro|controller)/[a-z_/]+\.py)`", _TEXT):
+        assert (TARGET.parent.parent / path).is_file()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_was_measured(name: str) -> None:
+    """No scenario is missing from the tables."""
+    assert re.search(rf"^\| {re.escape(name)} \|", _TEXT, flags=re.MULTILINE), "run: make scheduling"

@@ -1,0 +1,219 @@
+"""CP-SAT against exhaustive search, and its promises about time, hints and rounding."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, solve_exact
+from cerebro.scheduling.exact.ticks import Ticks
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.rearrangement import rearrange
+from cerebro.scheduling.validator import validate
+from tests.scheduling.brute import optimal_makespan
+from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
+
+Square = tuple[tuple[int, ...], ...]
+
+ENOUGH_S = 60.0
+
+GAPPED = open_shop([[34, 2, 54, 61], [15, 89, 70, 9], [38, 19, 28, 87], [95, 7, 34, 29]])
+"""The first of Taillard's 4 x 4 instances: no schedule meets its bound, 186; the optimum is 193."""
+
+
+def squares(times: range) -> Iterator[Square]:
+    """Every 3 x 3 instance over those times, one of each set that differs by the order of rows and columns, or by
+    swapping rows for columns, which no makespan depends on."""
+    for entries in product(times, repeat=9):
+        square = (entries[:3], entries[3:6], entries[6:])
+        if square == min(_images(square)):
+            yield square
+
+
+def _images(square: Square) -> Iterator[Square]:
+    for turned in (square, tuple(zip(*square, strict=True))):
+        for order in permutations(range(3)):
+            yield tuple(sorted(tuple(row[j] for j in order) for row in turned))
+
+
+def check(problem: Problem) -> None:
+    """CP-SAT's schedule is valid, proven optimal, and as long as exhaustive search says."""
+    result = solve_exact(problem, time_limit_s=ENOUGH_S, solver="cp-sat")
+    assert result.schedule is not None
+    validate(problem, result.schedule).check()
+    assert result.is_optimal
+    assert result.schedule.makespan == pytest.approx(optimal_makespan(problem), rel=1e-9)
+    assert result.lower_bound == pytest.approx(result.schedule.makespan, rel=TOLERANCE)
+
+
+def test_sampled_three_by_three_instances_equal_brute_force() -> None:
+    """200 of the 3 x 3 instances over times of 1 to 4 seconds."""
+    entries = random.Random(0).choices(range(1, 5), k=9 * 200)
+    for at in range(0, len(entries), 9):
+        check(open_shop([entries[at + row : at + row + 3] for row in (0, 3, 6)]))
+
+
+@pytest.mark.slow
+def test_all_three_by_three_instances_over_a_grid_equal_brute_force() -> None:
+    """Every 3 x 3 instance over times of 1 to 4 seconds."""
+    for square in squares(range(1, 5)):
+        check(open_shop(square))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=4, max_size=4), min_size=4, max_size=4))
+def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> None:
+    """Open shops of 4 x 4."""
+    check(open_shop(times))
+
+
+@settings(deadline=None, max_examples=60)
+@given(multi_gpu_problems())
+def test_multi_gpu_instances_equal_brute_force(problem: Problem) -> None:
+    """Several GPUs per worker, several strategies: the optional intervals and the cumulative are right."""
+    check(problem)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))
+def test_half_done_and_replicated_instances_equal_brute_force(problem: Problem) -> None:
+    """Replicas, sizes, epochs, units that are done, models and workers that are still occupied."""
+    check(problem)
+
+
+@settings(deadline=None, max_examples=30)
+@given(open_shops(max_models=3, max_workers=3, times=st.floats(0.001, 1000.0)))
+def test_fractional_times_are_solved_to_the_stated_tolerance(problem: Problem) -> None:
+    """Times that lie on no grid are cut down to one; the makespan is still that of brute force, to the tolerance."""
+    result = solve_exact(problem, time_limit_s=ENOUGH_S, solver="cp-sat")
+    assert result.schedule is not None
+    validate(problem, result.schedule).check()
+    assert result.is_optimal
+    assert result.schedule.makespan == pytest.approx(optimal_makespan(problem), rel=TOLERANCE)
+    assert result.lower_bound <= optimal_makespan(problem) * (1 + 1e-12)
+
+
+def test_a_published_instance_is_solved_beyond_its_bound() -> None:
+    """Taillard's first 4 x 4 instance: 193, though its rows and columns allow 186."""
+    result = solve_exact(GAPPED, time_limit_s=ENOUGH_S, hint=rearrange(GAPPED))
+    assert result.schedule is not None
+    assert result.schedule.makespan == result.lower_bound == 193
+    assert result.is_optimal
+
+
+def test_counting_long_units_proves_what_no_load_does() -> None:
+    """Three units of 6 s on 2 GPUs take 12 s, or 10 s if one takes both: GPU-seconds alone would allow 9 s or so."""
+    problem = multi_gpu([2], {name: {0: {1: 6.0, 2: 4.0}} for name in "abc"})
+    result = solve_exact(problem, time_limit_s=ENOUGH_S)
+    assert result.schedule is not None
+    assert result.schedule.makespan == result.lower_bound == optimal_makespan(problem) == 10.0
+
+
+def test_interchangeable_models_do_not_lose_the_optimum() -> None:
+    """The order of twins is fixed, which must not cut off every optimum, hinted or not."""
+    problem = open_shop([[3, 5, 4], [3, 5, 4], [3, 5, 4], [4, 2, 6]])
+    hint = rearrange(problem)
+    cold = solve_exact(problem, time_limit_s=ENOUGH_S)
+    hinted = solve_exact(problem, time_limit_s=ENOUGH_S, hint=hint)
+    assert cold.schedule is not None
+    assert hinted.schedule is not None
+    assert cold.schedule.makespan == hinted.schedule.makespan == optimal_makespan(problem)
+
+
+def test_times_up_keeps_the_hint_and_says_so() -> None:
+    """A search without time gives back the hint, a valid bound, and no claim of an optimum."""
+    hint = rearrange(GAPPED)
+    result = solve_exact(GAPPED, time_limit_s=1e-6, hint=hint)
+    assert result.schedule is not None
+    assert result.schedule.makespan <= hint.makespan
+    assert lower_bound(GAPPED) <= result.lower_bound <= result.schedule.makespan
+    assert not result.is_optimal
+    assert "stopped" in result.note
+
+
+def test_a_hint_that_meets_the_bound_needs_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is searched, and nothing imported, when the hint is known to be optimal."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    problem = open_shop([[1.0] * 3] * 12)
+    result = solve_exact(problem, time_limit_s=1.0, hint=rearrange(problem), solver="cp-sat")
+    assert result.is_optimal
+
+
+def test_a_problem_with_nothing_left_is_done() -> None:
+    """No unit to run: an empty schedule, optimal."""
+    problem = Problem(
+        models=("m",),
+        workers=("w",),
+        gpus=(1,),
+        strategies=open_shop([[1.0]]).strategies,
+        holders=((0,),),
+        left=(0,),
+    )
+    result = solve_exact(problem, time_limit_s=1.0)
+    assert result.schedule is not None
+    assert result.schedule.units == ()
+    assert result.is_optimal
+
+
+def test_the_better_of_two_strategies_with_as_many_gpus_is_taken() -> None:
+    """A strategy that needs no fewer GPUs for no less time than another is never part of an answer."""
+    problem = multi_gpu([4], {"m": {0: {1: 8.0, 2: 8.0, 4: 3.0}}, "n": {0: {1: 3.0}}})
+    result = solve_exact(problem, time_limit_s=ENOUGH_S)
+    assert result.schedule is not None
+    assert result.schedule.makespan == 6.0
+
+
+def test_without_ortools_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names what is missing."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    with pytest.raises(SolverUnavailableError, match="OR-Tools"):
+        solve_exact(GAPPED, time_limit_s=1.0, solver="cp-sat")
+
+
+def test_without_any_solver_the_hint_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything works without solvers: the hint is the answer, and the note says what is missing."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    monkeypatch.setitem(sys.modules, "gurobipy", None)
+    hint = rearrange(GAPPED)
+    result = solve_exact(GAPPED, time_limit_s=1.0, hint=hint)
+    assert result.schedule == hint
+    assert result.solver == "none"
+    assert "OR-Tools" in result.note
+    assert "Gurobi" in result.note
+
+
+def test_solvers_are_imported_when_they_are_used() -> None:
+    """Importing the package imports neither OR-Tools nor Gurobi: both are optional, and slow to import."""
+    code = "import sys, cerebro.scheduling.exact; sys.exit('ortools' in sys.modules or 'gurobipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_solver_is_refused() -> None:
+    """The message lists those there are."""
+    with pytest.raises(ValueError, match="cp-sat"):
+        solve_exact(open_shop([[1.0]]), time_limit_s=1.0, solver="simplex")
+
+
+@given(st.floats(1e-6, 1e6), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=5))
+def test_a_bound_in_ticks_is_a_bound_in_seconds(horizon: float, times: list[float]) -> None:
+    """The ticks of any set of times, read back, are no more seconds than they were."""
+    horizon = max(horizon, sum(times))
+    ticks = Ticks.fitting(times, horizon)
+    total = sum(ticks.length(seconds) for seconds in times)
+    assert ticks.bound(total, times) <= sum(times) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("times", "per_second"), [([1.0, 7.0], 1), ([0.1, 2.5], 10), ([0.125], 1000)])
+def test_decimals_are_kept_exactly(times: list[float], per_second: int) -> None:
+    """Times of up to three decimals lie on the grid."""
+    ticks = Ticks.fitting(times, 100.0)
+    assert ticks.is_exact
+    assert ticks.per_second == per_second

@@ -1,0 +1,182 @@
+"""The mixed-integer programmes against exhaustive search, and what becomes of them without Gurobi."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.exact import SolverUnavailableError, compact, gurobi, solve_exact, thesis
+from cerebro.scheduling.exact.visits import visits
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.rearrangement import rearrange
+from cerebro.scheduling.scenarios import thesis as thesis_problem
+from cerebro.scheduling.validator import validate
+from tests.scheduling.brute import optimal_makespan
+from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
+
+ENOUGH_S = 60.0
+
+GAPPED = open_shop([[34, 2, 54, 61], [15, 89, 70, 9], [38, 19, 28, 87], [95, 7, 34, 29]])
+"""The first of Taillard's 4 x 4 instances: no schedule meets its bound."""
+
+has_gurobi = find_spec("gurobipy") is not None
+needs_gurobi = pytest.mark.skipif(
+    not has_gurobi and not os.environ.get("CI"), reason="gurobipy is not installed: pip install gurobipy"
+)
+
+
+def check(problem: Problem, solver: str) -> None:
+    """The solver's schedule is valid, proven optimal, and as long as exhaustive search says."""
+    result = solve_exact(problem, time_limit_s=ENOUGH_S, solver=solver)
+    assert result.schedule is not None
+    validate(problem, result.schedule).check()
+    assert result.is_optimal
+    assert result.schedule.makespan == pytest.approx(optimal_makespan(problem), rel=1e-6)
+
+
+@needs_gurobi
+@settings(deadline=None, max_examples=30)
+@given(open_shops(max_models=3, max_workers=3), st.sampled_from(["hopping", "thesis", "gurobi"]))
+def test_open_shops_equal_brute_force(problem: Problem, solver: str) -> None:
+    """The paper's equation 2, the thesis's equations and the compact form agree with exhaustive search."""
+    check(problem, solver)
+
+
+@needs_gurobi
+@settings(deadline=None, max_examples=8)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=4, max_size=4), min_size=4, max_size=4))
+def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> None:
+    """Open shops of 4 x 4, by the compact form."""
+    check(open_shop(times), "gurobi")
+
+
+@needs_gurobi
+@settings(deadline=None, max_examples=40)
+@given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))
+def test_the_compact_form_takes_any_problem(problem: Problem) -> None:
+    """Replicas, epochs, ready times, several GPUs and strategies."""
+    check(problem, "gurobi")
+
+
+@st.composite
+def thesis_problems(draw: st.DrawFn) -> Problem:
+    """Small problems of the thesis: some nodes, some GPUs, some strategies on each."""
+    nodes = draw(st.lists(st.integers(1, 2), min_size=1, max_size=2))
+    seconds = st.integers(1, 9).map(float)
+    return multi_gpu(
+        nodes,
+        {
+            f"m{number}": {
+                node: draw(st.dictionaries(st.integers(1, gpus), seconds, min_size=1))
+                for node, gpus in enumerate(nodes)
+            }
+            for number in range(draw(st.integers(1, 3)))
+        },
+    )
+
+
+@needs_gurobi
+@settings(deadline=None, max_examples=30)
+@given(thesis_problems())
+def test_the_repaired_equations_equal_brute_force(problem: Problem) -> None:
+    """Equations 4.1 to 4.14 with O = 1."""
+    check(problem, "thesis")
+
+
+@needs_gurobi
+def test_the_equations_as_printed_let_two_tasks_share_a_gpu() -> None:
+    """With O left free two tasks of 5 s on one node with one GPU "end" after 5 s; with O = 1 after 10 s."""
+    problem = multi_gpu([1], {"a": {0: {1: 5.0}}, "b": {0: {1: 5.0}}})
+    with gurobi.session() as model:
+        variables = thesis.printed(model, problem, visits(problem))
+        model.optimize()
+        makespan = variables.C.X
+        assert makespan == pytest.approx(5.0)
+        assert sum(visited.X for visited in variables.O.values()) < 2
+    repaired = solve_exact(problem, time_limit_s=ENOUGH_S, solver="thesis")
+    assert repaired.schedule is not None
+    assert repaired.schedule.makespan == 10.0
+
+
+@needs_gurobi
+@pytest.mark.parametrize(("figure", "size"), [("4.1", (649, 1094)), ("4.2", (217, 354)), ("4.3", (481, 928))])
+def test_the_compact_form_fits_the_licence_on_the_thesis_instances(
+    figure: str, size: tuple[int, int]
+) -> None:
+    """Below 2,000 variables and 2,000 constraints, where the printed form is far above."""
+    problem = thesis_problem(figure)
+    assert gurobi.size(compact.formulate, problem) == size
+    assert max(gurobi.size(thesis.formulate, problem)) > 2000
+
+
+@needs_gurobi
+@pytest.mark.parametrize("solver", ["gurobi", "thesis"])
+def test_a_hint_is_never_lost(solver: str) -> None:
+    """The programme starts from the hint: without time to search it is the answer."""
+    problem = open_shop([[3.0, 9.0, 2.0, 7.0], [8.0, 3.0, 7.0, 2.0], [4.0, 4.0, 6.0, 6.0]])
+    hint = rearrange(problem)
+    result = solve_exact(problem, time_limit_s=0.0, hint=hint, solver=solver)
+    assert result.schedule is not None
+    assert result.schedule.makespan <= hint.makespan
+
+
+@needs_gurobi
+def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gurobi's refusal becomes an error that says what to do; so it is on the thesis's own instances where only the
+    licence of the package is there."""
+    import gurobipy
+
+    def refuse(model: gurobipy.Model) -> None:
+        raise gurobipy.GurobiError(
+            gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED, "Model too large for size-limited license"
+        )
+
+    monkeypatch.setattr(gurobipy.Model, "optimize", refuse)
+    with pytest.raises(SolverUnavailableError, match=r"licence.*cp-sat"):
+        solve_exact(thesis_problem("4.2"), time_limit_s=0.1, solver="thesis")
+
+
+def test_without_gurobipy_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names what is missing and what works without."""
+    monkeypatch.setitem(sys.modules, "gurobipy", None)
+    with pytest.raises(SolverUnavailableError, match=r"Gurobi is not installed.*cp-sat"):
+        solve_exact(open_shop([[1.0, 2.0], [2.0, 1.5]]), time_limit_s=1.0, solver="gurobi")
+
+
+@needs_gurobi
+def test_without_ortools_gurobi_stands_in_and_the_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "auto" takes what there is."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    result = solve_exact(GAPPED, time_limit_s=ENOUGH_S)
+    assert result.solver == "gurobi"
+    assert result.is_optimal
+    assert "OR-Tools" in result.note
+
+
+@pytest.mark.parametrize("solver", ["hopping", "thesis"])
+def test_the_papers_programmes_refuse_what_they_do_not_know(solver: str) -> None:
+    """Neither knows epochs: better an error than the answer to another problem."""
+    with pytest.raises(SolverUnavailableError, match="epoch"):
+        solve_exact(open_shop([[1.0]], epochs=2), time_limit_s=1.0, solver=solver)
+
+
+@needs_gurobi
+def test_gurobi_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Neither its log nor the banner of its licence gets into the output of a command."""
+    check(open_shop([[1.0, 2.0], [2.0, 1.5]]), "gurobi")
+    assert capfd.readouterr() == ("", "")
+
+
+@settings(deadline=None, max_examples=10)
+@given(multi_gpu_problems())
+def test_auto_solves_with_what_is_installed(problem: Problem) -> None:
+    """Whatever is missing, the answer is valid and names its solver."""
+    result = solve_exact(problem, time_limit_s=ENOUGH_S)
+    assert result.schedule is not None
+    validate(problem, result.schedule).check()
+    assert result.solver in {"cp-sat", "gurobi"}

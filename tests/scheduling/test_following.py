@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.conditions import Conditions, Outage
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.validator import validate
+from tests.scheduling.instances import problems
+
+TWO = open_shop([[5.0, 5.0], [5.0, 5.0]])
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> tuple[Problem, Following]:
+    """A problem and a plan of some of its units in any order, sensible or not."""
+    problem = draw(problems(max_partitions=3, max_gpus=2))
+    units = [
+        Entry(draw(st.sampled_from(problem.places(model, partition))), model, epoch, partition)
+        for model in range(problem.num_models)
+        for partition in range(problem.num_partitions)
+        for epoch in range(1, problem.epochs + 1)
+    ]
+    order = draw(st.permutations(units))
+    return problem, Following(order[: draw(st.integers(0, len(order)))])
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems(max_models=5, max_partitions=4, max_gpus=2), name=st.sampled_from(sorted(POLICIES)))
+def test_a_plan_that_is_followed_ends_no_later_than_planned(problem: Problem, name: str) -> None:
+    """Without noise every unit starts no later than in the schedule that is followed, on the same worker."""
+    plan = dispatch(problem, POLICIES[name], seed=1)
+    followed = dispatch(problem, Following.of(plan))
+    start = {(u.model, u.epoch, u.partition, u.worker): u.start for u in plan.units}
+    for u in followed.units:
+        assert u.start <= start[u.model, u.epoch, u.partition, u.worker] + 1e-6
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=planned(), sigma=st.sampled_from((0.0, 0.3)), down=st.integers(0, 2), at=st.integers(0, 9))
+def test_no_plan_can_stop_a_run(case: tuple[Problem, Following], sigma: float, down: int, at: int) -> None:
+    """Whatever the plan names, in whatever order, with a worker that goes away for a while: every unit runs once."""
+    problem, following = case
+    outage = Outage(worker=down % problem.num_workers, start=float(at), seconds=7.0)
+    schedule = dispatch(problem, following, conditions=Conditions(sigma=sigma, outages=(outage,)))
+    validate(problem, schedule, actual=True).check()
+
+
+def test_a_worker_waits_for_its_models_turn() -> None:
+    """Worker 1 could take the idle model 0, but in the plan worker 0 comes first."""
+    following = Following([Entry(0, 1, 1, 0), Entry(0, 0, 1, 0), Entry(1, 0, 1, 1), Entry(1, 1, 1, 1)])
+    schedule = dispatch(TWO, following)
+    assert [(unit.worker, unit.model, unit.start) for unit in schedule.units] == [
+        (0, 1, 0.0),
+        (0, 0, 5.0),
+        (1, 0, 10.0),
+        (1, 1, 15.0),
+    ]
+
+
+def test_what_the_plan_does_not_cover_is_dispatched() -> None:
+    """A plan for one unit: it is the first on its worker, the rest is critical first's."""
+    schedule = dispatch(TWO, Following([Entry(0, 1, 1, 0)]))
+    assert schedule.makespan == 10.0
+    assert (schedule.units[0].worker, schedule.units[0].model) == (0, 1)
+
+
+def test_a_dropped_model_is_passed_over() -> None:
+    """Its entries hold up nobody."""
+    board = Board(TWO)
+    board.drop(1)
+    following = Following([Entry(0, 1, 1, 0), Entry(0, 0, 1, 0)])
+    assert following.choose(board, [0], random.Random(0)) == Choice(0, 0, 0)
+
+
+def test_units_of_a_lost_worker_are_dispatched_to_other_holders() -> None:
+    """The plan has both on worker 0; when it is lost for good, worker 1 holds the partition too."""
+    problem = open_shop([[10.0, 10.0], [10.0, 10.0]], available=[[0, 1]])
+    plan = Following([Entry(0, 0, 1, 0), Entry(0, 1, 1, 0)])
+    assert dispatch(problem, plan).makespan == 20.0
+    lost = dispatch(problem, plan, conditions=Conditions(outages=(Outage(worker=0, start=5.0),)))
+    assert [(unit.worker, unit.start) for unit in lost.units] == [(1, 5.0), (1, 15.0)]
+
+
+def test_planned_units_are_left_to_their_workers() -> None:
+    """A worker that is done does not take what the plan has for another one, though it could."""
+    problem = open_shop([[1.0, 100.0], [1.0, 100.0]], available=[[0, 1]])
+    schedule = dispatch(problem, Following([Entry(0, 0, 1, 0), Entry(0, 1, 1, 0)]))
+    assert schedule.makespan == 2.0
+
+
+def test_later_epochs_are_waited_for() -> None:
+    """An entry of a model's second epoch is not passed over while the model is in its first."""
+    problem = open_shop([[5.0, 5.0]], epochs=2)
+    plan = dispatch(problem, POLICIES["fifo"])
+    assert dispatch(problem, Following.of(plan)) == plan
+
+
+@pytest.mark.parametrize("name", ["cyclic", "lrptw"])
+def test_a_tight_plan_holds_together(name: str) -> None:
+    """On 8 near-equal models and workers the plan's makespan is reached exactly."""
+    rng = random.Random(4)
+    workers = [rng.uniform(0.95, 1.05) for _ in range(8)]
+    models = [rng.uniform(0.85, 1.15) for _ in range(8)]
+    problem = open_shop([[a * b for b in workers] for a in models])
+    plan = dispatch(problem, POLICIES[name])
+    assert dispatch(problem, Following.of(plan)).makespan == pytest.approx(plan.makespan)

@@ -1,0 +1,156 @@
+"""Gantt charts are safe, small and right, wherever they are shown."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.gantt import Bar, bars_of, draw, svg
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.scenarios import paper, thesis, thesis_full_nodes
+from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.svg import PALETTE
+from tests.scheduling.instances import open_shops
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _drawn(problem: Problem, *, lower_bound: float | None = None) -> ElementTree.Element:
+    schedule = dispatch(problem, POLICIES["lrptw"])
+    return ElementTree.fromstring(draw(problem, schedule, lower_bound=lower_bound, title="Chart"))
+
+
+def _titles(root: ElementTree.Element) -> list[str]:
+    return [element.text or "" for element in root.iter(f"{_SVG}title")]
+
+
+def _bar(**changes: object) -> Bar:
+    values: dict[str, object] = {"worker": "w", "model": "m", "partition": 3, "start": 1.0, "end": 2.5}
+    return Bar(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=open_shops())
+def test_every_unit_has_a_bar_with_a_tooltip(problem: Problem) -> None:
+    """One path per unit, whose title tells model, partition, epoch and times."""
+    units = [text for text in _titles(_drawn(problem)) if ", partition " in text]
+    assert len(units) == problem.num_units
+
+
+def test_a_tooltip_tells_the_whole_unit() -> None:
+    """Model, partition, epoch, start and end, and GPUs if there are several."""
+    bar = _bar(epoch=2, lanes=(0, 1))
+    assert "<title>m, partition 3, epoch 2, 1 to 2.5 s, 2 GPUs</title>" in svg(
+        [bar], rows={"w": 2}, models=["m"]
+    )
+
+
+def test_a_running_unit_is_an_outline_that_ends_now() -> None:
+    """What has not ended is drawn paler, and its tooltip names no end."""
+    drawing = svg([_bar(is_running=True)], rows={"w": 1}, models=["m"])
+    assert "epoch 1, since 1 s<" in drawing
+    assert f'stroke="{PALETTE[0]}"' in drawing
+
+
+def test_epochs_that_follow_each_other_differ() -> None:
+    """Units of even epochs are paler than those of odd ones."""
+    odd, even = (svg([_bar(epoch=epoch)], rows={"w": 1}, models=["m"]) for epoch in (1, 2))
+    assert 'fill-opacity="0.6"' in even
+    assert 'fill-opacity="0.6"' not in odd
+
+
+def test_units_stay_within_their_lanes() -> None:
+    """With several GPUs per worker no two bars overlap, and none leaves its worker's row."""
+    problem = thesis("4.2").with_strategies([[0] * 3] * 6)  # every model on one GPU: several side by side
+    bars = bars_of(problem, dispatch(problem, POLICIES["lrptw"]))
+    rows = dict(zip(problem.workers, problem.gpus, strict=True))
+    assert all(max(bar.lanes) < rows[bar.worker] for bar in bars)
+    for one in bars:
+        for other in bars:
+            if one is not other and one.worker == other.worker and set(one.lanes) & set(other.lanes):
+                assert one.end <= other.start or other.end <= one.start
+
+
+def test_a_unit_on_gpus_that_are_apart_is_drawn_on_each() -> None:
+    """Lanes 0 and 2 make two rectangles of one path."""
+    drawing = svg([_bar(lanes=(0, 2))], rows={"w": 3}, models=["m"])
+    (path,) = re.findall(rf'<path d="([^"]+)" fill="{PALETTE[0]}"', drawing)
+    assert path.count("M") == 2
+
+
+def test_makespan_and_lower_bound_are_marked() -> None:
+    """Both lines are there, and the heading tells the ratio."""
+    root = _drawn(thesis_full_nodes("4.2"), lower_bound=5000.0)
+    assert {"makespan 5252 s", "lower bound 5000 s"} <= set(_titles(root))
+    assert any("ratio 1.050" in (element.text or "") for element in root.iter(f"{_SVG}text"))
+
+
+def test_idle_workers_and_empty_charts_are_drawn() -> None:
+    """A worker without units keeps its row; no units at all are no error."""
+    drawing = svg([], rows={"worker-0": 1, "worker-1": 2}, models=[])
+    assert {"worker-0", "worker-1"} <= {e.text for e in ElementTree.fromstring(drawing).iter(f"{_SVG}text")}
+
+
+def test_four_thousand_units_stay_small() -> None:
+    """256 models on 16 workers take less than 200 KB: a path per model, which names it."""
+    problem = paper(256, 16)
+    drawing = draw(problem, dispatch(problem, POLICIES["lrptw"]))
+    assert len(drawing) < 200_000
+    assert "<title>m255</title>" in drawing
+
+
+@pytest.mark.parametrize("name", ['<script>alert("1")</script>', "a&b", 'x" onload="y', "\x00\x1b", "é" * 80])
+def test_names_are_text_and_nothing_else(name: str) -> None:
+    """Whatever a model or a worker is called, the drawing stays well-formed and gains no element or attribute."""
+    drawing = svg([_bar(worker=name, model=name)], rows={name: 1}, models=[name], title=name)
+    plain = svg([_bar(worker="w", model="m")], rows={"w": 1}, models=["m"], title="t")
+    tags = {element.tag for element in ElementTree.fromstring(drawing).iter()}
+    assert tags == {element.tag for element in ElementTree.fromstring(plain).iter()}
+    attributes = {key for element in ElementTree.fromstring(drawing).iter() for key in element.attrib}
+    assert not {key for key in attributes if key.startswith("on") or key == "style"}
+
+
+def test_a_page_with_a_strict_policy_may_show_it() -> None:
+    """No script, style, link or foreign object: the web page's content security policy allows none of them inline."""
+    drawing = draw(thesis("4.2"), Schedule.of([Unit(model=0, partition=0, worker=0, start=0.0, end=9.0)]))
+    assert not re.search(r"<(script|style|a|image|foreignObject)\b|\sstyle=|\son\w+=|href=|url\(", drawing)
+
+
+def test_a_notebook_shows_it() -> None:
+    """A drawing is its own SVG representation."""
+    drawing = svg([], rows={"w": 1}, models=[])
+    assert drawing._repr_svg_() == drawing
+
+
+def test_a_legend_names_models_while_there_are_colours_for_them() -> None:
+    """As many models as colours are named; more than that are told apart by their tooltips."""
+    for count, is_named in ((len(PALETTE), True), (len(PALETTE) + 1, False)):
+        models = [f"model-{number}" for number in range(count)]
+        texts = {
+            e.text for e in ElementTree.fromstring(svg([], rows={"w": 1}, models=models)).iter(f"{_SVG}text")
+        }
+        assert ("model-0" in texts) is is_named
+
+
+@pytest.mark.parametrize(
+    ("seconds", "last", "unit"),
+    [
+        (0.05, "0.05", "s"),
+        (7.0, "7", "s"),
+        (15_926.0, "14000", "s"),
+        (100_000.0, "25", "h"),
+        (1e6, "10", "d"),
+    ],
+)
+def test_the_axis_has_round_numbers(seconds: float, last: str, unit: str) -> None:
+    """Five to eleven ticks at round numbers, in seconds, hours or days."""
+    drawing = svg([_bar(start=0.0, end=seconds)], rows={"w": 1}, models=["m"])
+    labels = re.findall(r'text-anchor="middle">([0-9.]+(?: [shd])?)</text>', drawing)
+    assert labels[0] == f"0 {unit}"
+    assert labels[-1] == last
+    assert 5 <= len(labels) <= 11

@@ -1,0 +1,74 @@
+"""The searches of the planner: what they yield is what they say, and it gets better."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.allotment import allotments
+from cerebro.scheduling.decoder import Decoder, to_schedule
+from cerebro.scheduling.local_search import Candidate, search_priorities, search_rotations
+from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.rotation import is_open_shop
+from cerebro.scheduling.validator import validate
+from tests.scheduling.instances import open_shops, problems
+
+
+def check(problem: Problem, found: Candidate) -> None:
+    """The candidate is a valid schedule of the makespan it gives."""
+    schedule = to_schedule(problem, found.allotment, found.starts)
+    validate(problem, schedule).check()
+    assert schedule.makespan == pytest.approx(found.makespan)
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=problems(max_models=5, max_gpus=3, max_strategies=2), seed=st.integers(0, 99))
+def test_what_dispatch_finds_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
+    """Every candidate of the search over priorities and strategies, each with the allotment it was decoded with."""
+    for found in itertools.islice(search_priorities(problem, allotments(problem), random.Random(seed)), 120):
+        if found is not None:
+            check(problem, found)
+
+
+@settings(deadline=None, max_examples=25)
+@given(problem=problems(max_models=5), seed=st.integers(0, 99))
+def test_what_rotations_find_is_valid_and_has_the_makespan_it_says(problem: Problem, seed: int) -> None:
+    """Every candidate of the search over rotations, wherever each partition has one worker."""
+    decoder = Decoder(problem, allotments(problem)["full node"])
+    if is_open_shop(decoder):
+        for found in itertools.islice(search_rotations(decoder, random.Random(seed)), 60):
+            if found is not None:
+                check(problem, found)
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=open_shops(max_models=6, max_workers=5))
+def test_candidates_get_better(problem: Problem) -> None:
+    """After the two sorted rotations, and after the first restart, a search yields improvements only."""
+    rng = random.Random(0)
+    rotations = [
+        c
+        for c in itertools.islice(
+            search_rotations(Decoder(problem, allotments(problem)["full node"]), rng), 2, 200
+        )
+        if c
+    ]
+    priorities = [c for c in itertools.islice(search_priorities(problem, allotments(problem), rng), 200) if c]
+    for found in (rotations, priorities):
+        assert all(later.makespan < earlier.makespan for earlier, later in itertools.pairwise(found))
+
+
+def test_a_given_up_decoding_would_have_exceeded_the_cutoff() -> None:
+    """Whatever cutoff at or above the makespan gives the same schedule, any below it gives none."""
+    rng = random.Random(2)
+    problem = open_shop([[rng.uniform(1, 9) for _ in range(5)] for _ in range(8)])
+    decoder = Decoder(problem, allotments(problem)["full node"])
+    priority = [[0.0] * (problem.num_models + 1)] * (problem.num_workers + 1)
+    whole = decoder.dispatch(priority)
+    assert whole is not None
+    assert decoder.dispatch(priority, cutoff=whole.makespan * (1 + 1e-12)) == whole
+    assert decoder.dispatch(priority, cutoff=whole.makespan * (1 - 1e-6)) is None

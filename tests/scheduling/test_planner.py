@@ -1,0 +1,148 @@
+"""The planner: valid plans of any problem, no worse than dispatch, and no longer than they may take."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.allotment import allotments
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.planner import Plan, plan
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.validator import validate
+from tests.scheduling.brute import optimal_makespan
+from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
+from tests.scheduling.ticking import Ticking
+
+FIGURE_5 = [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]
+
+
+def planned(problem: Problem, *, steps: int, seed: int = 0, target: float | None = None) -> Plan:
+    """The plan that is found in so many steps."""
+    return plan(problem, time_limit_s=steps, seed=seed, target=target, clock=Ticking())
+
+
+@settings(deadline=None, max_examples=50)
+@given(problem=problems(), steps=st.integers(0, 100))
+def test_plans_of_half_done_and_replicated_problems_are_valid(problem: Problem, steps: int) -> None:
+    """Epochs, replicas, units that are done and workers that come late: every plan passes the validator."""
+    found = planned(problem, steps=steps)
+    report = validate(problem, found.schedule).check()
+    assert report.lower_bound == found.lower_bound
+
+
+@settings(deadline=None, max_examples=30)
+@given(problem=problems(max_gpus=4, max_strategies=3, max_epochs=2), steps=st.integers(0, 150))
+def test_plans_with_a_choice_of_strategies_are_valid(problem: Problem, steps: int) -> None:
+    """Strategies are chosen by the planner, and every unit runs by one that its model has."""
+    validate(problem, planned(problem, steps=steps).schedule).check()
+
+
+@settings(deadline=None, max_examples=30)
+@given(problem=problems(max_gpus=2, max_strategies=3), steps=st.integers(0, 60))
+def test_a_plan_is_never_worse_than_dispatch(problem: Problem, steps: int) -> None:
+    """LRPTw's own schedule is among those a plan is chosen from, under each of the fixed allotments."""
+    found = planned(problem, steps=steps)
+    for table in allotments(problem).values():
+        dispatched = dispatch(problem.with_strategies(table), POLICIES["lrptw"])
+        assert found.schedule.makespan <= dispatched.makespan * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems(max_models=8, max_workers=4, max_partitions=4, max_gpus=2, max_strategies=2))
+def test_more_steps_never_make_a_plan_worse(problem: Problem) -> None:
+    """With the same seed the steps are the same, and the best of more steps is no worse."""
+    makespans = [planned(problem, steps=steps).schedule.makespan for steps in (0, 10, 100)]
+    assert makespans == sorted(makespans, reverse=True)
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=open_shops(max_models=3, max_workers=3))
+def test_small_open_shops_are_solved_to_the_optimum(problem: Problem) -> None:
+    """Local search finds what brute force finds on instances of three by three."""
+    assert planned(problem, steps=2000).schedule.makespan == pytest.approx(optimal_makespan(problem))
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=multi_gpu_problems(max_models=2))
+def test_small_problems_with_several_gpus_are_solved_well(problem: Problem) -> None:
+    """Dispatch that may also wait for GPUs, over all allotments, is near the optimum of tiny instances."""
+    assert planned(problem, steps=1000).schedule.makespan <= optimal_makespan(problem) * 1.25 + 1e-9
+
+
+@settings(deadline=None, max_examples=50)
+@given(problem=problems(max_models=6), steps=st.integers(0, 40))
+def test_no_step_is_begun_after_the_time_limit(problem: Problem, steps: int) -> None:
+    """The clock is read at the start, after each step and at the end: one step beyond the limit at most."""
+    clock = Ticking()
+    plan(problem, time_limit_s=steps, clock=clock)
+    assert clock.readings <= max(1, steps) + 2
+
+
+def test_it_stops_where_the_bound_is_met() -> None:
+    """The bound is proof of optimality, so a plan that meets it after the first step takes one step only."""
+    clock = Ticking()
+    found = plan(open_shop(FIGURE_5), time_limit_s=1000, clock=clock)
+    assert found.gap == 0
+    assert found.schedule.makespan == 6
+    assert clock.readings == 2
+
+
+def test_it_stops_at_the_target() -> None:
+    """A makespan that is good enough ends the search before the bound is met."""
+    times = [[1.0, 2.0], [2.0, 1.0], [1.5, 1.5]]
+    clock = Ticking()
+    plan(open_shop(times), time_limit_s=1000, target=100.0, clock=clock)
+    assert clock.readings == 2
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    """Nothing but the clock and the seed decides."""
+    rng = random.Random(1)
+    problem = open_shop([[rng.uniform(1, 2) for _ in range(6)] for _ in range(7)])
+    assert planned(problem, steps=300, seed=4).schedule == planned(problem, steps=300, seed=4).schedule
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_as_many_models_as_workers_with_nearly_equal_times_meet_the_bound(size: int) -> None:
+    """The sorted rotation with waits is optimal there, while dispatch is several per cent off."""
+    rng = random.Random(size)
+    speeds = [rng.uniform(0.95, 1.05) for _ in range(size)]
+    problem = open_shop([[rng.uniform(0.85, 1.15)] * size for _ in range(size)])
+    times = [[problem.seconds(m, 0, 0) * speed for speed in speeds] for m in range(size)]
+    found = planned(open_shop(times), steps=2000)
+    assert found.gap == 0
+    assert dispatch(open_shop(times), POLICIES["lrptw"]).makespan >= found.schedule.makespan
+
+
+def test_a_linear_speed_up_is_planned_to_the_bound() -> None:
+    """The thesis's six models on nodes of four, two and two GPUs: nothing is lost by running on all GPUs of a node."""
+    nodes = (4, 2, 2)
+    runtimes = {
+        f"m{i}": {n: {g: seconds * size / g for g in (1, 2, 4) if g <= size} for n, size in enumerate(nodes)}
+        for i, seconds in enumerate((300.0, 250.0, 420.0, 180.0, 360.0, 240.0))
+    }
+    found = planned(multi_gpu(nodes, runtimes), steps=500)
+    assert found.gap < 0.01
+
+
+def test_with_a_sub_linear_speed_up_it_beats_both_fixed_allotments() -> None:
+    """Ten models at 1.8 times the speed on two GPUs and 3.2 on four: neither whole nodes nor single GPUs are best."""
+    rng = random.Random(0)
+    nodes, speed = (4, 2, 2), {1: 1.0, 2: 1.8, 4: 3.2}
+    runtimes = {
+        f"m{i}": {n: {g: t * size / speed[g] for g in speed if g <= size} for n, size in enumerate(nodes)}
+        for i, t in enumerate(rng.uniform(100, 600) for _ in range(10))
+    }
+    problem = multi_gpu(nodes, runtimes)
+    found = planned(problem, steps=5000)
+    fixed = [
+        dispatch(problem.with_strategies(table), POLICIES["lrptw"]).makespan
+        for name, table in allotments(problem).items()
+        if name in ("full node", "one GPU each")
+    ]
+    assert found.schedule.makespan < 0.97 * min(fixed)

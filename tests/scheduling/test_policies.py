@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import copy
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.policies.pairing import pair
+from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from tests.scheduling.instances import open_shops, problems
+
+SIZES = [(1, 1), (2, 5), (4, 3), (5, 5), (7, 7), (8, 6), (9, 13), (16, 16), (18, 13), (24, 18), (40, 16)]
+
+
+def narrow(num_models: int, num_workers: int, seed: int) -> Problem:
+    """Near-equal times: models +-15 %, workers +-5 %."""
+    rng = random.Random(seed)
+    workers = [rng.uniform(0.95, 1.05) for _ in range(num_workers)]
+    models = [rng.uniform(0.85, 1.15) for _ in range(num_models)]
+    return open_shop([[a * b for b in workers] for a in models])
+
+
+def mean_ratio(name: str, cases: list[Problem]) -> float:
+    return statistics.fmean(
+        dispatch(problem, POLICIES[name], seed=seed).makespan / lower_bound(problem)
+        for seed, problem in enumerate(cases)
+    )
+
+
+def idle(board: Board) -> list[int]:
+    return [worker for worker, gpus in enumerate(board.free) if gpus]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=15, deadline=None)
+@given(problem=problems(max_models=4, max_workers=3, max_gpus=2, is_begun=False), data=st.data())
+def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
+    name: str, problem: Problem, data: st.DataObject
+) -> None:
+    """At any point of any run: what is chosen could start, the same again gives the same, and nothing is written to."""
+    board, policy = Board(problem), POLICIES[name]
+    for _ in range(data.draw(st.integers(0, 12))):
+        choices = [(w, m, mask) for w in range(problem.num_workers) for m, mask in board.eligible(w)]
+        if choices and (not board.running or data.draw(st.booleans())):
+            worker, model, mask = data.draw(st.sampled_from(choices))
+            board.start(Choice(worker, model, mask.bit_length() - 1), board.now)
+        elif board.running:
+            board.finish(data.draw(st.sampled_from(sorted(board.running))), board.now + 1.0)
+    before = copy.deepcopy(board.__dict__)
+    choice = policy.choose(board, idle(board), random.Random(5))
+    assert policy.choose(board, idle(board), random.Random(5)) == choice
+    assert board.__dict__ == before
+    if choice is not None:
+        assert any(
+            m == choice.model and mask >> choice.partition & 1 for m, mask in board.eligible(choice.worker)
+        )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_nothing_eligible_is_no_choice(name: str) -> None:
+    """With every model dropped, or no worker idle, a policy has no answer."""
+    board = Board(open_shop([[1.0, 2.0]]))
+    assert POLICIES[name].choose(board, [], random.Random(0)) is None
+    board.drop(0)
+    assert POLICIES[name].choose(board, [0, 1], random.Random(0)) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"cyclic"}))
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(max_gpus=2, is_begun=False))
+def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Problem) -> None:
+    """If a worker could start anything, somebody is given a unit."""
+    board = Board(problem)
+    while any(any(board.eligible(worker)) for worker in idle(board)):
+        choice = POLICIES[name].choose(board, idle(board), random.Random(1))
+        assert choice is not None
+        board.start(choice)
+
+
+@pytest.mark.parametrize("name", ["lrptw", "cyclic"])
+@pytest.mark.parametrize(("num_models", "num_workers"), SIZES)
+def test_equal_times_meet_the_bound(name: str, num_models: int, num_workers: int) -> None:
+    """Homogeneous instances of any shape are scheduled optimally, also where sums of 0.1 drift."""
+    problem = open_shop([[0.1] * num_workers] * num_models)
+    assert dispatch(problem, POLICIES[name]).makespan == pytest.approx(lower_bound(problem), rel=1e-9)
+
+
+def test_cyclic_meets_the_bound_of_near_equal_times() -> None:
+    """n = p with near-equal times: what never waits is off by percents, the Latin square with waits by per mille."""
+    cases = [narrow(16, 16, seed) for seed in range(8)]
+    assert mean_ratio("cyclic", cases) < 1.005
+    assert mean_ratio("lrptw", cases) > 1.03
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=open_shops(max_models=6, max_workers=5))
+def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
+    """In an open shop somebody's turn has always come: while nothing runs, the policy itself has an answer."""
+    board = Board(problem)
+    while not board.is_done:
+        choice = POLICIES["cyclic"].choose(board, idle(board), random.Random(0))
+        if choice is not None:
+            board.start(choice)
+        else:
+            board.finish(min(board.running))
+
+
+def test_critical_first_serves_the_busiest_worker_with_the_longest_model() -> None:
+    """Worker 1 has most work, model 1 too."""
+    board = Board(open_shop([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]]))
+    assert POLICIES["lrptw"].choose(board, [0, 1], random.Random(0)) == Choice(1, 1, 1)
+
+
+def test_critical_first_visits_the_scarcest_partition() -> None:
+    """What others hold too is kept for later; of two such the one whose other holder is busier comes first."""
+    scarce = Board(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0], [0, 2]]))
+    assert POLICIES["lrptw"].choose(scarce, [0], random.Random(0)) == Choice(0, 0, 1)
+    busy = Board(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0, 2], [2]]))
+    assert POLICIES["lrptw"].choose(busy, [0], random.Random(0)) == Choice(0, 0, 1)
+
+
+def test_a_unit_that_does_not_fit_now_is_not_chosen() -> None:
+    """With one GPU of two taken, a model that needs both has to wait, and another one goes first."""
+    board = Board(multi_gpu([2], {"a": {0: {1: 1.0}}, "b": {0: {2: 9.0}}, "c": {0: {1: 1.0}}}))
+    board.start(Choice(0, 0, 0))
+    for name in sorted(set(POLICIES) - {"cyclic"}):
+        assert POLICIES[name].choose(board, [0], random.Random(0)) == Choice(0, 2, 0)
+
+
+def test_random_order_draws_every_eligible_unit_of_a_worker_alike() -> None:
+    """Two models with two partitions each are four units, as in Q of algorithm 1."""
+    board = Board(open_shop([[1.0], [1.0]], available=[[0], [0]]))
+    drawn = [POLICIES["random"].choose(board, [0], random.Random(seed)) for seed in range(400)]
+    counts = [drawn.count(Choice(0, model, partition)) for model in range(2) for partition in range(2)]
+    assert sum(counts) == 400
+    assert min(counts) > 70
+
+
+def test_fifo_keeps_the_order_of_models() -> None:
+    """The first worker takes the first model, the next worker the next."""
+    units = dispatch(open_shop([[1.0, 1.0], [9.0, 9.0]]), POLICIES["fifo"]).units
+    assert [(unit.worker, unit.model) for unit in units[:2]] == [(0, 0), (1, 1)]
+
+
+def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> None:
+    """On average over instances where critical first leaves something to gain."""
+    cases = [narrow(9, 6, seed) for seed in range(4)]
+    assert mean_ratio("monte-carlo", cases) < mean_ratio("random", cases) - 0.01
+    assert mean_ratio("monte-carlo", cases) <= mean_ratio("lrptw", cases)
+
+
+def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
+    """More units than may be played for one decision: no dry run is begun."""
+    board = Board(narrow(300, 10, 0))
+    chosen = POLICIES["monte-carlo"].choose(board, idle(board), random.Random(0))
+    assert chosen == POLICIES["lrptw"].choose(board, idle(board), random.Random(0))
+
+
+def test_pairing_serves_everybody_it_can_and_the_urgent_first() -> None:
+    """Worker 1 can only have model 0, so worker 0 gets another one: of those the most urgent that is left."""
+    assert pair({0: [0, 1, 2], 1: [0]}, {0: 0, 1: 1, 2: 1}) == {0: 1, 1: 0}
+    assert pair({0: [2, 0]}, {0: 0, 2: 1}) == {0: 0}
+
+
+def test_the_default_exists() -> None:
+    """What `run_fit` takes when nothing is said."""
+    assert DEFAULT_POLICY in POLICIES

@@ -1,0 +1,161 @@
+"""The problem checks itself: what is wrong with it is named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from cerebro.errors import InstanceError
+from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from tests.scheduling.instances import open_shops, problems
+
+SQUARE = open_shop([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_an_open_shop_has_partition_j_on_worker_j() -> None:
+    """The paper's table: one strategy, one GPU, one holder."""
+    assert SQUARE.is_open_shop
+    assert SQUARE.holders == ((0,), (1,))
+    assert SQUARE.gpus == (1, 1)
+    assert [[SQUARE.seconds(m, p, p) for p in (0, 1)] for m in (0, 1)] == [[1, 2], [3, 4]]
+    assert SQUARE.num_units == 4
+
+
+@given(open_shops())
+@settings(deadline=None, max_examples=30)
+def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
+    """Every matrix of times."""
+    assert problem.is_open_shop
+    assert problem.is_single
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 2},
+        {"left": (0b01, 0b11)},
+        {"model_ready": (1.0, 0.0)},
+        {"worker_ready": (0.0, 1.0)},
+        {"gpus": (2, 1)},
+        {"holders": ((0, 1), (1,))},
+        {"holders": ((0,), (0,))},
+    ],
+)
+def test_anything_else_is_no_open_shop(change: dict[str, object]) -> None:
+    """Epochs, half-done epochs, ready times, more GPUs, replicas, a worker without a partition."""
+    assert not replace(SQUARE, **change).is_open_shop  # type: ignore[arg-type]
+
+
+def test_units_take_the_partition_s_size() -> None:
+    """Half as many rows take half as long."""
+    problem = open_shop([[2.0, 2.0]], sizes=[1.0, 0.5])
+    assert problem.seconds(0, 1, 1) == 1
+
+
+@given(problems(max_gpus=3, max_strategies=3))
+@settings(deadline=None, max_examples=50)
+def test_a_unit_has_a_place(problem: Problem) -> None:
+    """A problem that could be made can be scheduled."""
+    for model in range(problem.num_models):
+        for partition in range(problem.num_partitions):
+            places = problem.places(model, partition)
+            assert places
+            assert set(places) <= set(problem.holders[partition])
+
+
+def test_a_strategy_can_be_chosen() -> None:
+    """What is left has one strategy for each model and worker, and none where there was none."""
+    problem = Problem(
+        models=("a", "b"),
+        workers=("x", "y"),
+        gpus=(2, 1),
+        strategies=(
+            ((Strategy(seconds=2.0), Strategy(seconds=1.0, gpus=2)), ()),
+            ((Strategy(seconds=3.0),), (Strategy(seconds=4.0),)),
+        ),
+        holders=((0, 1),),
+    )
+    chosen = problem.with_strategies([[1, -1], [0, 0]])
+    assert not problem.is_single
+    assert chosen.is_single
+    assert chosen.strategies[0] == ((Strategy(seconds=1.0, gpus=2),), ())
+    assert chosen.strategies[1] == problem.strategies[1]
+
+
+def test_units_are_counted_over_epochs() -> None:
+    """What is left of the first epoch, and all of the others."""
+    assert replace(SQUARE, epochs=3, left=(0b01, 0b00)).num_units == 1 + 2 * 4
+
+
+def test_nodes_and_runtimes_make_a_problem() -> None:
+    """The thesis's table 4.1: each node holds a partition; strategies by number of GPUs, ascending."""
+    problem = multi_gpu([2, 1], {"m": {0: {2: 6.0, 1: 10.0}, 1: {1: 9.0}}})
+    assert problem.models == ("m",)
+    assert problem.gpus == (2, 1)
+    assert [way.gpus for way in problem.strategies[0][0]] == [1, 2]
+    assert problem.seconds(0, 0, 0, 1) == 6
+
+
+@pytest.mark.parametrize(
+    ("times", "available", "said"),
+    [
+        ([], None, "there are no models"),
+        ([[]], None, "there are no workers"),
+        ([[1.0]], [], "there are no partitions"),
+        ([[1.0, 2.0], [1.0]], None, r"times\[1\] has 1 entries, times\[0\] has 2"),
+        ([[0.0]], None, "the time of model 'm0' on worker-0 is 0.0, expected a finite number above 0"),
+        ([[-1.0]], None, "expected a finite number above 0"),
+        ([[math.nan]], None, "expected a finite number above 0"),
+        ([[math.inf]], None, "expected a finite number above 0"),
+        ([[1.0]], [[]], "partition 0 is held by no worker"),
+        ([[1.0]], [[1]], "partition 0 is held by worker 1, but workers are 0 to 0"),
+        ([[1.0]], [[-1]], "partition 0 is held by worker -1"),
+    ],
+)
+def test_what_is_wrong_with_times_is_named(
+    times: list[list[float]], available: list[list[int]] | None, said: str
+) -> None:
+    """Empty axes, ragged rows, times that are none, partitions without a holder."""
+    with pytest.raises(InstanceError, match=said):
+        open_shop(times, available)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "runtimes", "said"),
+    [
+        ([1], {}, "there are no models"),
+        ([], {"m": {}}, "there are no workers"),
+        ([0], {"m": {0: {1: 1.0}}}, "node-0 has 0 GPUs"),
+        ([1], {"m": {1: {1: 1.0}}}, "model 'm' has runtimes for node 1, but nodes are 0 to 0"),
+        ([1], {"m": {0: {2: 1.0}}}, "model 'm' on node-0 asks for 2 GPUs"),
+        ([1], {"m": {0: {0: 1.0}}}, "model 'm' on node-0 asks for 0 GPUs"),
+        ([1, 1], {"m": {0: {1: 1.0}}}, "model 'm' fits on no worker that holds partition 1"),
+    ],
+)
+def test_what_is_wrong_with_runtimes_is_named(
+    nodes: list[int], runtimes: dict[str, dict[int, dict[int, float]]], said: str
+) -> None:
+    """Unknown nodes, GPU counts that no node has, models that fit nowhere."""
+    with pytest.raises(InstanceError, match=said):
+        multi_gpu(nodes, runtimes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"sizes": (1.0, 0.0)}, "the size of partition 1 is 0.0"),
+        ({"sizes": (1.0,)}, "sizes has 1 entries, expected 2"),
+        ({"left": (1,)}, "left has 1 entries, expected 2"),
+        ({"gpus": (1,)}, "gpus has 1 entries, expected 2"),
+        ({"model_ready": (1.0,)}, "model_ready has 1 entries, expected 2"),
+        ({"worker_ready": (1.0,)}, "worker_ready has 1 entries, expected 2"),
+    ],
+)
+def test_what_is_wrong_with_the_rest_is_named(change: dict[str, object], said: str) -> None:
+    """Epochs, sizes, and lists of another length than the axis they belong to."""
+    with pytest.raises(InstanceError, match=said):
+        replace(SQUARE, **change)  # type: ignore[arg-type]

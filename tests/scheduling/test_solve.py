@@ -1,0 +1,87 @@
+"""One answer for one problem: always checked, called optimal only if it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from cerebro.errors import InstanceError
+from cerebro.scheduling import solve as subject
+from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.solve import METHODS, solve
+from cerebro.scheduling.validator import validate
+from tests.scheduling.brute import optimal_makespan
+from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
+
+NEARLY_EQUAL = open_shop([[100.0 + (7 * i + 3 * j) % 11 for j in range(7)] for i in range(7)])
+
+
+@given(problems(max_models=3, max_gpus=2, max_strategies=2))
+@settings(deadline=None, max_examples=25)
+def test_every_problem_has_an_answer_that_is_right(problem: Problem) -> None:
+    """Whatever the dispatch policy or the planner: no violations, and no shorter than the bound."""
+    for method in (*POLICIES, "planner"):
+        found = solve(problem, policy=method, time_limit_s=0.05)
+        assert validate(problem, found.schedule).violations == ()
+        assert found.lower_bound <= found.schedule.makespan
+        assert found.source == method
+
+
+@given(open_shops(max_models=3, max_workers=3))
+@settings(deadline=None, max_examples=20)
+def test_an_optimal_answer_is_that_of_trying_everything(problem: Problem) -> None:
+    """Nine units at most: planner and solver prove the optimum, and it is the one of brute force."""
+    found = solve(problem)
+    assert found.is_optimal
+    assert found.schedule.makespan == pytest.approx(optimal_makespan(problem))
+
+
+@given(multi_gpu_problems(max_models=2))
+@settings(deadline=None, max_examples=15)
+def test_strategies_are_part_of_the_optimum(problem: Problem) -> None:
+    """Units side by side on the GPUs of a worker, each with the number of them that serves the whole."""
+    found = solve(problem)
+    assert found.is_optimal
+    assert found.schedule.makespan == pytest.approx(optimal_makespan(problem))
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "gurobi"])
+def test_what_is_called_optimal_meets_the_bound(method: str) -> None:
+    """Two models on two workers, crosswise: everyone finds 3 s; who made it is told."""
+    found = solve(open_shop([[1.0, 2.0], [2.0, 1.0]]), policy=method)
+    assert (found.schedule.makespan, found.lower_bound, found.is_optimal) == (3, 3, True)
+    assert found.source == {"auto": "planner"}.get(method, method)
+
+
+def test_a_time_limit_keeps_the_best_and_says_so() -> None:
+    """Hardly any time: there is an answer, it is right, and nothing is claimed that was not proven."""
+    found = solve(NEARLY_EQUAL, policy="monte-carlo", time_limit_s=1e-6)
+    assert validate(NEARLY_EQUAL, found.schedule).violations == ()
+    assert found.note == "the time limit was reached: the remaining decisions are critical first's"
+    assert found.is_optimal == (found.schedule.makespan <= found.lower_bound * (1 + 1e-9))
+
+
+def test_a_plan_that_meets_the_bound_asks_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing left to prove."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("an exact solver was asked")
+
+    monkeypatch.setattr(subject, "solve_exact", never)
+    assert solve(open_shop([[1.0] * 4] * 8)).is_optimal
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_limit_that_is_none_is_an_error(limit: float) -> None:
+    """Only a finite number of seconds above 0 is."""
+    with pytest.raises(InstanceError, match=r"the time limit is .* s, expected a finite number above 0"):
+        solve(NEARLY_EQUAL, time_limit_s=limit)
+
+
+def test_an_unknown_policy_is_an_error_that_names_those_there_are() -> None:
+    """By the names of `run_fit`, and the planner and solvers."""
+    with pytest.raises(InstanceError, match=r"no policy 'best': choose one of auto, random, .*, gurobi"):
+        solve(NEARLY_EQUAL, policy="best")

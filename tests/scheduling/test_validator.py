@@ -1,0 +1,240 @@
+"""The validator: it passes what is right, and names each way in which a schedule can be wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cerebro.errors import ScheduleError
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.validator import validate
+from tests.scheduling.instances import problems
+
+ANY = problems(max_gpus=3, max_strategies=2)
+SQUARE = open_shop([[1.0, 2.0], [2.0, 1.0]])
+UNITS = (
+    Unit(model=0, partition=0, worker=0, start=0.0, end=1.0),
+    Unit(model=1, partition=1, worker=1, start=0.0, end=1.0),
+    Unit(model=0, partition=1, worker=1, start=1.0, end=3.0),
+    Unit(model=1, partition=0, worker=0, start=1.0, end=3.0),
+)
+
+
+def one_after_the_other(problem: Problem) -> Schedule:
+    """A right schedule of any problem: nothing at the same time."""
+    now = max((*problem.model_ready, *problem.worker_ready))
+    units = []
+    for model, left in enumerate(problem.left):
+        for epoch in range(1, problem.epochs + 1):
+            for partition in range(problem.num_partitions):
+                if epoch > 1 or left >> partition & 1:
+                    worker = problem.places(model, partition)[-1]
+                    way = problem.strategies[model][worker][-1]
+                    end = now + way.seconds * problem.sizes[partition]
+                    units.append(
+                        Unit(
+                            model=model,
+                            partition=partition,
+                            worker=worker,
+                            start=now,
+                            end=end,
+                            epoch=epoch,
+                            gpus=way.gpus,
+                        )
+                    )
+                    now = end
+    return Schedule.of(units)
+
+
+def complaints(problem: Problem, units: tuple[Unit, ...], *, actual: bool = False) -> str:
+    return "\n".join(validate(problem, Schedule.of(units), actual=actual).violations)
+
+
+@given(ANY)
+@settings(deadline=None, max_examples=80)
+def test_a_right_schedule_has_no_violations(problem: Problem) -> None:
+    """Whatever the problem; and the report has its makespan, the problem's bound and the gap between them."""
+    schedule = one_after_the_other(problem)
+    report = validate(problem, schedule).check()
+    assert report.violations == ()
+    assert report.makespan == schedule.makespan
+    assert report.lower_bound == lower_bound(problem) <= report.makespan
+    assert report.gap >= 0
+
+
+@given(ANY, st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_unit_left_out_is_named(problem: Problem, data: st.DataObject) -> None:
+    """Whichever it is."""
+    units = one_after_the_other(problem).units
+    assume(units)
+    lost = data.draw(st.sampled_from(units))
+    said = complaints(problem, tuple(unit for unit in units if unit is not lost))
+    name = f"model 'm{lost.model}' on partition {lost.partition} in epoch {lost.epoch}"
+    assert said == f"{name} runs never, expected once"
+
+
+@given(ANY, st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_unit_that_runs_twice_is_named(problem: Problem, data: st.DataObject) -> None:
+    """Even when it disturbs nobody."""
+    schedule = one_after_the_other(problem)
+    assume(schedule.units)
+    again = data.draw(st.sampled_from(schedule.units))
+    later = replace(again, start=schedule.makespan, end=schedule.makespan + again.end - again.start)
+    said = complaints(problem, (*schedule.units, later))
+    name = f"model 'm{again.model}' on partition {again.partition} in epoch {again.epoch}"
+    assert f"{name} runs 2 times, expected once" in said
+
+
+@given(problems(is_begun=False, max_models=2, max_workers=2), st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_model_in_two_places_is_named(problem: Problem, data: st.DataObject) -> None:
+    """Two units of a model that overlap in time, on one worker or on two."""
+    units = one_after_the_other(problem).units
+    assume(len(units) > 1 and units[1].model == units[0].model)
+    shift = data.draw(st.floats(0.01, 1.0)) * (units[0].end - units[0].start)
+    moved = replace(units[1], start=units[1].start - shift, end=units[1].end - shift)
+    said = complaints(problem, (units[0], moved, *units[2:]))
+    assert f"model 'm0' on partition {units[1].partition} in epoch {units[1].epoch} starts at" in said
+    assert "runs" in said
+
+
+@given(st.integers(1, 4), st.integers(2, 5))
+@settings(deadline=None, max_examples=30)
+def test_overbooked_gpus_are_named(gpus: int, models: int) -> None:
+    """So many models at once with one GPU each fit on a node exactly when it has as many GPUs."""
+    problem = multi_gpu([gpus], {f"m{number}": {0: {1: 2.0}} for number in range(models)})
+    units = tuple(Unit(model=m, partition=0, worker=0, start=0.0, end=2.0) for m in range(models))
+    said = complaints(problem, units)
+    assert said.count("GPUs would be taken") == max(0, models - gpus)
+
+
+@given(ANY, st.data(), st.sampled_from((0.5, 0.999, 1.001, 2.0)))
+@settings(deadline=None, max_examples=60)
+def test_a_wrong_duration_is_named_unless_times_are_actual(
+    problem: Problem, data: st.DataObject, factor: float
+) -> None:
+    """The strategy says how long a unit takes; what really ran may have taken any time."""
+    units = one_after_the_other(problem).units
+    assume(units)
+    last = units[-1]
+    other = replace(last, end=last.start + (last.end - last.start) * factor)
+    said = complaints(problem, (*units[:-1], other))
+    assert said.startswith(f"model 'm{last.model}' on partition {last.partition} in epoch {last.epoch} takes")
+    assert complaints(problem, (*units[:-1], other), actual=True) == ""
+
+
+def test_a_worker_without_the_partition_is_named() -> None:
+    """A unit runs where its partition is."""
+    moved = replace(UNITS[0], worker=1, start=3.0, end=5.0)
+    said = complaints(SQUARE, (moved, *UNITS[1:]))
+    assert said == "model 'm0' on partition 0 in epoch 1 runs on worker-1, which does not hold the partition"
+
+
+def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
+    """So many GPUs, by that technique: one of the strategies of the model on the worker."""
+    problem = Problem(
+        models=("m",),
+        workers=("w",),
+        gpus=(4,),
+        strategies=(((Strategy(seconds=1.0, gpus=2, technique="fsdp"),),),),
+        holders=((0,),),
+    )
+    right = Unit(model=0, partition=0, worker=0, start=0.0, end=1.0, gpus=2, technique="fsdp")
+    assert complaints(problem, (right,)) == ""
+    assert "runs on 1 GPUs of w by fsdp, for which" in complaints(problem, (replace(right, gpus=1),))
+    assert "runs on 2 GPUs of w by ddp, for which" in complaints(problem, (replace(right, technique="ddp"),))
+
+
+@pytest.mark.parametrize("late", ["model_ready", "worker_ready"])
+def test_a_start_before_model_or_worker_are_ready_is_named(late: str) -> None:
+    """Something else occupies them until then."""
+    said = complaints(replace(SQUARE, **{late: (0.5, 0.0)}), UNITS)  # type: ignore[arg-type]
+    who = {"model_ready": "the model", "worker_ready": "worker-0"}[late]
+    assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s only"
+
+
+def test_epochs_out_of_order_are_named() -> None:
+    """A model's second epoch begins after all of its first."""
+    problem = open_shop([[1.0]], epochs=2)
+    first = Unit(model=0, partition=0, worker=0, start=1.0, end=2.0)
+    second = replace(first, start=0.0, end=1.0, epoch=2)
+    assert "comes after model 'm0' on partition 0 in epoch 2, a later epoch" in complaints(
+        problem, (first, second)
+    )
+
+
+def test_epochs_that_are_none_are_named() -> None:
+    """Epochs count from 1, to what the problem says."""
+    extra = replace(UNITS[0], epoch=2, start=3.0, end=4.0)
+    said = complaints(SQUARE, (*UNITS, extra))
+    assert said == "model 'm0' on partition 0 in epoch 2 runs once, but epochs are 1 to 1"
+
+
+def test_a_partition_visited_before_is_not_due_again() -> None:
+    """A half-done epoch needs what is left of it, no more."""
+    said = complaints(replace(SQUARE, left=(0b10, 0b11)), UNITS)
+    assert said == "model 'm0' on partition 0 in epoch 1 runs once, expected never"
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(-1.0, 0.0), (1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (0.0, math.nan), (0.0, math.inf)]
+)
+@pytest.mark.parametrize("actual", [False, True])
+def test_times_that_are_no_interval_are_named(start: float, end: float, actual: bool) -> None:
+    """Negative, empty, backwards, not finite: also when times are actual."""
+    said = complaints(SQUARE, (replace(UNITS[0], start=start, end=end), *UNITS[1:]), actual=actual)
+    assert f"in epoch 1 runs from {start} to {end}, which is no interval" in said
+
+
+@pytest.mark.parametrize("axis", ["model", "partition", "worker"])
+@pytest.mark.parametrize("index", [-1, 2])
+def test_unknown_indices_are_named(axis: str, index: int) -> None:
+    """A unit of something that is not in the problem."""
+    stray = replace(UNITS[0], **{axis: index})  # type: ignore[arg-type]
+    assert f"a unit names {axis} {index}, but there are 2" in complaints(SQUARE, (stray, *UNITS[1:]))
+
+
+def test_no_gpus_are_named() -> None:
+    """A unit on nothing would always fit."""
+    said = complaints(SQUARE, (replace(UNITS[0], gpus=0), *UNITS[1:]))
+    assert "takes 0 GPUs, expected at least 1" in said
+
+
+def test_rounding_is_no_violation() -> None:
+    """Sums in another order differ in their last digits: that is no overlap."""
+    end = 0.1 + 0.2
+    problem = open_shop([[end], [1.0]])
+    units = (
+        Unit(model=0, partition=0, worker=0, start=0.0, end=end),
+        Unit(model=1, partition=0, worker=0, start=0.3, end=1.3),
+    )
+    assert end > 0.3
+    assert complaints(problem, units) == ""
+
+
+def test_the_clairvoyant_bound_is_that_of_the_actual_times() -> None:
+    """Row sums and column sums of what ran: here worker 1 was slow."""
+    slow = (UNITS[0], replace(UNITS[1], end=5.0), *(replace(u, start=5.0, end=7.0) for u in UNITS[2:]))
+    report = validate(SQUARE, Schedule.of(slow), actual=True).check()
+    assert report.lower_bound == 7
+    assert report.gap == 0
+
+
+def test_an_error_tells_the_first_violations_and_counts_the_others() -> None:
+    """All four units are missing: three in words."""
+    with pytest.raises(ScheduleError, match=r"model 'm0' on partition 0 .* never.*; and 1 more$"):
+        validate(SQUARE, Schedule(())).check()
+
+
+def test_nothing_to_do_has_no_gap() -> None:
+    """A problem that is done takes no time."""
+    report = validate(replace(SQUARE, left=(0, 0)), Schedule(())).check()
+    assert (report.makespan, report.lower_bound, report.gap) == (0, 0, 0)

@@ -1,0 +1,18 @@
+"""A clock that goes on by one second whenever it is read."""
+
+from __future__ import annotations
+
+
+class Ticking:
+    """Counts its readings.
+
+    Attributes:
+        readings: how often it was read.
+    """
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def __call__(self) -> float:
+        self.readings += 1
+        return float(self.readings)

@@ -1,0 +1,78 @@
+"""Fit runs at chosen times: told by hand, or dispatched at random."""
+
+from __future__ import annotations
+
+import heapq
+from random import Random
+
+from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskStarted
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.state import Run, TaskKey, epoch_report
+from tests.state.stories import Story, unit
+
+
+class TimedStory(Story):
+    """A story whose events happen when told; the fit's first unit may start at `zero`."""
+
+    zero = 1000.0
+
+    def at(self, seconds: float, *events: Event) -> None:
+        """Events at so many seconds after `zero`."""
+        for event in events:
+            self.time = self.zero + seconds - 1.0
+            self.tell(event)
+
+    def begins(self, key: TaskKey, worker: int, seconds: float) -> None:
+        """An attempt is assigned and starts."""
+        attempt, where = self.attempt(key), f"worker-{worker}"
+        self.at(seconds, TaskAssigned(task=str(key), attempt=attempt, worker=where))
+        self.at(seconds, TaskStarted(task=str(key), attempt=attempt, worker=where))
+
+    def ends(self, key: TaskKey, worker: int, seconds: float) -> None:
+        """The newest attempt is committed."""
+        attempt = self.attempt(key) - 1
+        name = str(key).replace("/", "-")
+        checkpoint = CheckpointRef(name=name, checksum="-", size=1) if key.kind == "train" else None
+        result = TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=checkpoint)
+        committed = TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=result)
+        self.at(seconds, committed)
+
+    def runs(self, key: TaskKey, worker: int, start: float, end: float) -> None:
+        """An attempt from start to end, nothing between."""
+        self.begins(key, worker, start)
+        self.ends(key, worker, end)
+
+    def report(self, epoch: int) -> None:
+        """The controller's note of an epoch."""
+        self.tell(epoch_report(self.state, self.run, epoch))
+
+
+def dispatched(
+    random: Random, *, models: int, partitions: int, epochs: int, delay: float = 0.0
+) -> TimedStory:
+    """A whole run, partition `p` on worker `p`, that takes any unit that may start; pauses of up to `delay` seconds."""
+    story = TimedStory(workers=partitions)
+    run = story.fit(models=models, partitions=partitions, epochs=epochs)
+    agenda: list[tuple[float, int, TaskKey | None]] = [
+        (random.random() * delay, w, None) for w in range(partitions)
+    ]
+    heapq.heapify(agenda)
+    while agenda:
+        now, worker, key = heapq.heappop(agenda)
+        if key is not None:
+            story.ends(key, worker, now)
+            _note(story, run)
+            heapq.heappush(agenda, (now + random.random() * delay, worker, None))
+        elif may_start := [m for m in run.models.values() if not m.busy and worker in m.remaining]:
+            model = random.choice(may_start)
+            chosen = unit(model.epoch, worker, model.id)
+            story.begins(chosen, worker, now)
+            heapq.heappush(agenda, (now + random.uniform(0.1, 3.0), worker, chosen))
+        elif not all(model.is_trained for model in run.models.values()):
+            heapq.heappush(agenda, (now + 0.05, worker, None))
+    return story
+
+
+def _note(story: TimedStory, run: Run) -> None:
+    while len(run.epochs) < min(model.completed_epochs for model in run.models.values()):
+        story.report(len(run.epochs) + 1)

@@ -1,0 +1,239 @@
+"""How well a run is scheduled, as the log tells it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import EpochCompleted, PlannedUnit, RunFinished, SchedulePlanned
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import InstanceError
+from cerebro.scheduling.validator import validate
+from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
+from cerebro.state.experiment import fold
+from cerebro.state.timeline import bars
+from tests.state.runs import TimedStory, dispatched
+from tests.state.stories import joined, lost, unit, validation
+
+RUNS = st.builds(
+    lambda seed, models, partitions, epochs, delay: dispatched(
+        Random(seed), models=models, partitions=partitions, epochs=epochs, delay=delay
+    ),
+    st.integers(0, 1000), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.sampled_from([0.0, 1.0]),
+)  # fmt: skip
+
+
+def two_models() -> TimedStory:
+    """Two models on two workers, two epochs: m00 takes 4 s a unit, m01 1 s; an epoch each is done.
+
+    Worker 0: m00 0-4, m01 4-5, idle, m01 5-6 (epoch 2). Worker 1: m01 0-1, idle 1-4, m00 4-8.
+    """
+    story = TimedStory()
+    story.fit()
+    story.begins(unit(1, 0), 0, 0.0)
+    story.runs(unit(1, 1, "m01"), 1, 0.0, 1.0)
+    story.ends(unit(1, 0), 0, 4.0)
+    story.begins(unit(1, 1), 1, 4.0)
+    story.runs(unit(1, 0, "m01"), 0, 4.0, 5.0)
+    story.runs(unit(2, 0, "m01"), 0, 5.0, 6.0)
+    story.ends(unit(1, 1), 1, 8.0)
+    return story
+
+
+def facts(report: EpochCompleted) -> tuple[float, float, dict[str, float]]:
+    return report.makespan_s, report.lower_bound_s, report.idle_s
+
+
+def test_an_epoch_is_measured_against_its_longest_model() -> None:
+    """Units of the next epoch count as work of a worker, not for the bound of this epoch."""
+    story = two_models()
+    assert facts(epoch_report(story.state, story.run, 1)) == (8.0, 8.0, {"worker-0": 2.0, "worker-1": 3.0})
+
+
+def test_idle_time_of_an_epoch_begins_where_the_one_before_ended() -> None:
+    """Makespan and bound are of all epochs up to it, so that they can be compared."""
+    story = two_models()
+    story.report(1)
+    story.runs(unit(2, 0), 0, 8.0, 12.0)
+    story.runs(unit(2, 1, "m01"), 1, 9.0, 10.0)
+    story.runs(unit(2, 1), 1, 13.0, 17.0)
+    assert facts(epoch_report(story.state, story.run, 2)) == (17.0, 16.0, {"worker-0": 5.0, "worker-1": 4.0})
+
+
+def test_validation_is_no_idle_time() -> None:
+    """A worker that validates has a task; neither makespan nor bound waits for it."""
+    story = TimedStory()
+    story.fit(models=1, validated=True)
+    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.runs(unit(1, 1), 1, 2.0, 4.0)
+    story.runs(validation(1), 0, 4.0, 7.0)
+    story.report(1)
+    story.runs(unit(2, 1), 1, 4.0, 6.0)
+    story.runs(unit(2, 0), 0, 8.0, 10.0)
+    assert facts(story.run.epochs[0]) == (4.0, 4.0, {"worker-0": 2.0, "worker-1": 2.0})
+    assert facts(epoch_report(story.state, story.run, 2)) == (10.0, 8.0, {"worker-0": 1.0, "worker-1": 4.0})
+
+
+def test_attempts_without_result_occupy_a_worker_and_count_for_no_bound() -> None:
+    """A crash costs time: it shows as gap, not as idle time."""
+    story = TimedStory()
+    story.fit(models=1, partitions=1, epochs=1)
+    story.time = story.zero - 2
+    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.runs(unit(1, 0), 0, 5.0, 7.0)
+    assert facts(epoch_report(story.state, story.run, 1)) == (7.0, 2.0, {"worker-0": 4.0})
+
+
+def test_a_worker_is_idle_only_while_it_is_there() -> None:
+    """A lost worker until it was lost; one that joins, or comes back, from then on; one that holds nothing never."""
+    story = TimedStory()
+    story.fit(models=1, partitions=1, epochs=1)
+    story.at(-1.0, joined(3, partitions=()))
+    story.begins(unit(1, 0), 0, 0.0)
+    story.at(3.0, lost(1))
+    story.at(6.0, joined(2, partitions=(0,)))
+    story.ends(unit(1, 0), 0, 10.0)
+    story.tell(lost(2), joined(2, partitions=(0,)))
+    assert epoch_report(story.state, story.run, 1).idle_s == {"worker-0": 0.0}
+    story = TimedStory()
+    story.fit(models=1, partitions=2, epochs=1)
+    story.runs(unit(1, 0), 0, 0.0, 4.0)
+    story.at(5.0, lost(0), joined(2, partitions=(0, 1)))
+    story.runs(unit(1, 1), 1, 6.0, 10.0)
+    assert epoch_report(story.state, story.run, 1).idle_s == {
+        "worker-0": 1.0,
+        "worker-1": 6.0,
+        "worker-2": 5.0,
+    }
+
+
+def test_a_failed_models_units_took_time_too() -> None:
+    """The epoch lasts to the last commit of any model, all that ran until then counts, no bound exceeds a makespan."""
+    story = TimedStory()
+    story.fit(partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 1.0)
+    story.runs(unit(2, 0), 0, 1.0, 2.0)
+    story.runs(unit(1, 0, "m01"), 0, 2.0, 9.0)
+    story.fail(unit(2, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.report(1)
+    assert facts(story.run.epochs[0]) == (9.0, 9.0, {"worker-0": 0.0})
+    assert facts(epoch_report(story.state, story.run, 2))[:2] == (9.0, 9.0)
+
+
+def test_a_run_without_a_unit_has_no_schedule() -> None:
+    """Neither before its first unit nor if all its models failed at once."""
+    story = TimedStory()
+    story.fit(models=1)
+    assert schedule_now(story.state, story.run, story.time) is None
+    assert schedule_lines(story.state, story.run, story.time) == []
+    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    assert facts(epoch_report(story.state, story.run, 1)) == (0.0, 0.0, {})
+    with pytest.raises(InstanceError, match="no unit of fit-1 is committed yet"):
+        schedule_of(story.run)
+
+
+def test_units_that_run_count_up_to_now() -> None:
+    """The makespan goes on, the bound knows what runs, and idle time is of all workers."""
+    story = two_models()
+    story.begins(unit(2, 0), 0, 8.0)
+    found = schedule_now(story.state, story.run, story.zero + 10.0)
+    assert found is not None
+    assert (found.makespan_s, found.lower_bound_s) == (10.0, 10.0)
+    assert (found.idle_s, found.worker_s, found.idle_share) == (7.0, 20.0, 0.35)
+    assert (found.epoch, found.epochs, found.is_growing) == (2, 2, True)
+    story.report(1)
+    assert schedule_now(story.state, story.run, story.zero + 10.0) == found
+    assert next(bar for bar in bars(story.run, story.zero + 10.0) if bar.is_running).end == 10.0
+
+
+def test_a_finished_run_grows_no_more() -> None:
+    """Its makespan stays what it was at the last commit, whatever the time."""
+    story = dispatched(Random(1), models=2, partitions=2, epochs=2)
+    before = schedule_now(story.state, story.run, story.time)
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    after = schedule_now(story.state, story.run, story.time + 1000.0)
+    assert before == after
+    assert after is not None
+    assert not after.is_growing
+    assert after.makespan_s == story.run.epochs[-1].makespan_s
+
+
+def test_a_clock_behind_the_stores_does_no_harm() -> None:
+    """Then the newest event is now."""
+    story = two_models()
+    found = schedule_now(story.state, story.run, 0.0)
+    assert found is not None
+    assert (found.makespan_s, found.gap) == (8.0, 0.0)
+
+
+def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
+    """A line each for the schedule and the plan that is followed."""
+    story = two_models()
+    plan = SchedulePlanned(
+        run="fit-1",
+        source="planner/cyclic",
+        order=(PlannedUnit("worker-0", "m00", 2, 0),),
+        makespan_s=12.1,
+        dispatch_s=13.4,
+        lower_bound_s=12.0,
+        seconds=0.5,
+    )
+    story.tell(plan)
+    assert schedule_lines(story.state, story.run, story.zero + 10.0) == [
+        "schedule: 10.0 s so far, at best 8.0 s (gap 25.0 %), idle 9.0 s of 20.0 worker-seconds; epoch 2 of 2",
+        "follows a plan of planner/cyclic: 12.1 s instead of 13.4 s",
+    ]
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    assert schedule_lines(story.state, story.run, story.zero + 10.0)[1].startswith("followed a plan of")
+
+
+@given(RUNS)
+@settings(deadline=None, max_examples=40)
+def test_no_run_beats_its_bound(story: TimedStory) -> None:
+    """Nor does an epoch; makespans and bounds grow from epoch to epoch."""
+    reports = story.run.epochs
+    assert len(reports) == max(model.epochs for model in story.run.models.values())
+    for report in reports:
+        assert 0 < report.lower_bound_s <= report.makespan_s * (1 + 1e-9)
+    assert reports == sorted(reports, key=lambda report: (report.makespan_s, report.lower_bound_s))
+
+
+@given(RUNS)
+@settings(deadline=None, max_examples=40)
+def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> None:
+    """Over the epochs, idle time and units fill the makespan of each worker."""
+    makespan = story.run.epochs[-1].makespan_s
+    for worker in story.state.workers:
+        idle = sum(report.idle_s[worker] for report in story.run.epochs)
+        work = sum(bar.end - bar.start for bar in bars(story.run, story.time) if bar.worker == worker)
+        assert idle + work == pytest.approx(makespan)
+
+
+@given(RUNS)
+@settings(deadline=None, max_examples=40)
+def test_the_log_alone_is_judged_by_the_validator(story: TimedStory) -> None:
+    """Folded anew, a complete run's visits break no rule; makespan and bound are those of the last epoch's report."""
+    run = fold("one", story.log).runs["fit-1"]
+    report = validate(*schedule_of(run), actual=True)
+    assert report.violations == ()
+    assert report.makespan == pytest.approx(run.epochs[-1].makespan_s)
+    assert report.lower_bound == pytest.approx(run.epochs[-1].lower_bound_s)
+
+
+def test_a_run_in_progress_is_judged_by_what_it_has() -> None:
+    """What is missing is named; where a model has not been, its time is estimated."""
+    story = two_models()
+    problem, schedule = schedule_of(story.run)
+    assert len(schedule.units) == 5
+    assert problem.seconds(0, 1, 1) == 4.0
+    assert "m00" in " ".join(validate(problem, schedule, actual=True).violations)
+
+
+def test_epochs_are_noted_in_order() -> None:
+    """The fold of the story's own notes is the fold of its log."""
+    story = dispatched(Random(3), models=3, partitions=2, epochs=3)
+    assert fold("one", story.log).runs["fit-1"].epochs == story.run.epochs
+    assert [report.epoch for report in story.run.epochs] == [1, 2, 3]
