@@ -51,9 +51,11 @@ class Board:
         free: ``free[w]``, GPUs of worker `w` that no unit holds.
         model_left: ``model_left[m]``, estimated seconds of all that model `m` has left, in all epochs, each unit on its
             fastest holder.
-        worker_left: ``worker_left[w]``, the same for worker `w`, a unit with several holders shared evenly by them.
+        worker_left: ``worker_left[w]``, the same for worker `w`; a unit with several holders is shared by them so that
+            it occupies each as long.
         rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
             board was made.
+        is_replicated: whether some partition has several holders.
         now: seconds, the time of the newest change.
     """
 
@@ -81,6 +83,7 @@ class Board:
         self.worker_left = [0.0] * problem.num_workers
         self._holders: list[tuple[int, ...]] = []
         self._unheld = 0
+        self.is_replicated = False
         self.recount()
         order = sorted(range(problem.num_models), key=lambda m: (-self.model_left[m], m))
         self.rank = [0] * problem.num_models
@@ -195,6 +198,7 @@ class Board:
         self._holders = [
             tuple(w for w, held in enumerate(self.held) if held >> p & 1) for p in range(len(self.sizes))
         ]
+        self.is_replicated = any(len(holders) > 1 for holders in self._holders)
         self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
         self.model_left = [0.0] * len(self.time)
         self.worker_left = [0.0] * len(self.held)
@@ -239,8 +243,10 @@ class Board:
             self.model_left[model] += visits * size * (sum(known) / len(known) if known else 0.0)
             return
         self.model_left[model] += visits * size * min(row[w] for w in fitting)
+        # Shared so that it occupies each holder as long as the others: a fast one does more of it.
+        share = visits * size / sum(1 / row[w] for w in fitting)
         for w in fitting:
-            self.worker_left[w] += visits * size * row[w] / len(fitting)
+            self.worker_left[w] += share
 
     def _weigh(self, model: int, worker: int, sign: int) -> None:
         # What nobody holds is counted with the mean over all workers, this one among them.

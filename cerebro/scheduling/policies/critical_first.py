@@ -25,6 +25,8 @@ class CriticalFirst:
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """See `Policy.choose`."""
+        if board.is_replicated:
+            return _shared(board, workers)
         if len(workers) == 1:
             return _choice(board, workers[0], most_left(board, workers[0]))
         if workers and _is_scarce(board, workers):
@@ -114,22 +116,44 @@ def _paired(board: Board, workers: Sequence[int], models: Sequence[int]) -> Choi
 
 
 def _choice(board: Board, worker: int, model: int | None) -> Choice | None:
-    return None if model is None else Choice(worker, model, scarcest(board, model, worker))
-
-
-def scarcest(board: Board, model: int, worker: int) -> int:
-    """Of the partitions the model can visit here, the one that is hardest to visit elsewhere: the fewest other holders,
-    then the busiest ones. What many hold is kept for the end, where it evens out the load."""
+    if model is None:
+        return None
     mask = board.open[model] & board.held[worker]
-    if not mask & (mask - 1):
-        return mask.bit_length() - 1
-    best, least = -1, (NEVER, NEVER)
+    return Choice(worker, model, (mask & -mask).bit_length() - 1)
+
+
+# --- partitions with several holders ------------------------------------------------------------
+
+
+def _shared(board: Board, workers: Sequence[int]) -> Choice | None:
+    """The same rule, where a worker need not take a unit because another one may.
+
+    It leaves units that would end so much later here than on their fastest holder that they would determine the
+    makespan: slow workers would else be given the longest models, being the last to end.
+    """
+    horizon = max(*board.model_left, *board.worker_left)
+    for worker in by_level(levels(board.worker_left, workers)):
+        eligible = list(board.eligible(worker))
+        eligible.sort(key=lambda found: board.model_left[found[0]], reverse=True)
+        for model, mask in eligible:
+            partition = _least_shared(board, model, worker, mask, horizon - board.model_left[model])
+            if partition is not None:
+                return Choice(worker, model, partition)
+    return None
+
+
+def _least_shared(board: Board, model: int, worker: int, mask: int, slack_s: float) -> int | None:
+    """Of the partitions in the mask the one whose other holders have most to do, among those that the worker serves at
+    most `slack_s` seconds slower than their fastest holder."""
+    best, most = None, -NEVER
+    row = board.time[model]
     while mask:
         lowest = mask & -mask
         mask ^= lowest
         partition = lowest.bit_length() - 1
-        others = [w for w in board.holders(partition) if w != worker and board.time[model][w] != NEVER]
-        scarcity = (len(others), -min((board.worker_left[w] for w in others), default=0.0))
-        if scarcity < least:
-            best, least = partition, scarcity
+        holders = board.holders(partition)
+        delay_s = (row[worker] - min(row[w] for w in holders)) * board.sizes[partition]
+        relief = min((board.worker_left[w] for w in holders if w != worker), default=NEVER)
+        if delay_s <= slack_s * (1 + TOLERANCE) and relief > most:
+            best, most = partition, relief
     return best
