@@ -241,7 +241,9 @@ class FitBoard:
             self.board.set_time(self._model[name], index, seconds)
 
     def _observe(self, name: str, visit: Visit) -> None:
-        self.estimates.observe(name, visit.worker, rows=visit.rows, seconds=visit.ended - visit.started)
+        # Without what the process took to start and to import: that is over once and for all.
+        seconds = visit.compute_s or visit.ended - visit.started
+        self.estimates.observe(name, visit.worker, rows=visit.rows, seconds=seconds)
 
     def _estimate(self) -> None:
         """All estimates anew: again and again at first, then ever more rarely, for it costs a pass over all pairs."""

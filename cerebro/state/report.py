@@ -124,7 +124,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
 def plan_line(run: Run) -> str:
     """Which plan a run follows and what that saves; empty if it follows none."""
     plan = run.planned
-    if plan is None:
+    if plan is None or not plan.order:
         return ""
     verb = "follows" if run.is_open else "followed"
     return f"{verb} a plan of {plan.source}: {plan.makespan_s:.1f} s instead of {plan.dispatch_s:.1f} s"

@@ -12,7 +12,7 @@ from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.problem import Problem
 from controller.advisor.question import from_json, order_from_json
 
-_PLAN_S = 2.0
+PLAN_S = 2.0
 SOLVE_S = 30.0
 """For the exact solver: long enough for what can be proven at all, see docs/scheduling.md."""
 
@@ -20,11 +20,11 @@ _SOLVABLE = 600
 """Units beyond which an exact solver finds nothing that the planner did not."""
 
 
-def answer(message: Mapping[str, Any], *, solve_s: float = SOLVE_S) -> dict[str, Any]:
+def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> dict[str, Any]:
     """The answer to one question.
 
     Args:
-        solve_s: the exact solver's time limit.
+        plan_s, solve_s: time limits of the planner and of the exact solver.
         message: ``ask`` (`plan`, `solve`, `judge`), ``problem``, ``sigma``, and the ``order`` to be judged.
 
     Returns:
@@ -36,12 +36,12 @@ def answer(message: Mapping[str, Any], *, solve_s: float = SOLVE_S) -> dict[str,
     if message["ask"] == "judge":
         return _judged(problem, order_from_json(message["order"]), sigma)
     if message["ask"] == "plan":
-        found = planner.plan(problem, time_limit_s=_PLAN_S)
+        found = planner.plan(problem, time_limit_s=plan_s)
         is_optimal = found.schedule.makespan <= found.lower_bound * (1 + 1e-9)
         told = {"source": f"planner/{found.source}", "seconds": found.seconds}
         schedule = found.schedule
     else:
-        hint = planner.plan(problem, time_limit_s=_PLAN_S).schedule
+        hint = planner.plan(problem, time_limit_s=plan_s).schedule
         limit = solve_s if problem.num_units <= _SOLVABLE else 0.0
         solved = solve_exact(problem, time_limit_s=limit, hint=hint) if limit else None
         schedule = solved.schedule if solved and solved.schedule else hint

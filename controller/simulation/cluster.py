@@ -90,7 +90,6 @@ class Simulation:
         self, scenario: Scenario, request: FitRequest, plan: RunStarted, helper: Helper | None = None
     ) -> None:
         self._scenario, self._plan = scenario, plan
-        self._advisor = Advisor(helper) if helper else None
         self.now = 0.0
         self.writes = 0
         self.store = VirtualStore(lambda: self.now)
@@ -104,7 +103,8 @@ class Simulation:
             ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")))
         )
         self.store.append(EXPERIMENT, RunRequested(run="fit-1", request=request))
-        self.core = Core(self._record)
+        self._helper = helper
+        self._start_controller()
         self._term = self.store.lead("controller#0", 1e9).term
 
     @property
@@ -145,6 +145,11 @@ class Simulation:
 
     # --- the controller --------------------------------------------------------------------------
 
+    def _start_controller(self) -> None:
+        """A controller that knows nothing: it will read the log."""
+        self.core = Core(self._record)
+        self._advisor = Advisor(self._helper) if self._helper else None
+
     def _control(self) -> None:
         while True:
             self._fold(self.store.events(EXPERIMENT, self.core.state.seq))
@@ -159,7 +164,7 @@ class Simulation:
             if self.writes in self._scenario.crash_before:
                 # Dead before the write: the next controller knows the log only.
                 self.writes += 1
-                self.core = Core(self._record)
+                self._start_controller()
                 continue
             if not self._perform(steps):
                 return
@@ -171,7 +176,7 @@ class Simulation:
         if self.writes in self._scenario.crash_before:
             # Dead after the write, before its answer: the same.
             self.writes += 1
-            self.core = Core(self._record)
+            self._start_controller()
             return True
         self._fold(answer.events)
         self._deliver()

@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from controller.advisor.answering import SOLVE_S, answer
+from controller.advisor.answering import PLAN_S, SOLVE_S, answer
 
 
 class InlineHelper:
     """See `controller.advisor.advisor.Helper`. Questions and answers go through JSON, as they do between processes."""
 
-    def __init__(self, *, solve_s: float = SOLVE_S) -> None:
-        self._solve_s = solve_s
+    def __init__(self, *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> None:
+        self._limits = {"plan_s": plan_s, "solve_s": solve_s}
         self.asked: list[str] = []
         """What was asked, in order."""
         self._answer: dict[str, Any] | None = None
@@ -21,7 +21,7 @@ class InlineHelper:
     def ask(self, message: Mapping[str, Any]) -> None:
         """Answer at once."""
         self.asked.append(message["ask"])
-        self._answer = json.loads(json.dumps(answer(json.loads(json.dumps(message)), solve_s=self._solve_s)))
+        self._answer = json.loads(json.dumps(answer(json.loads(json.dumps(message)), **self._limits)))
 
     def answer(self) -> dict[str, Any] | None:
         """The answer, once."""

@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cerebro.contract.events import EpochCompleted, Event, FitRequest, SchedulePlanned
 from cerebro.contract.tasks import TaskBody, TrainTask
@@ -39,6 +41,7 @@ def simulated(
     epochs: int,
     helper: Any,
     outages: tuple[Outage, ...] = (),
+    crash_before: frozenset[int] = frozenset(),
     **options: Any,
 ) -> Simulation:
     """A finished run of as many models as workers."""
@@ -47,7 +50,9 @@ def simulated(
         assert isinstance(body, TrainTask)
         return times[body.model, worker]
 
-    scenario = Scenario(holdings=own_partition(size), unit_time=unit_time, outages=outages)
+    scenario = Scenario(
+        holdings=own_partition(size), unit_time=unit_time, outages=outages, crash_before=crash_before
+    )
     asked: FitRequest = request(size, epochs).model_copy(update=options)
     simulation = Simulation(scenario, asked, plan(size, size), helper)
     simulation.run()
@@ -63,7 +68,7 @@ def test_a_plan_that_is_better_is_followed() -> None:
     """With as many models as workers the run that is planned beside ends earlier, and every invariant holds."""
     times, size, epochs = narrow(6), 6, 4
     alone = simulated(times, size, epochs=epochs, helper=None)
-    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(solve_s=0.5))
+    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
     assert plans(helped.log)
     assert all(event.makespan_s < event.dispatch_s for event in plans(helped.log) if event.order)
     assert helped.now < alone.now
@@ -76,7 +81,7 @@ def test_a_plan_that_is_better_is_followed() -> None:
 
 def test_dispatch_that_meets_the_bound_needs_no_plan() -> None:
     """With many models per worker there is nothing to gain: the planner sees the bound met and nothing is noted."""
-    helper = InlineHelper(solve_s=0.5)
+    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
     scenario = Scenario(holdings=own_partition(2), unit_time=lambda body, worker: 3.0)
     simulation = Simulation(scenario, request(8, 2), plan(8, 2), helper)
     simulation.run()
@@ -88,14 +93,14 @@ def test_dispatch_that_meets_the_bound_needs_no_plan() -> None:
 @pytest.mark.parametrize("options", [{"planner": False}, {"scheduler": "random"}, {"scheduler": "cyclic"}])
 def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> None:
     """A user who says so, or names another policy, gets that policy and nothing else."""
-    helper = InlineHelper(solve_s=0.5)
+    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
     simulated(narrow(3), 3, epochs=2, helper=helper, **options)
     assert not helper.asked
 
 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:
     """What was planned for other workers is forgotten; dispatch goes on and a new plan is looked for."""
-    helper = InlineHelper(solve_s=0.5)
+    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
     outage = Outage(worker="worker-2", start=200.0, length=100.0)
     simulation = simulated(narrow(6), 6, epochs=6, helper=helper, outages=(outage,))
     core = Core(simulation.store.experiment(EXPERIMENT))
@@ -110,7 +115,7 @@ def test_a_plan_is_void_when_a_worker_is_lost() -> None:
 
 def test_the_log_decides_the_same_again() -> None:
     """A controller that starts from the log in the middle of a planned run goes on with the same decisions."""
-    simulation = simulated(narrow(4), 4, epochs=3, helper=InlineHelper(solve_s=0.5))
+    simulation = simulated(narrow(4), 4, epochs=3, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
     kept = Core(simulation.store.experiment(EXPERIMENT))
     for number, event in enumerate(simulation.log):
         kept.apply(event)
@@ -119,6 +124,17 @@ def test_the_log_decides_the_same_again() -> None:
             for earlier in simulation.log[: number + 1]:
                 fresh.apply(earlier)
             assert fresh.decide(simulation.world()) == kept.decide(simulation.world())
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.frozensets(st.integers(0, 300), min_size=1, max_size=12))
+def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> None:
+    """Wherever the controller dies, before or after a write, the run ends complete and no invariant is broken."""
+    times, size, epochs = narrow(5, seed=4), 5, 3
+    helper = InlineHelper(plan_s=0.1, solve_s=0.2)
+    simulation = simulated(times, size, epochs=epochs, helper=helper, crash_before=crash_before)
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=size)
+    assert_exclusive(simulation)
 
 
 def test_every_epoch_is_reported_with_a_bound_that_holds() -> None:

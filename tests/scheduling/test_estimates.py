@@ -1,0 +1,102 @@
+"""Unit times learned from what ran: soon right where times are products, fair where they are not."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.scheduling.estimates import Estimates
+
+COSTS = {"small": 0.001, "middle": 0.01, "large": 0.2}
+SLOWNESS = {"fast": 0.5, "even": 1.0, "slow": 2.0}
+
+
+def observed(pairs: list[tuple[str, str]], *, sigma: float = 0.0, seed: int = 0) -> Estimates:
+    """What is learned when these pairs ran, a thousand rows each, in a world of products."""
+    rng, found = random.Random(seed), Estimates()
+    for model, worker in pairs:
+        noise = math.exp(rng.gauss(0, sigma))
+        found.observe(model, worker, rows=1000, seconds=1000 * COSTS[model] * SLOWNESS[worker] * noise)
+    found.settle()
+    return found
+
+
+def test_nothing_known_makes_every_model_cost_the_same() -> None:
+    """Rows alone count."""
+    found = Estimates()
+    assert found.seconds("a", "w", rows=200) == 2 * found.seconds("b", "v", rows=100) > 0
+    assert not found.knows("a")
+
+
+def test_a_model_is_known_where_it_never_ran() -> None:
+    """Once each model ran on two of three workers, the third follows, up to what the cautious prior holds back."""
+    pairs = [(model, worker) for model in COSTS for worker in SLOWNESS]
+    unseen = [("small", "slow"), ("middle", "even"), ("large", "fast")]
+    found = observed([pair for pair in pairs if pair not in unseen])
+    for _ in range(5):
+        found.settle()
+    for model, worker in unseen:
+        truth = 500 * COSTS[model] * SLOWNESS[worker]
+        assert found.seconds(model, worker, rows=500) == pytest.approx(truth, rel=0.2)
+
+
+def test_a_pair_that_ran_counts_more_than_the_product() -> None:
+    """A model that suits a worker against the rule is learned there, and not elsewhere."""
+    ran = [(model, worker) for model in COSTS for worker in SLOWNESS]
+    found = observed(ran)
+    before = found.seconds("small", "even", rows=1000)
+    for _ in range(10):
+        found.observe("small", "slow", rows=1000, seconds=0.1)
+    found.settle()
+    assert found.seconds("small", "slow", rows=1000) == pytest.approx(0.1, rel=0.4)
+    assert found.seconds("small", "even", rows=1000) == pytest.approx(before, rel=0.6)
+
+
+def test_a_model_that_never_ran_costs_what_is_typical() -> None:
+    """Neither the least nor the most that was seen."""
+    found = observed([("small", "even"), ("large", "even")])
+    assert found.seconds("small", "even", rows=1) <= found.seconds("new", "even", rows=1)
+    assert found.seconds("new", "even", rows=1000) < found.seconds("large", "even", rows=1000)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.1, 0.3])
+def test_noise_is_measured(sigma: float) -> None:
+    """After some repeats the reported deviation is that of the times, give or take the mean that moves along."""
+    ran = [(model, worker) for model in COSTS for worker in SLOWNESS] * 20
+    assert observed(ran, sigma=sigma).sigma == pytest.approx(sigma, rel=0.3)
+
+
+def test_some_noise_is_expected_before_any_is_seen() -> None:
+    """Two units that took the same are no proof that units always do."""
+    assert Estimates().sigma > 0
+    assert 0 < observed([("small", "even")] * 2).sigma <= Estimates().sigma
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(0, 1.0), (10, 0.0), (10, -1.0)])
+def test_what_tells_nothing_is_passed_over(rows: int, seconds: float) -> None:
+    """Units without rows or time, such as a clock that was set back gives, change nothing."""
+    found = Estimates()
+    found.observe("a", "w", rows=rows, seconds=seconds)
+    assert (found.observations, found.knows("a")) == (0, False)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(1, 10**6), st.floats(1e-6, 1e6)
+        ),
+        max_size=40,
+    )
+)
+def test_an_estimate_is_always_a_time(units: list[tuple[str, str, int, float]]) -> None:
+    """Whatever was observed, every estimate is positive and finite."""
+    found = Estimates()
+    for model, worker, rows, seconds in units:
+        found.observe(model, worker, rows=rows, seconds=seconds)
+    found.settle()
+    times = [seconds for row in found.table(["a", "b", "d"], ["x", "y", "v"], rows=100) for seconds in row]
+    assert all(0 < seconds < math.inf for seconds in times)
