@@ -1,8 +1,8 @@
 """A decision of the controller's core with 1,000 models on 100 workers: how long it takes, what the core holds.
 
 The core is driven by simulated workers in virtual time, as the live loop drives it: what is measured is `Core.apply` of
-the events since the last decision and `Core.decide`, nothing else of the simulation. In a process of its own, whose
-memory is that of the core and of the simulated store with its log.
+the events since the last decision, `Advisor.advise` and `Core.decide`, nothing else of the simulation. In a process of
+its own, whose memory is that of the core and of the simulated store with its log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sys
 import time
 
 from benchmarks.figure import Figure
-from cerebro.contract.events import Event, FitPlan, FitRequest, RunStarted
+from cerebro.contract.events import Event, FitPlan, FitRequest, RunStarted, SchedulePlanned
 from cerebro.contract.records import Hyperparameters
+from controller.advisor import Advisor, ChildHelper
 from controller.core import Core
 from controller.decide import Step, World
 from controller.simulation.cluster import DATASET, Scenario, Simulation
@@ -42,7 +43,11 @@ class TimedCore(Core):
         """Timed."""
         began = time.perf_counter()
         super().apply(event)
-        self._applied += time.perf_counter() - began
+        self.spent(time.perf_counter() - began)
+
+    def spent(self, seconds: float) -> None:
+        """Count this as part of the next decision."""
+        self._applied += seconds
 
     def decide(self, world: World) -> list[Step]:
         """Timed."""
@@ -53,6 +58,18 @@ class TimedCore(Core):
         if len(self.taken) >= DECISIONS:
             raise _EnoughError
         return steps
+
+
+class TimedAdvisor(Advisor):
+    """Adds what it takes to the core's next decision."""
+
+    def advise(self, core: Core) -> SchedulePlanned | None:
+        """Timed."""
+        assert isinstance(core, TimedCore)
+        began = time.perf_counter()
+        planned = super().advise(core)
+        core.spent(time.perf_counter() - began)
+        return planned
 
 
 def benchmark() -> list[Figure]:
@@ -125,6 +142,7 @@ def _simulated() -> TimedCore:
         unit_time=lambda body, worker: 1.0 + (hash((body.key, worker)) % 9001) / 1000,
     )
     simulation = Simulation(scenario, request, RunStarted(run="fit-1", plan=plan))
+    simulation.advisor = TimedAdvisor(ChildHelper())
     simulation.core = core = TimedCore(simulation.core.record)
     gc.collect()
     try:

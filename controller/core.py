@@ -41,7 +41,7 @@ class Core:
         elif self.board is None:
             return
         elif isinstance(event, RunFinished):
-            self.board = None
+            self.board = self.board if event.run != self.board.run else None
         elif self.board.knows(event):
             self.board.apply(self.state, event)
         else:

@@ -84,6 +84,8 @@ def decide(
         return doomed
     epoch = _completed_epoch(run)
     report = [_note(epoch_report(state, run, epoch))] if epoch else []
+    if report and run.is_complete():
+        return [*report]  # more epochs may be complete, if the model they waited for was given up
     return [*report, *_go_on(record, state, run, world, board)]
 
 

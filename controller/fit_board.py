@@ -1,8 +1,9 @@
 """The open fit run as its policy sees it: the board, the names behind its indices, and what was learned of unit times.
 
 A second fold of the log beside `cerebro.state`, kept because building a board anew at every decision would cost a pass
-over all models and partitions. Nothing is decided here. `FitBoard.of` makes it from the state alone, which is what
-a new controller does; taking in events one by one gives the same (tests/controller/test_fit_board.py).
+over all models and partitions. Nothing is decided here. A new controller folds the log event by event, too.
+`FitBoard.of` makes a board from the state, when a worker joins for which it has no place; what is left and who runs
+what is then the same (tests/controller/test_fit_board.py), and estimates are learned from the visits that stand.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class FitBoard:
                     task.attempts[-1].started or task.attempts[-1].assigned,
                 )
         for name, model in run.models.items():
-            if model.state is ModelState.FAILED:
+            if model.state is ModelState.FAILED and model.busy is None:
                 made._drop(name)
         made._follow(run)
         made._estimate()
@@ -169,8 +170,11 @@ class FitBoard:
         model, index = state.runs[self.run].models[name], self._model[name]
         if key.kind == "train":
             match event:
-                case TaskAssigned():
+                case TaskAssigned() if model.state is not ModelState.FAILED:
                     self._start(key, event.worker, event.time)
+                case _ if index not in self.board.running:
+                    # Assigned when the news that its model had failed was on its way: it will be taken back.
+                    pass
                 case TaskStarted():
                     self.board.running[index] = self.board.running[index]._replace(started=event.time)
                 case TaskCommitted():
@@ -224,7 +228,7 @@ class FitBoard:
         """Follow the run's plan, or dispatch again when there is none."""
         if isinstance(run.request, FitRequest):
             self.policy = POLICIES[run.request.scheduler]
-        if run.planned is not None:
+        if run.planned is not None and run.planned.order:
             self.policy = Following(
                 Entry(self._worker[u.worker], self._model[u.model], u.epoch, self._partition[u.partition])
                 for u in run.planned.order

@@ -86,6 +86,7 @@ class Controller:
             except ConflictError as error:
                 log.warning("leadership lost: %s", error)
                 self._led_until = 0.0
+            self._advisor.forget()
 
     # --- one experiment --------------------------------------------------------------------------
 
@@ -139,7 +140,8 @@ class Controller:
             core.apply(event)
             if is_news:
                 self._store_ahead_s = event.time - time.monotonic()
-                log.info("%s %s", core.state.name, event.model_dump_json())
+                # A plan may name thousands of units, and is in the event log anyway.
+                log.info("%s %s", core.state.name, event.model_dump_json(exclude={"order"}))
             self._observer.observe(core.state, event)
 
     # --- plans -----------------------------------------------------------------------------------

@@ -9,14 +9,16 @@ noise that was measured. Both meet the same noise. It must not know how plans ar
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cerebro.scheduling.allotment import of_schedule
 from cerebro.scheduling.conditions import Conditions
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.planner import Plan
-from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 
 _MOST_UNITS = 10_000
@@ -53,21 +55,29 @@ def choose(problem: Problem, plan: Plan, *, sigma: float, seed: int = 0, samples
         The advice; of equals, to dispatch, which asks less of what is to come.
     """
     single = problem.with_strategies(of_schedule(problem, plan.schedule))
-    following = Following.of(plan.schedule)
-    return compare(single, following, sigma=sigma, seed=seed, samples=samples)
+    policies = {"planned": Following.of(plan.schedule), "dispatched": POLICIES[DEFAULT_POLICY]}
+    means, count = mean_makespans(single, policies, sigma=sigma, seed=seed, samples=samples)
+    planned, dispatched = means["planned"], means["dispatched"]
+    return Advice(follow=planned < dispatched, planned_s=planned, dispatched_s=dispatched, samples=count)
 
 
-def compare(
-    problem: Problem, following: Following, *, sigma: float, seed: int = 0, samples: int = 20
-) -> Advice:
-    """The same for a plan as the list each worker follows, of a problem with one strategy for each model and worker."""
+def mean_makespans(
+    problem: Problem, policies: Mapping[str, Policy], *, sigma: float, seed: int = 0, samples: int = 20
+) -> tuple[dict[str, float], int]:
+    """Mean makespans of policies under the same noise, in seconds, and of how many runs.
+
+    Args:
+        problem: with one strategy for each model and worker.
+        policies: by name, which is the answer's.
+        sigma, seed, samples: see `choose`.
+    """
     count = max(1, min(samples, _MOST_UNITS // max(1, problem.num_units))) if sigma else 1
     conditions = Conditions(sigma=sigma)
-    planned, dispatched = (
-        statistics.fmean(
+    means = {
+        name: statistics.fmean(
             dispatch(problem, policy, seed=seed + number, conditions=conditions).makespan
             for number in range(count)
         )
-        for policy in (following, POLICIES["lrptw"])
-    )
-    return Advice(follow=planned < dispatched, planned_s=planned, dispatched_s=dispatched, samples=count)
+        for name, policy in policies.items()
+    }
+    return means, count

@@ -101,11 +101,6 @@ class Board:
 
     # --- questions -------------------------------------------------------------------------------
 
-    @property
-    def is_done(self) -> bool:
-        """Whether no model has anything left, running units included."""
-        return not any(self.open)
-
     def eligible(self, worker: int) -> Iterator[tuple[int, int]]:
         """(model, mask of partitions) that could start on the worker now, by ascending model: the model is idle, the
         worker holds a partition it has yet to visit, and has the GPUs free."""

@@ -65,6 +65,7 @@ class Decoder:
         self.work: list[list[tuple[float, list[tuple[int, float]]]]] = [[] for _ in range(models)]
         self.model_left = [0.0] * (models + 1)
         self.worker_left = [0.0] * (workers + 1)
+        self._todo = [0] * (workers + 1)
         for m in range(models):
             self._lay_out(m)
         self._add_up()
@@ -104,20 +105,21 @@ class Decoder:
         work = self.work[model] = []
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
-            shares = [
-                (w, seconds[w] * size * self.need[w][model] / problem.gpus[w] / len(places)) for w in places
-            ]
+            # Several holders share the work so that it occupies each as long, as on the board.
+            each = size / sum(1 / seconds[w] for w in places)
+            shares = [(w, each * self.need[w][model] / problem.gpus[w]) for w in places]
             work.append((min(seconds[w] for w in places) * size, shares))
         visits = self._visits(model)
         self.model_left[model] = sum(count * work[p][0] for p, count in visits)
 
     def _add_up(self) -> None:
-        load = [0.0] * len(self.worker_left)
+        load, todo = [0.0] * len(self.worker_left), [0] * len(self.worker_left)
         for m, work in enumerate(self.work):
             for p, count in self._visits(m):
                 for w, share in work[p][1]:
                     load[w] += count * share
-        self.worker_left = load
+                    todo[w] += count
+        self.worker_left, self._todo = load, todo
 
     def _visits(self, model: int) -> list[tuple[int, int]]:
         mask, more = self._open[model], self._more[model]
@@ -156,11 +158,11 @@ class Decoder:
             self.problem.sizes,
             self.work,
         )
-        gpus, everything, is_fixed, least = (
+        gpus, everything, is_fixed, todo = (
             self._gpus,
             self.problem.all_partitions,
             self.is_fixed,
-            1e-9 * max(load),
+            self._todo[:],
         )
         starts: list[Start] = []
         now = makespan = 0.0
@@ -172,7 +174,7 @@ class Decoder:
                 need, mask = needs[w], masks[w]
                 at = _pick(idle, open_, mask, priority[w], need, gpus[w] if is_patient else free[w], width)
                 if at < 0 or need[idle[at][1]] > free[w]:
-                    if load[w] > least:
+                    if todo[w] > 0:
                         unserved.append(w)
                     continue
                 m = idle.pop(at)[1]
@@ -184,6 +186,7 @@ class Decoder:
                 left[m] -= work
                 for holder, share in shares:
                     load[holder] -= share
+                    todo[holder] -= 1
                 open_[m] ^= 1 << p
                 free[w] -= need[m]
                 starts.append((now, m, p, w))

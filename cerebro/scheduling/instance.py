@@ -30,6 +30,7 @@ _OPEN_SHOP = ("times", "available", "epochs")
 _MULTI_GPU = ("nodes", "runtimes", "epochs")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _SHORTEST_S, _LONGEST_S = 1e-6, 1e9
+_MOST_DIFFERENT = 1e8
 """A microsecond and thirty years: what is outside is a mistake, and sums of what is inside are exact enough."""
 _MAX_UNITS = 1_000_000
 _MAX_GPUS = 1_024
@@ -65,7 +66,19 @@ def parse(text: str) -> Instance:
     for key in found:
         if key not in known:
             raise InstanceError(f"the instance has an unknown key {key!r}, expected {', '.join(known)}")
-    return _open_shop(found) if is_open_shop else _multi_gpu(found)
+    instance = _open_shop(found) if is_open_shop else _multi_gpu(found)
+    _check_range(instance.problem)
+    return instance
+
+
+def _check_range(problem: Problem) -> None:
+    """Sums of floats tell units apart only if they are not too different."""
+    times = [way.seconds for row in problem.strategies for ways in row for way in ways]
+    if max(times) > _MOST_DIFFERENT * min(times):
+        raise InstanceError(
+            f"times go from {min(times):g} to {max(times):g} s, expected the longest to be at most {_MOST_DIFFERENT:g} "
+            "times the shortest: leave the negligible models out"
+        )
 
 
 def answer(instance: Instance, solution: Solution) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def plan(
     Args:
         problem: any; with several strategies they are chosen too.
         time_limit_s: no step is begun after so many seconds, except the first. A step takes milliseconds for hundreds
-            of units, and less than a second for a hundred thousand.
+            of units, and some seconds for a hundred thousand.
         seed: of the random search.
         target: a makespan in seconds that is good enough to stop at.
         clock: seconds that never go back.

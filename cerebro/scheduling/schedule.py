@@ -47,11 +47,6 @@ class Schedule:
             found[unit.worker].append(unit)
         return dict(found)
 
-    def orders(self, workers: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each of so many workers its (model, partition) pairs in order: what a plan tells, times aside."""
-        found = self.by_worker()
-        return tuple(tuple((u.model, u.partition) for u in found.get(w, ())) for w in range(workers))
-
 
 def devices(units: Iterable[Unit]) -> dict[Unit, tuple[int, ...]]:
     """Which GPUs (from 0) of its worker each unit runs on.

@@ -22,6 +22,8 @@ from cerebro.scheduling.schedule import Schedule, Unit
 
 _TOLERANCE = 1e-9
 """Of the makespan (or of 1 s if that is longer): starts and ends are sums of floats, added in different orders."""
+_SHARE = 1e-3
+"""Of the shortest unit: the tolerance is never more."""
 _NAMED = 3
 """Violations an error tells in words; the others are counted."""
 
@@ -78,6 +80,8 @@ def validate(problem: Problem, schedule: Schedule, *, actual: bool = False) -> R
         else:
             known.append(unit)
     slack = _TOLERANCE * max(1.0, max((unit.end for unit in known), default=0.0))
+    # Whatever the makespan, a unit that is missing or overlaps by its whole length is seen.
+    slack = min(slack, _SHARE * min((unit.end - unit.start for unit in known), default=slack))
     for unit in known:
         violations += _place(problem, unit, slack, actual)
         violations += _readiness(problem, unit, slack)

@@ -1,36 +1,40 @@
 """When to look for a better order, and whether to take what was found: the thesis's interleaving (section 4.2.2).
 
 Dispatch decides from the first unit on. As soon as every model has run somewhere, a helper beside the controller is
-asked for a plan of what is left, then, if that is still away from the bound, for an exact solver's. A plan is taken
-over only if the helper, asked once more when the answer is there, finds it better than dispatch for what is left
-*then*, at the noise of unit times measured so far. Asked again when an epoch is complete and whenever a worker was lost
-or joined.
+asked for a plan of what is left, then, if that is still away from the bound, for an exact solver's. What was found is
+followed only if the helper, asked once more when the answer is there, finds it better than what the run does now, for
+what is left *then*, at the noise of unit times measured so far. A new round of questions begins when an epoch is
+complete and whenever a worker was lost or joined.
 
-Never waits: `advise` looks whether an answer is there, and asks the next question.
+Never waits: `advise` looks whether an answer is there, and puts the next question.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 from cerebro.contract.events import FitRequest, PlannedUnit, SchedulePlanned
-from controller.advisor.question import order_from_json, question, to_json
+from cerebro.scheduling.policies import DEFAULT_POLICY
+from cerebro.state import Run, RunState
+from controller.advisor.question import Question, order_from_json, question, to_json
 from controller.core import Core
 from controller.fit_board import FitBoard
 
 log = logging.getLogger(__name__)
 
 _WORTH = 0.01
-"""Share of the time left that a plan must save: less is lost in the noise of the simulations that compare them."""
+"""Share of the time left that a change must save: less is lost in the noise of the simulations that compare."""
 
 _SHORTEST_S = 2.0
 """With less left to run, looking would take longer than it could save."""
 
 
 class Helper(Protocol):
-    """Answers one question at a time, out of the way of whoever asks. Used by one thread."""
+    """Answers one question at a time, out of the way of whoever asks. Used by one thread; none of these waits."""
 
     def ask(self, message: Mapping[str, Any]) -> None:
         """Put a question; a question that is not answered yet is given up."""
@@ -45,128 +49,167 @@ class Helper(Protocol):
         ...
 
 
+class Stage(StrEnum):
+    """The question that is open."""
+
+    NONE = "none"  # the round has ended, or none has begun
+    PLAN = "plan"  # the planner's best order
+    SOLVE = "solve"  # an exact solver's
+    JUDGE = "judge"  # is what was found still better
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """An order that waits to be judged."""
+
+    source: str
+    seconds: float
+    order: tuple[PlannedUnit, ...]
+    is_last: bool
+    """Nothing better is to be looked for in this round."""
+
+
 class Advisor:
     """Keeps one question open at a time. Forgets everything when the controller dies: the log has the plans."""
 
     def __init__(self, helper: Helper) -> None:
         self._helper = helper
-        self._asked_for: object = None
-        """What was true when the last round of questions began: a new round begins when it has changed."""
-        self._stage = ""
-        """The open question, `plan`, `solve` or `judge`; empty while there is none."""
+        self._stage = Stage.NONE
+        self._crew: object = None
+        """The workers the present round is about."""
+        self._round: object = None
+        """What was true when it began."""
+        self._asked: Question | None = None
+        """What a plan that is being made is about."""
         self._found: _Found | None = None
-        self._is_solved = False
+
+    def forget(self) -> None:
+        """End the round: the run has ended, or another controller leads."""
+        if self._round is not None:
+            self._round = self._crew = None
+            self._finish()
 
     def advise(self, core: Core) -> SchedulePlanned | None:
-        """A plan to follow from now on, if one was found since the last call. Call it after every change."""
+        """What to follow from now on, if that has changed since the last call. To be called after every change."""
         fit = core.board
         if fit is None or not _is_wanted(core, fit):
-            self._end()
+            self.forget()
             return None
-        occasion = _occasion(core, fit)
-        if occasion != self._asked_for:
-            self._asked_for, self._found, self._is_solved = occasion, None, False
-            self._ask("plan", fit)
+        run = core.state.runs[fit.run]
+        crew = (
+            core.state.name,
+            fit.run,
+            tuple((w.name, w.is_alive, w.since) for w in core.state.workers.values()),
+        )
+        is_due = self._stage is Stage.NONE and self._round != (crew, len(run.epochs))
+        if crew != self._crew or is_due:
+            if all(
+                fit.estimates.knows(model)
+                for model, is_left in zip(fit.models, fit.board.open, strict=True)
+                if is_left
+            ):
+                self._round, self._crew, self._found = (crew, len(run.epochs)), crew, None
+                self._ask(Stage.PLAN, fit, run)
             return None
-        if not self._stage:
-            return None
-        answer = self._helper.answer()
-        return self._take(core, fit, answer) if answer is not None else None
+        answer = self._helper.answer() if self._stage is not Stage.NONE else None
+        return self._take(fit, run, answer) if answer is not None else None
 
-    def _end(self) -> None:
-        if self._asked_for is not None:
-            self._asked_for, self._stage, self._found = None, "", None
-            self._helper.rest()
-
-    def _ask(self, stage: str, fit: FitBoard) -> None:
+    def _ask(self, stage: Stage, fit: FitBoard, run: Run) -> None:
         asked = question(fit)
         if asked is None:
-            self._stage = ""
-            if stage == "plan":
-                self._asked_for = None  # once every model has run, or there is something left
+            self._finish()
             return
-        self._stage = stage
         message = {"ask": stage, "problem": to_json(asked.problem), "sigma": fit.estimates.sigma}
-        if self._found:
-            message["order"] = asked.order(fit, self._found.order)
-        if stage != "judge":
-            self._question = asked
+        if run.planned is not None and run.planned.order:
+            message["followed"] = asked.order(run.planned.order)
+        if stage is Stage.JUDGE and self._found is not None:
+            message["order"] = asked.order(self._found.order)
+        self._stage, self._asked = stage, asked
         self._helper.ask(message)
 
-    def _take(self, core: Core, fit: FitBoard, answer: Mapping[str, Any]) -> SchedulePlanned | None:
-        stage, self._stage = self._stage, ""
+    def _finish(self) -> None:
+        self._stage, self._asked, self._found = Stage.NONE, None, None
+        self._helper.rest()
+
+    def _take(self, fit: FitBoard, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
         if "error" in answer:
             log.warning("no plan for %s: %s", fit.run, answer["error"])
+            self._finish()
             return None
-        if stage == "judge":
-            return self._judged(fit, answer)
-        order = order_from_json(answer["order"])
-        is_better = answer["planned_s"] < (1 - _WORTH) * answer["dispatch_s"]
-        self._is_solved |= stage == "solve" or answer["is_optimal"]
-        if is_better:
-            self._found = _Found(answer, self._question.planned(fit, order))
-            self._ask("judge", fit)
+        if self._stage is Stage.JUDGE:
+            return self._judged(fit, run, answer)
+        is_last = self._stage is Stage.SOLVE or answer["is_optimal"]
+        if _is_better(answer["planned_s"], answer):
+            assert self._asked is not None
+            order = self._asked.planned(order_from_json(answer["order"]))
+            self._found = _Found(
+                source=answer["source"], seconds=answer["seconds"], order=order, is_last=is_last
+            )
+            self._ask(Stage.JUDGE, fit, run)
             return None
-        self._go_on(fit)
-        return _dispatch_again(core, fit, answer)
+        self._go_on(fit, run, is_last=is_last)
+        if answer["followed_s"] is not None and answer["followed_s"] > answer["dispatch_s"]:
+            return _noted(
+                fit, answer, source="dispatch", order=(), seconds=0.0, makespan_s=answer["dispatch_s"]
+            )
+        return None
 
-    def _judged(self, fit: FitBoard, answer: Mapping[str, Any]) -> SchedulePlanned | None:
-        found, self._found = self._found, None
-        self._go_on(fit)
-        if found is None or answer["planned_s"] >= (1 - _WORTH) * answer["dispatch_s"]:
+    def _judged(self, fit: FitBoard, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
+        found = self._found
+        assert found is not None
+        self._found = None
+        self._go_on(fit, run, is_last=found.is_last)
+        if not _is_better(answer["planned_s"], answer):
             return None
-        return SchedulePlanned(
-            run=fit.run,
+        return _noted(
+            fit,
+            answer,
             source=found.source,
             order=found.order,
-            makespan_s=answer["planned_s"],
-            dispatch_s=answer["dispatch_s"],
-            lower_bound_s=answer["lower_bound"],
             seconds=found.seconds,
+            makespan_s=answer["planned_s"],
         )
 
-    def _go_on(self, fit: FitBoard) -> None:
-        if not self._is_solved:
-            self._ask("solve", fit)
+    def _go_on(self, fit: FitBoard, run: Run, *, is_last: bool) -> None:
+        if is_last:
+            self._finish()
+        else:
+            self._ask(Stage.SOLVE, fit, run)
 
 
-class _Found:
-    """A plan that waits to be judged."""
-
-    def __init__(self, answer: Mapping[str, Any], order: tuple[PlannedUnit, ...]) -> None:
-        self.source: str = answer["source"]
-        self.seconds: float = answer["seconds"]
-        self.order = order
+def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
+    """Whether an order ends enough sooner than what the run does now, or would do if left to dispatch."""
+    present = [s for s in (answer["dispatch_s"], answer["followed_s"]) if s is not None]
+    return planned_s < (1 - _WORTH) * float(min(present))
 
 
-def _dispatch_again(core: Core, fit: FitBoard, answer: Mapping[str, Any]) -> SchedulePlanned | None:
-    """No plan is better any more: one that is being followed is void."""
-    planned = core.state.runs[fit.run].planned
-    if planned is None or not planned.order:
-        return None
+def _noted(
+    fit: FitBoard,
+    answer: Mapping[str, Any],
+    *,
+    source: str,
+    order: tuple[PlannedUnit, ...],
+    seconds: float,
+    makespan_s: float,
+) -> SchedulePlanned:
     return SchedulePlanned(
         run=fit.run,
-        source="dispatch",
-        order=(),
-        makespan_s=answer["dispatch_s"],
+        source=source,
+        order=order,
+        makespan_s=makespan_s,
         dispatch_s=answer["dispatch_s"],
         lower_bound_s=answer["lower_bound"],
-        seconds=answer["seconds"],
+        seconds=seconds,
     )
 
 
 def _is_wanted(core: Core, fit: FitBoard) -> bool:
-    request = core.state.runs[fit.run].request
+    run = core.state.runs[fit.run]
     return (
-        isinstance(request, FitRequest)
-        and request.planner
-        and request.scheduler == "lrptw"
+        isinstance(run.request, FitRequest)
+        and run.request.planner
+        and run.request.scheduler == DEFAULT_POLICY
+        and run.state is RunState.RUNNING
         and len(fit.workers) > 1
-        and fit.estimates.observations >= len(fit.models)
         and max(fit.board.worker_left) > _SHORTEST_S
     )
-
-
-def _occasion(core: Core, fit: FitBoard) -> object:
-    crew = tuple(name for name, held in zip(fit.workers, fit.board.held, strict=True) if held)
-    return fit.run, len(core.state.runs[fit.run].epochs), crew

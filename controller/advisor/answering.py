@@ -1,4 +1,4 @@
-"""Answers to the advisor's questions: plans, exact solutions, and which of plan and dispatch is better."""
+"""Answers to the advisor's questions: plans, exact solutions, and whether an order beats what a run does now."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Any
 
 from cerebro.scheduling import advice, planner
 from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.exact import solve_exact
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
+from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
 from controller.advisor.question import from_json, order_from_json
 
 PLAN_S = 2.0
 SOLVE_S = 30.0
 """For the exact solver: long enough for what can be proven at all, see docs/scheduling.md."""
+
+_SOLVE_SHARE = 0.25
+"""Of the time that is left to run: what is found after the last unit helps nobody."""
 
 _SOLVABLE = 600
 """Units beyond which an exact solver finds nothing that the planner did not."""
@@ -25,39 +32,47 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
 
     Args:
         plan_s, solve_s: time limits of the planner and of the exact solver.
-        message: ``ask`` (`plan`, `solve`, `judge`), ``problem``, ``sigma``, and the ``order`` to be judged.
+        message: ``ask`` (`plan`, `solve`, `judge`), ``problem``, ``sigma``, the order that is ``followed``, if one is,
+            and the ``order`` to be judged.
 
     Returns:
-        ``planned_s`` and ``dispatch_s`` simulated at that noise, ``lower_bound``; of a plan also its ``order``,
-        ``source``, the ``seconds`` it took, and whether it ``is_optimal``: no better one can be found.
+        ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` if nothing is followed) simulated at that noise, and
+        ``lower_bound``; of a plan also its ``order``, ``source``, the ``seconds`` it took, and whether it
+        ``is_optimal``: no better one can be found.
     """
     problem = from_json(message["problem"])
+    followed = order_from_json(message["followed"]) if "followed" in message else None
     sigma = float(message["sigma"])
     if message["ask"] == "judge":
-        return _judged(problem, order_from_json(message["order"]), sigma)
+        return _compared(problem, order_from_json(message["order"]), followed, sigma)
     if message["ask"] == "plan":
         found = planner.plan(problem, time_limit_s=plan_s)
-        is_optimal = found.schedule.makespan <= found.lower_bound * (1 + 1e-9)
+        schedule, is_optimal = found.schedule, not found.gap
         told = {"source": f"planner/{found.source}", "seconds": found.seconds}
-        schedule = found.schedule
     else:
-        hint = planner.plan(problem, time_limit_s=plan_s).schedule
-        limit = solve_s if problem.num_units <= _SOLVABLE else 0.0
-        solved = solve_exact(problem, time_limit_s=limit, hint=hint) if limit else None
-        schedule = solved.schedule if solved and solved.schedule else hint
-        is_optimal = True
-        told = {
-            "source": solved.solver if solved else "planner",
-            "seconds": solved.seconds if solved else 0.0,
-        }
+        schedule, is_optimal, told = _solved(problem, followed, solve_s)
     order = tuple(Entry(u.worker, u.model, u.epoch, u.partition) for u in schedule.units)
-    return {**_judged(problem, order, sigma), **told, "order": order, "is_optimal": is_optimal}
+    return {**_compared(problem, order, followed, sigma), **told, "order": order, "is_optimal": is_optimal}
 
 
-def _judged(problem: Problem, order: Sequence[Entry], sigma: float) -> dict[str, Any]:
-    compared = advice.compare(problem, Following(order), sigma=sigma)
-    return {
-        "planned_s": compared.planned_s,
-        "dispatch_s": compared.dispatched_s,
-        "lower_bound": lower_bound(problem),
-    }
+def _solved(
+    problem: Problem, followed: Sequence[Entry] | None, limit_s: float
+) -> tuple[Schedule, bool, dict[str, Any]]:
+    """What an exact solver makes of what the run does now."""
+    present = dispatch(problem, Following(followed) if followed else POLICIES[DEFAULT_POLICY])
+    limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
+    if problem.num_units > _SOLVABLE:
+        return present, False, {"source": DEFAULT_POLICY, "seconds": 0.0}
+    solved = solve_exact(problem, time_limit_s=limit_s, hint=present)
+    told = {"source": solved.solver, "seconds": solved.seconds}
+    return solved.schedule or present, solved.is_optimal, told
+
+
+def _compared(
+    problem: Problem, order: Sequence[Entry], followed: Sequence[Entry] | None, sigma: float
+) -> dict[str, Any]:
+    policies: dict[str, Policy] = {"planned_s": Following(order), "dispatch_s": POLICIES[DEFAULT_POLICY]}
+    if followed:
+        policies["followed_s"] = Following(followed)
+    means, _ = advice.mean_makespans(problem, policies, sigma=sigma)
+    return {"followed_s": None, **means, "lower_bound": lower_bound(problem)}

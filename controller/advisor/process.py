@@ -9,33 +9,49 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cerebro.tether import tethered
 
 
+@dataclass
+class _Child:
+    """A process and the thread that talks with it: writing to a pipe may wait, and the controller must not."""
+
+    process: subprocess.Popen[str]
+    questions: queue.SimpleQueue[Mapping[str, Any] | None] = field(default_factory=queue.SimpleQueue)
+    answers: queue.SimpleQueue[dict[str, Any]] = field(default_factory=queue.SimpleQueue)
+
+    def converse(self) -> None:
+        """Pass questions on and answers back, until there are no more questions or the process has ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError), self.process.stdin as asking, self.process.stdout as answering:
+            while (message := self.questions.get()) is not None:
+                try:
+                    asking.write(json.dumps(message) + "\n")
+                    asking.flush()
+                    self.answers.put(json.loads(answering.readline()))
+                except (OSError, ValueError):
+                    self.answers.put({"error": "the planning process has ended"})
+
+
 class ChildHelper:
-    """See `controller.advisor.advisor.Helper`. The process is started by the first question and ended by `rest`."""
+    """See `controller.advisor.advisor.Helper`. The process is started by a question and ended by `rest`."""
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[str] | None = None
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._child: _Child | None = None
         self._is_busy = False
 
     def ask(self, message: Mapping[str, Any]) -> None:
         """Put a question. A helper that still works on another one is ended: an exact solver cannot be interrupted."""
-        if self._is_busy:
+        if self._is_busy or (self._child is not None and self._child.process.poll() is not None):
             self.rest()
-        if self._child is None or self._child.poll() is not None:
-            self._start()
+        if self._child is None:
+            self._child = _started()
         self._is_busy = True
-        try:
-            assert self._child is not None
-            assert self._child.stdin is not None
-            self._child.stdin.write(json.dumps(message) + "\n")
-            self._child.stdin.flush()
-        except OSError as error:
-            self._answers.put({"error": f"the planning process ended: {error}"})
+        self._child.questions.put(message)
 
     def answer(self) -> dict[str, Any] | None:
         """The answer, once it is there."""
@@ -48,39 +64,25 @@ class ChildHelper:
         """The answer.
 
         Raises:
-            queue.Empty: it did not come in time.
+            queue.Empty: it did not come in time, or nothing was asked.
         """
-        found = self._answers.get(block=timeout_s > 0, timeout=timeout_s)
+        if self._child is None:
+            raise queue.Empty
+        found = self._child.answers.get(block=timeout_s > 0, timeout=timeout_s)
         self._is_busy = False
         return found
 
     def rest(self) -> None:
         """End the process."""
         child, self._child, self._is_busy = self._child, None, False
-        self._answers = queue.SimpleQueue()
         if child is not None:
-            child.kill()
-            child.wait()
-            assert child.stdin is not None
-            with contextlib.suppress(OSError):  # what it had not read yet
-                child.stdin.close()
-
-    def _start(self) -> None:
-        self.rest()
-        self._child = subprocess.Popen(
-            tethered([sys.executable, "-P", "-m", "controller.advisor.child"]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        # The queue is passed on: a thread of an earlier child must not speak for this one.
-        arguments = (self._child, self._answers)
-        threading.Thread(target=_read, args=arguments, name="advisor", daemon=True).start()
+            child.questions.put(None)
+            child.process.kill()
+            child.process.wait()
 
 
-def _read(child: subprocess.Popen[str], answers: queue.SimpleQueue[dict[str, Any]]) -> None:
-    assert child.stdout is not None
-    with child.stdout as lines:
-        for line in lines:
-            answers.put(json.loads(line))
-    answers.put({"error": "the planning process ended"})
+def _started() -> _Child:
+    command = tethered([sys.executable, "-P", "-m", "controller.advisor.child"])
+    child = _Child(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    threading.Thread(target=child.converse, name="advisor", daemon=True).start()
+    return child

@@ -24,54 +24,56 @@ MAX_UNITS = 5000
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A problem, and what its indices stand for on the board.
+    """A problem, and what its indices stand for: names, because a board's own indices may change meanwhile.
 
     Attributes:
         problem: what is left.
-        models, partitions: board indices behind the problem's.
+        models, workers, partitions: behind its indices.
         first_epochs: the epoch of the run that is epoch 1 of each model here.
     """
 
     problem: Problem
-    models: tuple[int, ...]
+    models: tuple[str, ...]
+    workers: tuple[str, ...]
     partitions: tuple[int, ...]
     first_epochs: tuple[int, ...]
 
-    def planned(self, fit: FitBoard, order: Sequence[Entry]) -> tuple[PlannedUnit, ...]:
+    def planned(self, order: Sequence[Entry]) -> tuple[PlannedUnit, ...]:
         """A plan in the names of the log."""
         return tuple(
             PlannedUnit(
-                worker=fit.workers[entry.worker],
-                model=fit.models[self.models[entry.model]],
+                worker=self.workers[entry.worker],
+                model=self.models[entry.model],
                 epoch=self.first_epochs[entry.model] + entry.epoch - 1,
-                partition=fit.partitions[self.partitions[entry.partition]],
+                partition=self.partitions[entry.partition],
             )
             for entry in order
         )
 
-    def order(self, fit: FitBoard, planned: Sequence[PlannedUnit]) -> tuple[Entry, ...]:
+    def order(self, planned: Sequence[PlannedUnit]) -> tuple[Entry, ...]:
         """The reverse of `planned`, without what is done by now or not part of this problem."""
-        models = {fit.models[index]: m for m, index in enumerate(self.models)}
-        partitions = {fit.partitions[index]: p for p, index in enumerate(self.partitions)}
+        models = {name: m for m, name in enumerate(self.models)}
+        workers = {name: w for w, name in enumerate(self.workers)}
+        partitions = {number: p for p, number in enumerate(self.partitions)}
         found = []
         for unit in planned:
-            if unit.model in models and unit.partition in partitions:
+            if unit.model in models and unit.worker in workers and unit.partition in partitions:
                 m, p = models[unit.model], partitions[unit.partition]
                 epoch = unit.epoch - self.first_epochs[m] + 1
                 if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
-                    found.append(Entry(fit.worker(unit.worker), m, epoch, p))
+                    found.append(Entry(workers[unit.worker], m, epoch, p))
         return tuple(found)
 
 
 def question(fit: FitBoard) -> Question | None:
-    """What is left to run; `None` if nothing can be asked: too little is left or known, or too much."""
+    """What is left to run; `None` if it is too little or too much to plan."""
     board = fit.board
     models = tuple(m for m, mask in enumerate(board.open) if mask)
     partitions = tuple(p for p in range(len(board.sizes)) if board.holders(p))
-    if not models or not partitions or not all(fit.estimates.knows(fit.models[m]) for m in models):
+    if not models or not partitions or len(models) * len(partitions) > MAX_UNITS:
         return None
     left = tuple(_left(fit, m, partitions) for m in models)
-    if sum(mask.bit_count() for mask in left) < 2 or len(models) * len(partitions) > MAX_UNITS:
+    if sum(mask.bit_count() for mask in left) < 2:
         return None
     epochs = min(board.epochs - board.epoch[m] + 1 for m in models)
     if len(partitions) < len(board.sizes):
@@ -91,8 +93,9 @@ def question(fit: FitBoard) -> Question | None:
     )
     return Question(
         problem=problem,
-        models=models,
-        partitions=partitions,
+        models=problem.models,
+        workers=problem.workers,
+        partitions=tuple(fit.partitions[p] for p in partitions),
         first_epochs=tuple(board.epoch[m] for m in models),
     )
 

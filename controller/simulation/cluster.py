@@ -148,12 +148,12 @@ class Simulation:
     def _start_controller(self) -> None:
         """A controller that knows nothing: it will read the log."""
         self.core = Core(self._record)
-        self._advisor = Advisor(self._helper) if self._helper else None
+        self.advisor = Advisor(self._helper) if self._helper else None
 
     def _control(self) -> None:
         while True:
             self._fold(self.store.events(EXPERIMENT, self.core.state.seq))
-            planned = self._advisor.advise(self.core) if self._advisor else None
+            planned = self.advisor.advise(self.core) if self.advisor else None
             steps = self.core.decide(self.world())
             if planned is not None:
                 steps.insert(0, api.Note(event=planned))

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.contract import api
+from cerebro.contract.events import TaskAssigned, TaskRevoked
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState
 from controller.core import Core
+from controller.decide import Seen, World
 from controller.fit_board import FitBoard
 from controller.simulation.cluster import Outage, Scenario, Simulation
 from tests.controller.test_core import own_partition, plan, request
+from tests.state.stories import Story, unit, validation
+
+RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
 
 def told_step_by_step(simulation: Simulation) -> int:
@@ -41,6 +48,10 @@ def told_step_by_step(simulation: Simulation) -> int:
         fresh.recount()
         assert kept.model_left == pytest.approx(fresh.model_left, rel=1e-6, abs=1e-9)
         assert kept.worker_left == pytest.approx(fresh.worker_left, rel=1e-6, abs=1e-9)
+        fresh = made.copy()
+        fresh.recount()
+        assert made.model_left == pytest.approx(fresh.model_left, rel=1e-6, abs=1e-9)
+        assert made.worker_left == pytest.approx(fresh.worker_left, rel=1e-6, abs=1e-9)
     return compared
 
 
@@ -88,3 +99,58 @@ def test_deciding_leaves_the_board_as_it_was() -> None:
             first = core.decide(simulation.world())
             assert vars(core.board.board.copy()) == before
             assert core.decide(simulation.world()) == first
+
+
+def core_of(story: Story) -> Core:
+    """A core that has folded the story's log."""
+    core = Core(RECORD)
+    for event in story.log:
+        core.apply(event)
+    return core
+
+
+def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:
+    """The assignment may reach the log behind the news of the failure: the controller goes on, and revokes it."""
+    story = Story()
+    story.fit(models=2, validated=True)
+    story.epoch(1)
+    story.fail(validation(1), 0, FailureKind.USER_ERROR)
+    assert story.model().state is ModelState.FAILED
+    story.tell(TaskAssigned(task=str(unit(2, 0)), attempt=1, worker="worker-0"))
+    core = core_of(story)
+    assert core.board is not None
+    assert 0 not in core.board.board.running
+    workers = {
+        name: Seen(
+            incarnation=worker.incarnation,
+            weight=1.0,
+            kinds=tuple(worker.kinds),
+            holdings=(),
+            is_silent=False,
+        )
+        for name, worker in story.state.workers.items()
+    }
+    (step,) = core.decide(World(workers=workers))
+    assert (step.op, step.task) == ("revoke", str(unit(2, 0)))  # type: ignore[union-attr]
+    story.tell(TaskRevoked(task=str(unit(2, 0)), attempt=1, worker="worker-0", reason="its model has failed"))
+    assert not core_of(story).board.board.running  # type: ignore[union-attr]
+
+
+def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:
+    """When the model that others waited for fails, every epoch is reported before the run ends."""
+    story = Story()
+    story.fit(models=2, epochs=2)
+    for epoch in (1, 2):
+        for partition in (0, 1):
+            story.train(epoch, partition)
+    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    reported = []
+    for _ in range(5):
+        core = core_of(story)
+        steps = core.decide(World())
+        events = [step.event for step in steps if isinstance(step, api.Note)]
+        reported += [type(event).__name__ for event in events]
+        story.tell(*events)
+        if not story.run.is_open:
+            break
+    assert reported == ["EpochCompleted", "EpochCompleted", "RunFinished"]

@@ -119,7 +119,7 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
     """As many units as the problem has, each eligible when it starts, and sums of nothing at the end."""
     board = Board(problem)
     units = 0
-    while not board.is_done:
+    while any(board.open):
         worker, model, mask = next(
             (w, m, mask) for w in range(problem.num_workers) for m, mask in board.eligible(w)
         )

@@ -27,11 +27,11 @@ def test_the_makespan_is_the_last_end() -> None:
     assert Schedule(()).makespan == 0
 
 
-def test_a_worker_s_units_and_its_order() -> None:
-    """A worker without units has an order too: nothing."""
+def test_a_worker_s_units_are_in_order() -> None:
+    """By their start, whatever order they were given in."""
     schedule = Schedule.of([unit(1.0, 2.0, model=1), unit(0.0, 1.0), unit(0.0, 1.0, worker=2, model=2)])
     assert [u.model for u in schedule.by_worker()[0]] == [0, 1]
-    assert schedule.orders(3) == (((0, 0), (1, 0)), (), ((2, 2),))
+    assert [u.model for u in schedule.by_worker()[2]] == [2]
 
 
 @given(multi_gpu_problems())

@@ -124,7 +124,10 @@ class _Compact:
             for option, b in zip(visit.options, self.B[visit], strict=True)
             if option.worker == worker
         )
-        self.model.addConstr(gpus * self.C >= gpus * self.problem.worker_ready[worker] + load)
+        # Where other holders may do it all, C need not wait for this worker.
+        is_needed = any(all(option.worker == worker for option in visit.options) for visit in mine)
+        ready = self.problem.worker_ready[worker] if is_needed else 0.0
+        self.model.addConstr(gpus * self.C >= gpus * ready + load)
 
     def add_exclusive(self, worker: int, mine: list[Visit]) -> None:
         """A worker on which no two visits could run side by side: every two have an order."""

@@ -108,9 +108,14 @@ class Programme:
         for worker, uses in self.of_worker.items():
             gpus = self.problem.gpus[worker]
             halves = [(2 * use.option.gpus > gpus) + (2 * use.option.gpus >= gpus) for use in uses]
+            # Where other holders may do it all, C need not wait for this worker.
+            ready = self.worker_ready[worker] if self._is_needed(worker) else 0
             for capacity, weights in ((gpus, [use.option.gpus for use in uses]), (2, halves)):
                 load = sum(w * use.ticks * use.taken for w, use in zip(weights, uses, strict=True))
-                self.cp.add(load + capacity * self.worker_ready[worker] <= capacity * self.makespan)
+                self.cp.add(load + capacity * ready <= capacity * self.makespan)
+
+    def _is_needed(self, worker: int) -> bool:
+        return any(all(use.option.worker == worker for use in uses) for uses in self.uses.values())
 
     def _add_counts(self, worker: int, uses: list[_Use]) -> None:
         """If C has no room for k + 1 units of some length one after the other, a GPU runs at most k that are as long.
