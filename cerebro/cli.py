@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from cerebro.errors import CerebroError, ClusterError
 
@@ -199,12 +200,18 @@ class _Version(argparse.Action):
         sys.exit(0)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage is what --help is for."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="cerebro", description="A local Cerebro cluster, from the terminal."
-    )
+    parser = _Parser(prog="cerebro", description="A local Cerebro cluster, from the terminal.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument(
         "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
     )

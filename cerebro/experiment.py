@@ -26,9 +26,11 @@ from cerebro.errors import (
     DataError,
     LocatorError,
     MetricError,
+    SearchSpaceError,
     SpecError,
 )
 from cerebro.locators import parse_locators
+from cerebro.scheduling.policies import POLICIES
 from cerebro.search import SearchSpace, configurations
 from cerebro.session import Session, author
 from cerebro.spec import ETLSpec, SubEpochSpec
@@ -216,6 +218,10 @@ class Experiment:
         ):
             if value <= 0:
                 raise DataError(f"{name} is {value}, expected more than 0")
+        if scheduler not in POLICIES:
+            raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
+        if not isinstance(planner, bool):
+            raise DataError(f"planner is {planner!r}, expected True or False")
         models = configurations(search_space, samples=samples, seed=seed)
         code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = FitRequest(

@@ -24,6 +24,9 @@ LOOKAHEAD_S = 1.0
 """The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
 a model would be held up in a queue while another worker could train it; later, and the worker would wait for it."""
 
+_SOON_S = 1e-3
+"""Sooner than this is now: a wait so short may be lost in the rounding of large clocks."""
+
 
 def assign(
     record: ExperimentRecord, state: ExperimentState, run: Run, board: FitBoard | None, now: float
@@ -50,9 +53,10 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
 
 
 def due_s(fit: FitBoard, worker: Worker, now: float) -> float:
-    """Seconds until the worker is to be given the task after its present one; 0 or less: now."""
+    """Seconds until the worker is to be given the task after its present one; 0: now."""
     present = fit.present(worker)
-    return present - now - LOOKAHEAD_S - fit.load_s if present is not None else 0.0
+    due_s = present - now - LOOKAHEAD_S - fit.load_s if present is not None else 0.0
+    return due_s if due_s > _SOON_S else 0.0
 
 
 class _Assigner:
@@ -136,7 +140,7 @@ class _Units:
 
     def __init__(self, assigner: _Assigner, fit: FitBoard, now: float) -> None:
         self._assigner, self._fit = assigner, fit
-        self._soon = [w for w in assigner.alive if due_s(fit, w, now) <= 0]
+        self._soon = [w for w in assigner.alive if not due_s(fit, w, now)]
         self._started: list[int] = []
         self._freed = list(fit.board.free)
 

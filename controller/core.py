@@ -54,7 +54,7 @@ class Core:
         if fit is None:
             return math.inf
         busy = (w for w in self.state.workers.values() if w.is_alive and len(w.open_tasks) == 1)
-        return min((due for worker in busy if (due := due_s(fit, worker, now)) > 0), default=math.inf)
+        return min((due for worker in busy if (due := due_s(fit, worker, now))), default=math.inf)
 
     def decide(self, world: World) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait."""

@@ -230,7 +230,13 @@ class FitBoard:
             self.policy = POLICIES[run.request.scheduler]
         if run.planned is not None and run.planned.order:
             self.policy = Following(
-                Entry(self._worker[u.worker], self._model[u.model], u.epoch, self._partition[u.partition])
+                Entry(
+                    worker=self._worker[u.worker],
+                    model=self._model[u.model],
+                    epoch=u.epoch,
+                    partition=self._partition[u.partition],
+                    start=run.planned.time + u.start_s,
+                )
                 for u in run.planned.order
             )
 

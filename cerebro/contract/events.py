@@ -113,6 +113,8 @@ class PlannedUnit(NamedTuple):
     model: str
     epoch: int
     partition: int
+    start_s: float
+    """Planned, from the time of the event that tells of the plan."""
 
 
 # --- events --------------------------------------------------------------------------------------

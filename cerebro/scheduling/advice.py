@@ -21,8 +21,8 @@ from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 
-_MOST_UNITS = 10_000
-"""Units to simulate for one side: about half a second. Large problems get fewer samples, and need fewer."""
+_MOST_UNITS = 5_000
+"""Units to simulate for one side: some tenths of a second. Large problems get fewer samples, and need fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,12 @@ differ by far more than units of one model do; more for workers, whose differenc
 _SWEEPS = 4
 """Of alternating least squares at a time. They go on from where the last ones ended."""
 
-_SIGMA, _SIGMA_PRIOR = 0.05, 4
-"""The noise expected before it is measured, and the observations this counts as. Units that took the same twice by
-chance are no reason to trust a plan blindly."""
+_SIGMA, _SIGMA_PRIOR = 0.2, 4
+"""The error expected before it is measured, and the observations this counts as. A prediction that came true once by
+chance is no reason to trust a plan."""
+
+_SIGMA_STEP = 0.05
+"""Newest errors keep at least this weight: predictions become better."""
 
 
 @dataclass
@@ -65,13 +68,14 @@ class Estimates:
     _costs: dict[_Subject, float] = field(default_factory=dict)
     _slowness: dict[str, float] = field(default_factory=dict)
     _typical: float = 0.0
-    _squares: float = 0.0
-    _repeats: int = 0
+    _variance: float = _SIGMA**2
+    _predicted: int = 0
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the logarithm of measured over expected time: the noise a plan has to bear."""
-        return math.sqrt((self._squares + _SIGMA_PRIOR * _SIGMA**2) / (self._repeats + _SIGMA_PRIOR))
+        """Standard deviation, lately, of the logarithm of measured over predicted time: the noise a plan has to bear,
+        be it that units vary or that too little is known of them."""
+        return math.sqrt(self._variance)
 
     def knows(self, model: str, technique: str = "") -> bool:
         """Whether a unit of the model was observed."""
@@ -82,13 +86,15 @@ class Estimates:
         if rows <= 0 or seconds <= 0:
             return
         log_rate, subject = math.log(seconds / rows), (model, technique)
+        if subject in self._pairs:
+            expected = self.seconds(model, worker, rows=rows, technique=technique) / rows
+            self._predicted += 1
+            step = max(1 / (self._predicted + _SIGMA_PRIOR), _SIGMA_STEP)
+            self._variance += step * ((log_rate - math.log(expected)) ** 2 - self._variance)
         pairs = self._pairs.setdefault(subject, {})
         if worker not in pairs:
             pairs[worker] = _Mean()
             self._subjects[worker].append(subject)
-        else:
-            self._squares += (log_rate - pairs[worker].value) ** 2
-            self._repeats += 1
         pairs[worker].learn(log_rate)
         self._fit_cost(subject)
         self.observations += 1

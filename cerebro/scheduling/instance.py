@@ -169,10 +169,14 @@ def _epochs(found: Mapping[str, Any], units: int) -> int:
 
 
 def _decoded(text: str) -> Any:
+    if not text.strip():
+        raise InstanceError("the instance is empty: give an object with times, or nodes and runtimes")
     try:
         return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as problem:
-        reason = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
+        reason = "a number is too long" if isinstance(problem, ValueError) else "it is nested too deeply"
+        if isinstance(problem, json.JSONDecodeError):
+            reason = str(problem)
         raise InstanceError(f"the instance is no JSON: {reason}") from problem
 
 

@@ -4,7 +4,7 @@ Dispatch decides from the first unit on. As soon as every model has run somewher
 asked for a plan of what is left, then, if that is still away from the bound, for an exact solver's. What was found is
 followed only if the helper, asked once more when the answer is there, finds it better than what the run does now, for
 what is left *then*, at the noise of unit times measured so far. A new round of questions begins when an epoch is
-complete and whenever a worker was lost or joined.
+complete, when more is known of unit times, and whenever a worker was lost or joined.
 
 Never waits: `advise` looks whether an answer is there, and puts the next question.
 """
@@ -12,6 +12,7 @@ Never waits: `advise` looks whether an answer is there, and puts the next questi
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +66,8 @@ class _Found:
     source: str
     seconds: float
     order: tuple[PlannedUnit, ...]
+    asked: float
+    """The board's time from which the order's times count."""
     is_last: bool
     """Nothing better is to be looked for in this round."""
 
@@ -81,6 +84,7 @@ class Advisor:
         """What was true when it began."""
         self._asked: Question | None = None
         """What a plan that is being made is about."""
+        self._asked_at = 0.0
         self._found: _Found | None = None
 
     def forget(self) -> None:
@@ -101,14 +105,14 @@ class Advisor:
             fit.run,
             tuple((w.name, w.is_alive, w.since) for w in core.state.workers.values()),
         )
-        is_due = self._stage is Stage.NONE and self._round != (crew, len(run.epochs))
-        if crew != self._crew or is_due:
+        occasion = crew, len(run.epochs), _knowledge(fit)
+        if crew != self._crew or (self._stage is Stage.NONE and self._round != occasion):
             if all(
                 fit.estimates.knows(model)
                 for model, is_left in zip(fit.models, fit.board.open, strict=True)
                 if is_left
             ):
-                self._round, self._crew, self._found = (crew, len(run.epochs)), crew, None
+                self._round, self._crew, self._found = occasion, crew, None
                 self._ask(Stage.PLAN, fit, run)
             return None
         answer = self._helper.answer() if self._stage is not Stage.NONE else None
@@ -121,10 +125,10 @@ class Advisor:
             return
         message = {"ask": stage, "problem": to_json(asked.problem), "sigma": fit.estimates.sigma}
         if run.planned is not None and run.planned.order:
-            message["followed"] = asked.order(run.planned.order)
+            message["followed"] = asked.order(run.planned.order, age_s=fit.board.now - run.planned.time)
         if stage is Stage.JUDGE and self._found is not None:
-            message["order"] = asked.order(self._found.order)
-        self._stage, self._asked = stage, asked
+            message["order"] = asked.order(self._found.order, age_s=fit.board.now - self._found.asked)
+        self._stage, self._asked, self._asked_at = stage, asked, fit.board.now
         self._helper.ask(message)
 
     def _finish(self) -> None:
@@ -143,7 +147,11 @@ class Advisor:
             assert self._asked is not None
             order = self._asked.planned(order_from_json(answer["order"]))
             self._found = _Found(
-                source=answer["source"], seconds=answer["seconds"], order=order, is_last=is_last
+                source=answer["source"],
+                seconds=answer["seconds"],
+                order=order,
+                asked=self._asked_at,
+                is_last=is_last,
             )
             self._ask(Stage.JUDGE, fit, run)
             return None
@@ -165,7 +173,10 @@ class Advisor:
             fit,
             answer,
             source=found.source,
-            order=found.order,
+            order=tuple(
+                unit._replace(start_s=round(unit.start_s - (fit.board.now - found.asked), 3))
+                for unit in found.order
+            ),
             seconds=found.seconds,
             makespan_s=answer["planned_s"],
         )
@@ -175,6 +186,11 @@ class Advisor:
             self._finish()
         else:
             self._ask(Stage.SOLVE, fit, run)
+
+
+def _knowledge(fit: FitBoard) -> int:
+    """Grows by one whenever the units observed have grown by half: a plan made on little is looked at again."""
+    return int(math.log(max(1, fit.estimates.observations), 1.5))
 
 
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:

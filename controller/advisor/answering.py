@@ -51,7 +51,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
         told = {"source": f"planner/{found.source}", "seconds": found.seconds}
     else:
         schedule, is_optimal, told = _solved(problem, followed, solve_s)
-    order = tuple(Entry(u.worker, u.model, u.epoch, u.partition) for u in schedule.units)
+    order = tuple(Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.units)
     return {**_compared(problem, order, followed, sigma), **told, "order": order, "is_optimal": is_optimal}
 
 

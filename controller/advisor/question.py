@@ -46,12 +46,13 @@ class Question:
                 model=self.models[entry.model],
                 epoch=self.first_epochs[entry.model] + entry.epoch - 1,
                 partition=self.partitions[entry.partition],
+                start_s=round(entry.start, 3),
             )
             for entry in order
         )
 
-    def order(self, planned: Sequence[PlannedUnit]) -> tuple[Entry, ...]:
-        """The reverse of `planned`, without what is done by now or not part of this problem."""
+    def order(self, planned: Sequence[PlannedUnit], *, age_s: float) -> tuple[Entry, ...]:
+        """The reverse of `planned`, so many seconds later, without what is done or not part of this problem."""
         models = {name: m for m, name in enumerate(self.models)}
         workers = {name: w for w, name in enumerate(self.workers)}
         partitions = {number: p for p, number in enumerate(self.partitions)}
@@ -61,7 +62,7 @@ class Question:
                 m, p = models[unit.model], partitions[unit.partition]
                 epoch = unit.epoch - self.first_epochs[m] + 1
                 if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
-                    found.append(Entry(workers[unit.worker], m, epoch, p))
+                    found.append(Entry(workers[unit.worker], m, epoch, p, unit.start_s - age_s))
         return tuple(found)
 
 
@@ -154,6 +155,6 @@ def from_json(value: Mapping[str, Any]) -> Problem:
     )
 
 
-def order_from_json(value: Sequence[Sequence[int]]) -> tuple[Entry, ...]:
+def order_from_json(value: Sequence[tuple[int, int, int, int, float]]) -> tuple[Entry, ...]:
     """A plan that went through JSON, which knows lists only."""
     return tuple(Entry(*entry) for entry in value)

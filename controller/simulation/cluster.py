@@ -273,7 +273,7 @@ class Simulation:
             return
         worker.running = None
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)
-        self._report(worker, [_ending(item, item.body, failure)])
+        self._report(worker, [_ending(item, item.body, failure, self._rows(item.body))])
         self._start_next(worker)
 
     def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
@@ -285,6 +285,10 @@ class Simulation:
         )
         return self.store.report(worker.name, request).outcomes
 
+    def _rows(self, body: TaskBody) -> int:
+        plan = self._plan.plan
+        return plan.partitions[body.partition] if isinstance(body, TrainTask) and plan.kind == "fit" else 1
+
     def _at(self, time: float, action: Callable[[], None]) -> None:
         self._order += 1
         heapq.heappush(self._agenda, (time, self._order, action))
@@ -294,11 +298,11 @@ def _renew(item: InboxItem) -> api.Report:
     return api.Renew(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
 
 
-def _ending(item: InboxItem, body: TaskBody, failure: Failure | None) -> api.Report:
+def _ending(item: InboxItem, body: TaskBody, failure: Failure | None, rows: int) -> api.Report:
     if failure is not None:
         return api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
     checkpoint = None
     if isinstance(body, TrainTask):
         checkpoint = CheckpointRef(name=f"{body.model}/u{body.unit}-a{item.attempt}", checksum="-", size=1)
-    result = TaskResult(rows=1, metrics={"loss": 1.0}, checkpoint=checkpoint)
+    result = TaskResult(rows=rows, metrics={"loss": 1.0}, checkpoint=checkpoint)
     return api.Commit(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, result=result)

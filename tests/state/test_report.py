@@ -175,7 +175,7 @@ def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
     plan = SchedulePlanned(
         run="fit-1",
         source="planner/cyclic",
-        order=(PlannedUnit("worker-0", "m00", 2, 0),),
+        order=(PlannedUnit("worker-0", "m00", 2, 0, 0.0),),
         makespan_s=12.1,
         dispatch_s=13.4,
         lower_bound_s=12.0,

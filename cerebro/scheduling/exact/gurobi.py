@@ -7,6 +7,7 @@ It is an optional extra. Without the package, without a licence, or with a model
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from cerebro.scheduling.schedule import Schedule, devices
 
 if TYPE_CHECKING:
     import gurobipy
+
+
+_MOST_PAIRS = 20_000
+"""Ten times the size-limited licence; no MILP of this kind has been solved that is larger."""
 
 
 @dataclass
@@ -88,6 +93,7 @@ def run(
     bound = lower_bound(problem) if wanted else 0.0
     note = "nothing to do"
     if wanted:
+        _check_size(wanted)
         with session() as model:
             made = formulate(model, problem, wanted)
             if best:
@@ -110,6 +116,18 @@ def run(
         seconds=time.perf_counter() - began,
         note=note,
     )
+
+
+def _check_size(wanted: Sequence[Visit]) -> None:
+    """Every formulation orders each two visits of a model, and of a worker: with too many, writing the model alone
+    takes minutes and gigabytes."""
+    models = Counter(visit.model for visit in wanted)
+    workers = Counter(worker for visit in wanted for worker in {option.worker for option in visit.options})
+    pairs = sum(count * (count - 1) // 2 for count in (*models.values(), *workers.values()))
+    if pairs > _MOST_PAIRS:
+        raise SolverUnavailableError(
+            f"{len(wanted)} units are too many for a MILP, which would order {pairs:,} pairs of them: use cp-sat"
+        )
 
 
 def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:

@@ -1,16 +1,18 @@
 """Follows a plan: workers run their units in order, models make their visits in order, and either waits for the other.
 
-A plan gives the order of units, not their times, so it stands when units take longer than planned. Both orders are
-kept: where only workers keep theirs, one that is early takes a model ahead of its turn elsewhere, and a tight plan
-falls apart (a Latin square of 16 near-equal models: 1.44 times the bound instead of 1.00).
+A plan gives the order of units, and roughly their times. Both orders are kept: where only workers keep theirs, one that
+is early takes a model ahead of its turn elsewhere, and a tight plan falls apart (a Latin square of 16 near-equal
+models: 1.44 times the bound instead of 1.00).
 
-What has come about otherwise (a unit that is done, a model that was dropped, a worker that was lost) is passed over,
-and what the plan does not cover is left to a dispatch policy. Nothing is remembered: where the plan stands is read off
-the board, so a controller that is restarted goes on with the same plan.
+What has come about otherwise (a unit that is done, a model that was dropped, a worker that was lost) is passed over.
+Nobody waits long for what is late: meanwhile a worker runs what comes later in its list, or what the plan does not
+cover, which is left to a dispatch policy. Nothing is remembered: where the plan stands is read off the board, so a
+controller that is restarted goes on with the same plan.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,6 +23,10 @@ from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Schedule
 
+_PATIENCE = 0.3
+"""Share of a unit by which it may start later than planned before its worker runs another one meanwhile. A tight plan
+needs waits as long as its noise; where one would wait longer, things have come about otherwise than planned."""
+
 
 class Entry(NamedTuple):
     """A unit of a plan."""
@@ -29,6 +35,8 @@ class Entry(NamedTuple):
     model: int
     epoch: int
     partition: int
+    start: float = math.inf
+    """When it was to start, by the board's clock; infinite: it is waited for, however long."""
 
 
 class Following:
@@ -52,32 +60,37 @@ class Following:
     @classmethod
     def of(cls, schedule: Schedule, *, fallback: Policy | None = None) -> Following:
         """Follows a schedule. Where units take what they were to take, it ends no later than the schedule."""
-        order = (Entry(unit.worker, unit.model, unit.epoch, unit.partition) for unit in schedule.units)
+        order = (
+            Entry(unit.worker, unit.model, unit.epoch, unit.partition, unit.start) for unit in schedule.units
+        )
         return cls(order, fallback=fallback)
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """See `Policy.choose`."""
-        finished = []
+        free = []
         for worker in workers:
-            entry = next(
-                (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(board, entry)), None
-            )
-            if entry is None:
-                finished.append(worker)
-            elif self._is_startable(board, entry):
-                return Choice(worker, entry.model, entry.partition)
-        return self._unplanned(board, finished, rng) if finished else None
+            ahead = (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(board, entry))
+            due = next(ahead, None)
+            if due is not None and not self._is_startable(board, due):
+                if not _is_late(board, due):
+                    continue
+                due = next((entry for entry in ahead if self._is_startable(board, entry)), None)
+            if due is not None:
+                return Choice(worker, due.model, due.partition)
+            free.append(worker)
+        return self._unplanned(board, free, rng) if free else None
 
     def _is_startable(self, board: Board, entry: Entry) -> bool:
         """Whether the model is there, and it is this worker's turn among its own."""
-        worker, model, epoch, _ = entry
+        worker, model, epoch, _, _ = entry
         if (
             epoch != board.epoch[model]
             or model in board.running
             or board.need[model][worker] > board.free[worker]
         ):
             return False
-        return next(visit for visit in self._of_model[model, epoch] if _is_ahead(board, visit)) == entry
+        visits = self._of_model[model, epoch]
+        return next(visit for visit in visits if _is_ahead(board, visit)) == entry
 
     def _unplanned(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """What the fallback makes of the units that are not planned."""
@@ -88,9 +101,14 @@ class Following:
         return self._fallback.choose(rest, workers, rng)
 
 
+def _is_late(board: Board, entry: Entry) -> bool:
+    unit_s = board.seconds(entry.model, entry.partition, entry.worker)
+    return board.now > entry.start + _PATIENCE * unit_s
+
+
 def _is_ahead(board: Board, entry: Entry) -> bool:
     """Whether the unit is yet to be started, and can be on its worker."""
-    worker, model, epoch, partition = entry
+    worker, model, epoch, partition, _ = entry
     present, mask = board.epoch[model], board.open[model]
     if epoch < present or not mask or not board.held[worker] >> partition & 1:
         return False
