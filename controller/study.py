@@ -22,6 +22,8 @@ from controller.simulation.inline import InlineHelper
 
 _ROWS = 10_000
 """Of a partition of size 1: sizes are told to this precision."""
+_PLAN_S = 0.2
+"""For each plan, and for each exact solution: less than a live run gives, for a study asks for hundreds."""
 _LEASES = 20
 """So many leases pass in a unit of average length: a live worker's lease is short beside a unit, too."""
 
@@ -78,7 +80,9 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
         lease_s=_mean_seconds(problem) / _LEASES,
     )
     started = RunStarted(run="fit-1", plan=plan)
-    simulation = Simulation(scenario, request, started, InlineHelper() if request.planner else None)
+    simulation = Simulation(
+        scenario, request, started, InlineHelper(plan_s=_PLAN_S, solve_s=_PLAN_S) if request.planner else None
+    )
     return _schedule(simulation.run(), models, workers)
 
 

@@ -82,7 +82,7 @@ def test_a_mistaken_argument_is_one_line(
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "the instance is no JSON"),
+        (b"", "the instance is empty"),
         (b"{", "the instance is no JSON"),
         (b"\xff\xfe", "- is not UTF-8 text"),
         (b'{"times": [[1, NaN]]}', "times[0][1] is NaN, expected a finite number of seconds above 0"),

@@ -43,10 +43,10 @@ def test_nodes_and_runtimes_are_the_multi_gpu_form() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the instance is no JSON: Expecting value"),
+        ("", "the instance is empty"),
         ("{", "the instance is no JSON"),
         ("[" * 100_000, "the instance is no JSON: it is nested too deeply"),
-        ("9" * 5000, "the instance is no JSON: Exceeds the limit"),
+        ("9" * 5000, "the instance is no JSON: a number is too long"),
         ("[1]", "the instance is a list, expected an object"),
         ("null", "the instance is null, expected an object"),
         ("{}", "the instance has no 'nodes': give either times, or nodes and runtimes"),
