@@ -99,7 +99,8 @@ def test_experiment_page(bench: Bench, browser: Browser) -> None:
 def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and a bar per unit up to now."""
     story = running_story()
-    plan = {"order": (), "makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
+    plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
+    plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
     story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
     story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
     bench.store.add(story)
