@@ -118,7 +118,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         RunFailedError,
         r"'acuracy' was not returned by SubEpochSpec\.test.* returned: accuracy, loss",
     ),
-    "an unknown scheduler": ({"scheduler": "best"}, RunFailedError, "no scheduler 'best': choose one of"),
+    "an unknown scheduler": ({"scheduler": "best"}, SearchSpaceError, "no scheduler 'best': choose one of"),
     "a class": ({"spec": TinyTraining}, SpecError, r"pass TinyTraining\(\) instead of TinyTraining"),
     "another spec": ({"spec": TinyETL()}, SpecError, "a subclass of cerebro.SubEpochSpec, not a TinyETL"),
     "what cannot be sent": ({"spec": Holder()}, SpecError, r"attribute 'lock' \(lock\) cannot be serialised"),
