@@ -95,6 +95,7 @@ class Simulation:
         self.store = VirtualStore(lambda: self.now)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
+        self._wake = 0.0
         self._workers = {
             name: _Worker(name=name, holdings=tuple(Holding(dataset=DATASET, partition=p) for p in held))
             for name, held in scenario.holdings.items()
@@ -131,9 +132,10 @@ class Simulation:
             self._control()
             if not self._fit().is_open:
                 return self.core.state
-            wake_s = self.core.wake_s(self.now)
-            if wake_s < math.inf:
-                self._at(self.now + wake_s, lambda: None)
+            wake = self.now + self.core.wake_s(self.now)
+            if wake < math.inf and not self.now < self._wake <= wake:
+                self._wake = wake
+                self._at(wake, lambda: None)
             if not self._agenda:
                 raise RuntimeError(f"the simulation is stuck at {self.now:g} s: {self._fit().state}")
             self.now, _, action = heapq.heappop(self._agenda)
