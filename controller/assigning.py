@@ -18,7 +18,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.experiment import QUEUE_DEPTH
 from controller import tasks
-from controller.fit_board import FitBoard, is_queued
+from controller.fit_board import FitBoard
 
 LOOKAHEAD_S = 1.0
 """The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
@@ -194,8 +194,9 @@ class _Units:
             if self._assigner.load[worker.name] == 0:
                 for other in self._assigner.alive:
                     for key in other.open_tasks[1:]:
-                        if is_queued(run, key) and self._is_wanted(worker, run.open[key].key):
-                            return revoke_task(run.open[key], f"{worker.name} is idle and can run it now")
+                        task = run.open.get(key)
+                        if task and task.state is TaskState.ASSIGNED and self._is_wanted(worker, task.key):
+                            return revoke_task(task, f"{worker.name} is idle and can run it now")
         return None
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:

@@ -30,11 +30,10 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem, Strategy
-from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey, TaskState, Visit, Worker
+from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey, Visit, Worker
 
 _FADING = 0.9
 """Share of a long loading time that is still reckoned with after another unit."""
-
 
 _RARELY = 4
 """All estimates are made anew when the observations have grown by this fraction of their number."""
@@ -137,14 +136,14 @@ class FitBoard:
 
     def present(self, worker: Worker) -> float | None:
         """When the worker's running task is expected to end, by the store's clock; `None` if it is no unit. Of a model
-        that has not run before nothing is expected: then it is never."""
+        that has not run before, or that has failed, nothing is expected: then it is never."""
         key = TaskKey.parse(worker.open_tasks[0]) if worker.open_tasks else None
         if key is None or key.kind != "train" or key.run != self.run:
             return None
         index = self._model[key.model or ""]
-        if not self.estimates.knows(self.models[index]):
+        unit = self.board.running.get(index)
+        if unit is None or not self.estimates.knows(self.models[index]):
             return math.inf
-        unit = self.board.running[index]
         return unit.started + self.board.seconds(index, unit.partition, unit.worker)
 
     # --- the fold --------------------------------------------------------------------------------
@@ -263,9 +262,3 @@ class FitBoard:
             self.board.time = self.estimates.table(self.models, self.workers, rows=self.mean_rows)
         self._settled_at = count + 1 + count // _RARELY
         self.board.recount()
-
-
-def is_queued(run: Run, key: str) -> bool:
-    """Whether a task lies in an inbox and has not started."""
-    task = run.open.get(key)
-    return task is not None and task.state is TaskState.ASSIGNED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +122,7 @@ def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:
     core = core_of(story)
     assert core.board is not None
     assert 0 not in core.board.board.running
+    assert core.wake_s(story.time) == math.inf
     workers = {
         name: Seen(
             incarnation=worker.incarnation,
