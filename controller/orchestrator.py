@@ -1,0 +1,82 @@
+"""What keeps workers running, as the controller sees it: the interface to a cluster manager.
+
+On one machine there is none, and a worker's silence is all that tells of its end. A cluster manager knows sooner, and
+why. It is told how many workers are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cerebro.contract.tasks import FailureKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a process ended, or why it ends.
+
+    Attributes:
+        reason: for people: names what happened, and what to do where something can be done.
+        kind: how a task that ran there counts: `PREEMPTED` (taken away: not at all), `OUT_OF_MEMORY` (a failed
+            attempt), `CRASH` (a lost worker).
+    """
+
+    reason: str
+    kind: FailureKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """One pod of the worker set.
+
+    Attributes:
+        uid: differs from `PodRef.uid` of a worker that ran in an earlier pod of this name.
+        leaving: why it is being ended, while its processes may still run: it is given nothing new and gives back
+            what it has.
+        dead: why its processes run no more, or never will; known for certain, so nobody waits for a lease.
+        exits: container -> how the process before the present one ended, where there was one.
+        trouble: why it does not run yet (image cannot be pulled, no node fits); empty while there is nothing to say.
+        gpus: number of GPUs its containers were granted.
+    """
+
+    uid: str
+    leaving: Exit | None = None
+    dead: Exit | None = None
+    exits: Mapping[str, Exit] = field(default_factory=dict)
+    trouble: str = ""
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """All pods of the worker set, by name, and how many are wanted. A pod that is not listed does not exist.
+
+    `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size is not wanted, and will not come back.
+    """
+
+    pods: Mapping[str, Pod]
+    size: int
+
+    def is_wanted(self, pod: str) -> bool:
+        """Whether a pod of this name will be there again."""
+        ordinal = pod.rpartition("-")[2]
+        return not ordinal.isdigit() or int(ordinal) < self.size
+
+
+class Orchestrator(Protocol):
+    """A cluster manager. Neither method waits for the network longer than a request takes."""
+
+    def fleet(self) -> Fleet | None:
+        """The pods as last heard; `None` while that may be out of date: then silence alone tells of lost workers."""
+        ...
+
+    def scale(self, workers: int) -> None:
+        """Ask for so many workers.
+
+        Raises:
+            RetryableError: the cluster manager does not answer now.
+            ClusterError: it refuses; says why.
+        """
+        ...
