@@ -21,7 +21,7 @@ from benchmarks.figure import Figure
 
 NAMES = (
     *("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane"),
-    *("planner", "online", "outage", "exact", "decision"),
+    *("planner", "online", "exact", "decision"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""
 

@@ -21,18 +21,9 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.gap import gaps_s
 from benchmarks.services import ControlPlane, control_plane
-from cerebro.contract.events import (
-    EtlRequest,
-    Event,
-    FitRequest,
-    Request,
-    RunFinished,
-    RunRequested,
-    TaskCommitted,
-    TaskRevoked,
-    TaskStarted,
-)
+from cerebro.contract.events import Event, RunFinished, RunRequested, TaskCommitted, TaskRevoked, TaskStarted
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
+from cerebro.contract.runs import EtlRequest, FitRequest, Request
 from cerebro.encoding import encode
 from cerebro.errors import ClusterError
 from cerebro.kvs import KvsClient

@@ -3,7 +3,12 @@
 Unit times vary log-normally around their estimates; nobody knows by how much before a unit ends. The bound is of the
 real durations: the largest row or column sum, which no schedule beats, whatever it knows in advance. The grid is n / p
 in 2, 4, 8, p in 8, 16, heterogeneous (the paper's networks and cards, section 5.4) and near-equal times, sigma in 0.1,
-0.2, 0.3, and 5 seeds of each. `outage` runs the same grid with a worker that goes away.
+0.2, 0.3, and 5 seeds of each.
+
+The same grid is run with a worker that is away for a fifth of the time. The bound then counts its absence as capacity
+lost, and nothing else: the attempt that is lost with the worker is made again at the expense of the policy, although
+only who knows of the outage could have avoided it. That is half a unit on average, of the 16 that a worker has at n =
+2p, p = 8; so what was lost is told too.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from cerebro.scheduling.scenarios import narrow, paper
 from cerebro.scheduling.schedule import Schedule
 from cerebro.scheduling.validator import validate
 
-BAR = 1.015
+CALM_BAR, OUTAGE_BAR = 1.015, 1.03
 SEEDS = 5
 RATIOS, WORKERS, SIGMAS = (2, 4, 8), (8, 16), (0.1, 0.2, 0.3)
 KINDS: dict[str, Callable[[int, int, int], Problem]] = {"heterogeneous": paper, "near-equal": narrow}
@@ -72,7 +77,45 @@ def trials(policy: str, *, is_down: bool) -> Iterator[Trial]:
                         )
 
 
-def worst(found: list[Trial]) -> str:
+def benchmark() -> list[Figure]:
+    """The grid without and with outages: a line of the table each."""
+    began = time.process_time()
+    calm = list(trials("lrptw", is_down=False))
+    used = f"{time.process_time() - began:.1f} s of CPU for all runs of critical first, bounds and validation included"
+    down = list(trials("lrptw", is_down=True))
+    lost = statistics.fmean(trial.lost for trial in down)
+    return [
+        _figure(
+            "online, n >= 2p, sigma 0.1 to 0.3: mean makespan over the clairvoyant bound",
+            calm,
+            bar=CALM_BAR,
+            notes=(_against_random(is_down=False), used),
+        ),
+        _figure(
+            "online, the same with a worker down for a fifth of the time",
+            down,
+            bar=OUTAGE_BAR,
+            notes=(
+                f"attempts lost with the worker: {lost:.4f} of the bound on average",
+                _against_random(is_down=True),
+            ),
+        ),
+    ]
+
+
+def _figure(what: str, found: list[Trial], *, bar: float, notes: tuple[str, ...]) -> Figure:
+    ratios = [trial.ratio for trial in found]
+    return Figure(
+        what=what,
+        measured=f"{statistics.fmean(ratios):.4f}, at most {max(ratios):.3f}, in {len(ratios)} runs",
+        ratio=statistics.fmean(ratios),
+        bar=bar,
+        sense="at most",
+        notes=(_worst(found), *notes),
+    )
+
+
+def _worst(found: list[Trial]) -> str:
     """The worst cell of the grid, in words: its mean over the seeds and its worst run."""
     cells: dict[tuple[str, int, int, float], list[float]] = {}
     for trial in found:
@@ -86,25 +129,9 @@ def worst(found: list[Trial]) -> str:
     )
 
 
-def benchmark() -> Figure:
-    """The calm grid as a line of the table."""
-    began = time.process_time()
-    found = list(trials("lrptw", is_down=False))
-    used = time.process_time() - began
-    ratios = [trial.ratio for trial in found]
-    others = statistics.fmean(trial.ratio for trial in trials("random", is_down=False))
-    return Figure(
-        what="online, n >= 2p, sigma 0.1 to 0.3: mean makespan over the clairvoyant bound",
-        measured=f"{statistics.fmean(ratios):.4f}, at most {max(ratios):.3f}, in {len(ratios)} runs",
-        ratio=statistics.fmean(ratios),
-        bar=BAR,
-        sense="at most",
-        notes=(
-            worst(found),
-            f"the paper's random order, on the same durations: mean {others:.4f}",
-            f"{used:.1f} s of CPU for all runs of critical first, bounds and validation included",
-        ),
-    )
+def _against_random(*, is_down: bool) -> str:
+    mean = statistics.fmean(trial.ratio for trial in trials("random", is_down=is_down))
+    return f"the paper's random order, on the same durations: mean {mean:.4f}"
 
 
 def _outage(problem: Problem, seed: int) -> Outage:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.problem import Problem, Strategy, shared_s
 from cerebro.scheduling.schedule import Schedule
 
 NOT_HERE = -1
@@ -110,10 +110,11 @@ def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]
     for m, row in enumerate(table):
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
-            rows[m] += size * min(problem.strategies[m][w][row[w]].seconds for w in places)
-            for w in places:
-                way = problem.strategies[m][w][row[w]]
-                loads[w] += size * way.seconds * way.gpus / problem.gpus[w] / len(places)
+            ways = [problem.strategies[m][w][row[w]] for w in places]
+            rows[m] += size * min(way.seconds for way in ways)
+            each = shared_s(size, (way.seconds for way in ways))
+            for w, way in zip(places, ways, strict=True):
+                loads[w] += each * way.gpus / problem.gpus[w]
     return rows, loads
 
 

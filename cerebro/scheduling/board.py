@@ -15,7 +15,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.problem import Problem, shared_s
 
 NEVER = math.inf
 
@@ -238,8 +238,7 @@ class Board:
             self.model_left[model] += visits * size * (sum(known) / len(known) if known else 0.0)
             return
         self.model_left[model] += visits * size * min(row[w] for w in fitting)
-        # Shared so that it occupies each holder as long as the others: a fast one does more of it.
-        share = visits * size / sum(1 / row[w] for w in fitting)
+        share = visits * shared_s(size, (row[w] for w in fitting))
         for w in fitting:
             self.worker_left[w] += share
 

@@ -29,6 +29,8 @@ _PATIENCE = 3
 _LEAST_STEP = 0.02
 _CLOSE = 1e-4
 """The weighing stops this near to the optimum of its relaxation (relative)."""
+_ROUNDING = 1e-12
+"""More than the weighing can be wrong by, relatively: a bound that meets the optimum must not exceed it by rounding."""
 
 
 class _Way(NamedTuple):
@@ -58,7 +60,7 @@ def lower_bound(problem: Problem) -> float:
     for measured in _shares(problem, kinds):
         best = max(best, _columns(problem, measured))
     if any(len(kind.ways) > 1 for kind in kinds):
-        best = max(best, _weighed(problem, kinds, best))
+        best = max(best, _weighed(problem, kinds, best) * (1 - _ROUNDING))
     return best
 
 

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from cerebro.scheduling.allotment import NOT_HERE, Allotment, allowed
-from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.problem import Problem, shared_s
 from cerebro.scheduling.schedule import Schedule, Unit
 
 Start = tuple[float, int, int, int]
@@ -105,8 +105,7 @@ class Decoder:
         work = self.work[model] = []
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
-            # Several holders share the work so that it occupies each as long, as on the board.
-            each = size / sum(1 / seconds[w] for w in places)
+            each = shared_s(size, (seconds[w] for w in places))
             shares = [(w, each * self.need[w][model] / problem.gpus[w]) for w in places]
             work.append((min(seconds[w] for w in places) * size, shares))
         visits = self._visits(model)

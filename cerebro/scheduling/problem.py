@@ -13,7 +13,7 @@ made over a hundred thousand (model, partition) pairs. Pure; knows nothing of ex
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
@@ -279,3 +279,14 @@ def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) ->
         raise InstanceError(
             f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for 1 to that many"
         )
+
+
+def shared_s(size: float, seconds: Iterable[float]) -> float:
+    """Seconds for which each of several holders is busy with one visit to a partition, if they share the visits so that
+    all are busy equally long: a fast one does more of them.
+
+    Args:
+        size: of the partition.
+        seconds: of a unit on each holder, for a partition of size 1; at least one.
+    """
+    return size / sum(1 / each for each in seconds)

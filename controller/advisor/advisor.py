@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from cerebro.contract.events import FitRequest, PlannedUnit, SchedulePlanned
+from cerebro.contract.events import SchedulePlanned
+from cerebro.contract.runs import FitRequest, PlannedUnit
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.state import Run, RunState
 from controller.advisor.question import Question, order_from_json, question, to_json
@@ -72,25 +73,47 @@ class _Found:
     """Nothing better is to be looked for in this round."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Occasion:
+    """What makes a plan worth looking for again.
+
+    Attributes:
+        crew: the run and its workers.
+        epochs: completed.
+        knowledge: grows by one whenever the units observed have grown by half: a plan made on little is looked at
+            again.
+    """
+
+    crew: tuple[object, ...]
+    epochs: int
+    knowledge: int
+
+    @classmethod
+    def of(cls, core: Core, fit: FitBoard) -> _Occasion:
+        workers = tuple((w.name, w.is_alive, w.since) for w in core.state.workers.values())
+        return cls(
+            crew=(core.state.name, fit.run, workers),
+            epochs=len(core.state.runs[fit.run].epochs),
+            knowledge=int(math.log(max(1, fit.estimates.observations), 1.5)),
+        )
+
+
 class Advisor:
     """Keeps one question open at a time. Forgets everything when the controller dies: the log has the plans."""
 
     def __init__(self, helper: Helper) -> None:
         self._helper = helper
         self._stage = Stage.NONE
-        self._crew: object = None
-        """The workers the present round is about."""
-        self._round: object = None
-        """What was true when it began."""
+        self._round: _Occasion | None = None
+        """What was true when the present round, or the one before, began."""
         self._asked: Question | None = None
         """What a plan that is being made is about."""
-        self._asked_at = 0.0
         self._found: _Found | None = None
 
     def forget(self) -> None:
         """End the round: the run has ended, or another controller leads."""
         if self._round is not None:
-            self._round = self._crew = None
+            self._round = None
             self._finish()
 
     def advise(self, core: Core) -> SchedulePlanned | None:
@@ -100,19 +123,15 @@ class Advisor:
             self.forget()
             return None
         run = core.state.runs[fit.run]
-        crew = (
-            core.state.name,
-            fit.run,
-            tuple((w.name, w.is_alive, w.since) for w in core.state.workers.values()),
-        )
-        occasion = crew, len(run.epochs), _knowledge(fit)
-        if crew != self._crew or (self._stage is Stage.NONE and self._round != occasion):
+        occasion = _Occasion.of(core, fit)
+        is_new_crew = self._round is None or occasion.crew != self._round.crew
+        if is_new_crew or (self._stage is Stage.NONE and self._round != occasion):
             if all(
                 fit.estimates.knows(model)
                 for model, is_left in zip(fit.models, fit.board.open, strict=True)
                 if is_left
             ):
-                self._round, self._crew, self._found = occasion, crew, None
+                self._round, self._found = occasion, None
                 self._ask(Stage.PLAN, fit, run)
             return None
         answer = self._helper.answer() if self._stage is not Stage.NONE else None
@@ -125,10 +144,10 @@ class Advisor:
             return
         message = {"ask": stage, "problem": to_json(asked.problem), "sigma": fit.estimates.sigma}
         if run.planned is not None and run.planned.order:
-            message["followed"] = asked.order(run.planned.order, age_s=fit.board.now - run.planned.time)
+            message["followed"] = asked.order(run.planned.order, since=run.planned.time)
         if stage is Stage.JUDGE and self._found is not None:
-            message["order"] = asked.order(self._found.order, age_s=fit.board.now - self._found.asked)
-        self._stage, self._asked, self._asked_at = stage, asked, fit.board.now
+            message["order"] = asked.order(self._found.order, since=self._found.asked)
+        self._stage, self._asked = stage, asked
         self._helper.ask(message)
 
     def _finish(self) -> None:
@@ -142,7 +161,6 @@ class Advisor:
             return None
         if self._stage is Stage.JUDGE:
             return self._judged(fit, run, answer)
-        is_last = self._stage is Stage.SOLVE or answer["is_optimal"]
         if _is_better(answer["planned_s"], answer):
             assert self._asked is not None
             order = self._asked.planned(order_from_json(answer["order"]))
@@ -150,12 +168,12 @@ class Advisor:
                 source=answer["source"],
                 seconds=answer["seconds"],
                 order=order,
-                asked=self._asked_at,
-                is_last=is_last,
+                asked=self._asked.now,
+                is_last=answer["is_last"],
             )
             self._ask(Stage.JUDGE, fit, run)
             return None
-        self._go_on(fit, run, is_last=is_last)
+        self._go_on(fit, run, is_last=answer["is_last"])
         if answer["followed_s"] is not None and answer["followed_s"] > answer["dispatch_s"]:
             return _noted(
                 fit, answer, source="dispatch", order=(), seconds=0.0, makespan_s=answer["dispatch_s"]
@@ -186,11 +204,6 @@ class Advisor:
             self._finish()
         else:
             self._ask(Stage.SOLVE, fit, run)
-
-
-def _knowledge(fit: FitBoard) -> int:
-    """Grows by one whenever the units observed have grown by half: a plan made on little is looked at again."""
-    return int(math.log(max(1, fit.estimates.observations), 1.5))
 
 
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:

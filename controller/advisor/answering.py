@@ -38,7 +38,7 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
     Returns:
         ``planned_s``, ``dispatch_s`` and ``followed_s`` (`None` if nothing is followed) simulated at that noise, and
         ``lower_bound``; of a plan also its ``order``, ``source``, the ``seconds`` it took, and whether it
-        ``is_optimal``: no better one can be found.
+        ``is_last``: nothing better can be found, or not by these means.
     """
     problem = from_json(message["problem"])
     followed = order_from_json(message["followed"]) if "followed" in message else None
@@ -47,25 +47,23 @@ def answer(message: Mapping[str, Any], *, plan_s: float = PLAN_S, solve_s: float
         return _compared(problem, order_from_json(message["order"]), followed, sigma)
     if message["ask"] == "plan":
         found = planner.plan(problem, time_limit_s=plan_s)
-        schedule, is_optimal = found.schedule, not found.gap
-        told = {"source": f"planner/{found.source}", "seconds": found.seconds}
+        schedule, is_last = found.schedule, not found.gap or problem.num_units > _SOLVABLE
+        told = {"source": f"planner/{found.source}", "seconds": found.seconds, "is_last": is_last}
     else:
-        schedule, is_optimal, told = _solved(problem, followed, solve_s)
+        schedule, told = _solved(problem, followed, solve_s)
     order = tuple(Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.units)
-    return {**_compared(problem, order, followed, sigma), **told, "order": order, "is_optimal": is_optimal}
+    return {**_compared(problem, order, followed, sigma), **told, "order": order}
 
 
 def _solved(
     problem: Problem, followed: Sequence[Entry] | None, limit_s: float
-) -> tuple[Schedule, bool, dict[str, Any]]:
+) -> tuple[Schedule, dict[str, Any]]:
     """What an exact solver makes of what the run does now."""
     present = dispatch(problem, Following(followed) if followed else POLICIES[DEFAULT_POLICY])
     limit_s = min(limit_s, _SOLVE_SHARE * present.makespan)
-    if problem.num_units > _SOLVABLE:
-        return present, False, {"source": DEFAULT_POLICY, "seconds": 0.0}
     solved = solve_exact(problem, time_limit_s=limit_s, hint=present)
-    told = {"source": solved.solver, "seconds": solved.seconds}
-    return solved.schedule or present, solved.is_optimal, told
+    told = {"source": solved.solver, "seconds": solved.seconds, "is_last": True}
+    return solved.schedule or present, told
 
 
 def _compared(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.contract.events import PlannedUnit
+from cerebro.contract.runs import PlannedUnit
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.problem import Problem, Strategy
 from controller.fit_board import FitBoard
@@ -30,6 +30,7 @@ class Question:
         problem: what is left.
         models, workers, partitions: behind its indices.
         first_epochs: the epoch of the run that is epoch 1 of each model here.
+        now: when it was asked, by the store's clock: time 0 of the problem.
     """
 
     problem: Problem
@@ -37,6 +38,7 @@ class Question:
     workers: tuple[str, ...]
     partitions: tuple[int, ...]
     first_epochs: tuple[int, ...]
+    now: float
 
     def planned(self, order: Sequence[Entry]) -> tuple[PlannedUnit, ...]:
         """A plan in the names of the log."""
@@ -51,8 +53,9 @@ class Question:
             for entry in order
         )
 
-    def order(self, planned: Sequence[PlannedUnit], *, age_s: float) -> tuple[Entry, ...]:
-        """The reverse of `planned`, so many seconds later, without what is done or not part of this problem."""
+    def order(self, planned: Sequence[PlannedUnit], *, since: float) -> tuple[Entry, ...]:
+        """The reverse of `planned`, for a plan whose times count from `since` by the store's clock: without what is
+        done or not part of this problem."""
         models = {name: m for m, name in enumerate(self.models)}
         workers = {name: w for w, name in enumerate(self.workers)}
         partitions = {number: p for p, number in enumerate(self.partitions)}
@@ -62,7 +65,7 @@ class Question:
                 m, p = models[unit.model], partitions[unit.partition]
                 epoch = unit.epoch - self.first_epochs[m] + 1
                 if epoch > 1 or (epoch == 1 and self.problem.left[m] >> p & 1):
-                    found.append(Entry(workers[unit.worker], m, epoch, p, unit.start_s - age_s))
+                    found.append(Entry(workers[unit.worker], m, epoch, p, unit.start_s - (self.now - since)))
         return tuple(found)
 
 
@@ -98,6 +101,7 @@ def question(fit: FitBoard) -> Question | None:
         workers=problem.workers,
         partitions=tuple(fit.partitions[p] for p in partitions),
         first_epochs=tuple(board.epoch[m] for m in models),
+        now=board.now,
     )
 
 
