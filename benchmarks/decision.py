@@ -35,8 +35,10 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import TaskKey
 from controller.advisor import Advisor, ChildHelper
 from controller.core import Core
-from controller.decide import Step, World
-from controller.simulation.cluster import DATASET, Scenario, Simulation
+from controller.crew import World
+from controller.decide import Step
+from controller.simulation.cluster import DATASET, Simulation
+from controller.simulation.scenario import Scenario
 
 MODELS, WORKERS = 1000, 100
 DECISIONS = 4000

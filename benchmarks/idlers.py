@@ -13,7 +13,8 @@ import threading
 import time
 from dataclasses import replace
 
-from cerebro.agent.loop import Agent, Resources
+from cerebro.agent.loop import Agent
+from cerebro.agent.reports import Resources
 from cerebro.agent.settings import Settings
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from cerebro import cli_cluster, cli_scale
 from cerebro.errors import CerebroError, ClusterError
 
 _INTERRUPTED = 130
@@ -83,17 +84,20 @@ def _status(options: argparse.Namespace) -> int:
     from cerebro import cli_status
     from cerebro.local.home import ClusterHome, find_running
 
-    home = ClusterHome(options.home)
-    info = find_running(home)
-    if info is None:
-        raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
-    kvs = cli_status.client(info)
+    info, kvs = None, cli_status.remote_client(os.environ) if options.home is None else None
+    if kvs is None:
+        home = ClusterHome(options.home)
+        info = find_running(home)
+        if info is None:
+            raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
+        kvs = cli_status.client(info)
     if options.experiment:
         print(*cli_status.state_lines(cli_status.load(kvs, options.experiment)), sep="\n")
         return 0
-    print(*cli_status.cluster_lines(info), sep="\n", flush=True)
+    if info is not None:
+        print(*cli_status.cluster_lines(info), sep="\n", flush=True)
     print(*cli_status.store_lines(kvs), sep="\n")
-    return 0 if cli_status.is_well(info) else 1
+    return 0 if info is None or cli_status.is_well(info) else 1
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -148,6 +152,14 @@ def _replay(options: argparse.Namespace) -> int:
     # By name: replaying trains models, and nothing that trains is to be loaded with the command line.
     replay = importlib.import_module("cerebro.replay")
     return int(replay.main(options.experiment, options.model, options.home) or 0)
+
+
+def _selftest(options: argparse.Namespace) -> int:
+    import importlib
+
+    # By name, as above: it trains.
+    trial = importlib.import_module("cerebro.selftest.trial")
+    return int(trial.run(options.home, timeout_s=options.timeout))
 
 
 def _schedule(options: argparse.Namespace) -> int:
@@ -258,6 +270,12 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--model", metavar="M", help="one model (default: all)")
     replay.set_defaults(run=_replay)
 
+    selftest = commands.add_parser("selftest", parents=[common], help="try the cluster on a tiny data set")
+    selftest.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds in all (default: 600)"
+    )
+    selftest.set_defaults(run=_selftest)
+
     schedule = commands.add_parser("schedule", help="schedule models on workers: an instance as JSON")
     schedule.add_argument("instance", metavar="INSTANCE.json", help="a file, or - for standard input")
     schedule.add_argument(
@@ -281,6 +299,8 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--json", action="store_true", help="a JSON object per scenario")
     simulate.add_argument("--svg", type=Path, metavar="DIR", help="write Gantt charts to this folder")
     simulate.set_defaults(run=_simulate)
+    cli_cluster.register(commands)
+    cli_scale.register(commands, common, _count)
     return parser
 
 

@@ -7,7 +7,7 @@ Two sources on purpose. When the store is away, the first part still tells why.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cerebro.cli_text import duration, size, table
 from cerebro.contract.records import ExperimentSummary, WorkerStatus
@@ -16,7 +16,7 @@ from cerebro.kvs import KvsClient
 from cerebro.local import processes
 from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
-from cerebro.state import ExperimentState, Model, Run, RunState, gap, schedule_lines
+from cerebro.state import ExperimentState, Model, Run, gap, schedule_lines, waiting_for
 from cerebro.state.experiment import fold
 
 _PATIENCE_S = 3.0
@@ -26,6 +26,19 @@ _PAGE = 1000
 def client(info: ClusterInfo) -> KvsClient:
     """A client that soon says so when the store is away."""
     return KvsClient(info.kvs, info.token(), patience_s=_PATIENCE_S)
+
+
+def remote_client(environment: Mapping[str, str]) -> KvsClient | None:
+    """A client of the cluster that ``CEREBRO_SERVER`` names, if it names one.
+
+    Raises:
+        ClusterError, UnauthorizedError: it cannot be reached that way.
+    """
+    if not environment.get("CEREBRO_SERVER"):
+        return None
+    from cerebro.connection import connect
+
+    return connect().kvs
 
 
 def cluster_lines(info: ClusterInfo, *, now: float | None = None) -> list[str]:
@@ -82,10 +95,11 @@ def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
     """Workers and experiments."""
     now = time.time() if now is None else now
     try:
-        workers, experiments = kvs.workers(), kvs.experiments()
+        workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
-    return ["", *worker_lines(workers), "", *experiment_lines(experiments, now)]
+    late = [f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    return ["", *worker_lines(workers), *late, "", *experiment_lines(experiments, now)]
 
 
 def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
@@ -98,11 +112,12 @@ def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
             str(status.record.cores),
             str(len(status.record.gpus)),
             str(len(status.record.holdings)),
+            " ".join(status.record.kinds),
             status.running or "idle",
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
-    heads = ("WORKER", "HEARD OF", "WEIGHT", "CORES", "GPUS", "PARTITIONS", "RUNS")
+    heads = ("WORKER", "HEARD OF", "WEIGHT", "CORES", "GPUS", "PARTITIONS", "DOES", "RUNS")
     return table(heads, rows) or ["  no worker has registered yet"]
 
 
@@ -140,7 +155,7 @@ def load(kvs: KvsClient, name: str) -> ExperimentState:
 def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str]:
     """Runs of an experiment, and of its newest fit the schedule, epochs and models."""
     now = time.time() if now is None else now
-    rows = [_run_row(run, now) for run in state.runs.values()]
+    rows = [_run_row(state, run, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
     fits = [run for run in state.runs.values() if run.models]
@@ -152,9 +167,9 @@ def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str
     return lines
 
 
-def _run_row(run: Run, now: float) -> tuple[str, ...]:
+def _run_row(state: ExperimentState, run: Run, now: float) -> tuple[str, ...]:
     done, total = run.progress()
-    note = run.reason if run.state is RunState.PAUSED else run.error
+    note = waiting_for(state, run) or run.error
     spent = duration((run.ended or now) - run.started) if run.started else "-"
     return (run.id, str(run.state), f"{done}/{total}", spent, _first_line(note))
 

@@ -1,12 +1,18 @@
-"""Which cluster a client talks to: an address it was given, the environment's, or the local one, started if need be."""
+"""Which cluster a client talks to: an address it was given, the environment's, or the local one, started if need be.
+
+An address may be kvs_api's, in the cluster, where the volumes are mounted; or the dispatcher's, from anywhere, which
+hands the store's API on and serves files. Which of both it is, its ``/health`` says.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cerebro.errors import ClusterError
+from cerebro.files import FetchedFiles, Files, MountedFiles, cache_folder
 from cerebro.kvs import KvsClient
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome
@@ -19,16 +25,25 @@ class Connection:
 
     kvs: KvsClient
     volumes: Volumes
+    files: Files
     page: str = ""
     tensorboard: str = ""
     token: str = field(default="", repr=False)
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the cluster is reached through its dispatcher: nothing of this machine is known to be there."""
+        return isinstance(self.files, FetchedFiles)
 
 
 def connect(server: str | None = None, token: str | None = None, *, home: str | None = None) -> Connection:
     """Connect to `server`, else to ``CEREBRO_SERVER``, else start or join the local cluster.
 
+    Certificates of ``https://`` are checked against the system's authorities, or those in the file that
+    ``SSL_CERT_FILE`` or ``REQUESTS_CA_BUNDLE`` names.
+
     Raises:
-        ClusterError: a server without a token, or the local cluster does not start.
+        ClusterError: a server without a token, no Cerebro behind it, or the local cluster does not start.
         UnauthorizedError: the token is wrong.
     """
     address = server or os.environ.get("CEREBRO_SERVER")
@@ -36,21 +51,38 @@ def connect(server: str | None = None, token: str | None = None, *, home: str | 
         secret = token or os.environ.get("CEREBRO_TOKEN")
         if not secret:
             raise ClusterError(f"no token for {address}: pass token=..., or set CEREBRO_TOKEN")
-        return _checked(
-            Connection(
-                kvs=KvsClient(address, secret), volumes=Volumes.from_environment(os.environ), token=secret
-            )
-        )
+        return _checked(_at(address, secret, os.environ))
     info = cluster.start(home)
     secret = token or info.token()
+    volumes = _local_volumes(info.home)
     return _checked(
         Connection(
             kvs=KvsClient(info.kvs, secret),
-            volumes=_local_volumes(info.home),
+            volumes=volumes,
+            files=MountedFiles(volumes),
             page=info.dispatcher,
             tensorboard=info.tensorboard or "",
             token=secret,
         )
+    )
+
+
+def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
+    # OpenSSL knows SSL_CERT_FILE by itself, but not the name that other Python programs use.
+    ca_file = environment.get("REQUESTS_CA_BUNDLE") or None
+    volumes = Volumes.from_environment(environment)
+    kvs = KvsClient(address, token, ca_file=ca_file)
+    prefix = kvs.api_prefix()
+    if not prefix:
+        return Connection(kvs=kvs, volumes=volumes, files=MountedFiles(volumes), token=token)
+    page, api = kvs.address, kvs.address + prefix
+    kvs.close()
+    return Connection(
+        kvs=KvsClient(api, token, ca_file=ca_file),
+        volumes=volumes,
+        files=FetchedFiles(api, token, cache_folder(environment), ca_file=ca_file),
+        page=page,
+        token=token,
     )
 
 

@@ -68,6 +68,10 @@ class NonFiniteMetricError(PermanentError):
     """A metric became NaN or infinite."""
 
 
+class ClusterFileError(PermanentError):
+    """A cluster file has mistakes; the message has a line for each, with the file's line and the field."""
+
+
 # --- what the store or the services answer ------------------------------------------------------
 
 
@@ -93,6 +97,10 @@ class StoreUnavailableError(RetryableError):
 
 class ClusterError(PermanentError):
     """The local cluster cannot be started, joined or stopped."""
+
+
+class ProvisionError(PermanentError):
+    """A step of making or removing a cluster failed; the same command goes on from there."""
 
 
 class RunFailedError(PermanentError):
@@ -128,3 +136,14 @@ class StorageFullError(RetryableError):
 
 class WorkerCrashedError(RetryableError):
     """A child process ended by itself in the middle of a task."""
+
+
+# --- no error -----------------------------------------------------------------------------------
+
+
+class PreemptedError(BaseException):
+    """Ends user code at a batch or row boundary because its worker was asked to end.
+
+    No `CerebroError`, and not even an `Exception`: nothing went wrong, and a user's ``except Exception`` must not keep
+    it.
+    """

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from cerebro import archive
 from cerebro.connection import Connection, connect
 from cerebro.contract.base import SPLITS
-from cerebro.contract.events import (
-    EtlPlan,
-    EtlRequest,
-    EvaluateRequest,
-    FitRequest,
-)
 from cerebro.contract.records import ExperimentRecord, Locators
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
 from cerebro.encoding import encode
 from cerebro.errors import (
     ConflictError,
@@ -29,7 +24,7 @@ from cerebro.errors import (
     SearchSpaceError,
     SpecError,
 )
-from cerebro.locators import parse_locators
+from cerebro.locators import check_reach, parse_locators
 from cerebro.scheduling.policies import POLICIES
 from cerebro.search import SearchSpace, configurations
 from cerebro.session import Session, author
@@ -55,10 +50,10 @@ class Experiment:
             ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``.
             Addresses are paths, ``file://`` or ``s3://``.
         code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
-        server, token: of a cluster elsewhere.
+        server, token: of a cluster elsewhere: the address of its web page, or of its kvs_api.
 
     Raises:
-        LocatorError: the locators are malformed.
+        LocatorError: the locators are malformed, or name files that a cluster elsewhere cannot read.
         ConflictError: an experiment of this name has other locators or code.
         ClusterError: the local cluster does not start.
     """
@@ -72,11 +67,14 @@ class Experiment:
         server: str | None = None,
         token: str | None = None,
     ) -> None:
-        parsed = _absolute(parse_locators(locators))
+        given = parse_locators(locators)
+        parsed = _absolute(given)
         packed = archive.pack(Path(code)) if code is not None and Path(code).is_dir() else None
         if code is not None and packed is None:
             packed = _read_archive(Path(code))
         connection = connect(server, token)
+        if connection.is_outside:
+            check_reach(given, connection.page)
         sha256 = None
         if packed is not None:
             archive.inspect(packed)
@@ -269,7 +267,7 @@ class Experiment:
         run = self._session.complete(self._evaluation("predict", models, fit, split), progress=progress)
         from cerebro.results import prediction_table
 
-        return prediction_table(run, self.connection.volumes)
+        return prediction_table(run, self.connection.files)
 
     # --- a run that goes on ----------------------------------------------------------------------
 
@@ -306,7 +304,7 @@ class Experiment:
     def _fit_result(self, run: Run) -> FitResult:
         from cerebro.results import FitResult
 
-        return FitResult(self._session.state(), run, self.connection.volumes)
+        return FitResult(self._session.state(), run, self.connection.files)
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"

@@ -7,6 +7,7 @@ Safe for use by several threads; a blocking read occupies one pooled connection.
 
 from __future__ import annotations
 
+import ssl
 import time
 from typing import TypeVar
 from urllib.parse import quote
@@ -21,6 +22,8 @@ from cerebro.contract.records import (
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
+    SizeRequest,
+    Troubles,
     WorkerRecord,
     WorkerStatus,
 )
@@ -33,6 +36,13 @@ _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
 
 
+class _AnyHealth(BaseModel):
+    """What both kvs_api and the dispatcher say of themselves; only the latter names an `api`."""
+
+    status: str
+    api: str = ""
+
+
 class KvsClient:
     """Typed calls to kvs_api at `address`.
 
@@ -43,10 +53,18 @@ class KvsClient:
         timeout_s: how long one try waits for an answer, beyond the time a read may block; a server that hangs counts as
             away then.
         pool: connections kept open; at least one per thread that blocks.
+        ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
     """
 
     def __init__(
-        self, address: str, token: str, *, patience_s: float = 60.0, timeout_s: float = 30.0, pool: int = 8
+        self,
+        address: str,
+        token: str,
+        *,
+        patience_s: float = 60.0,
+        timeout_s: float = 30.0,
+        pool: int = 8,
+        ca_file: str | None = None,
     ) -> None:
         self.address = address.rstrip("/")
         self._timeout_s = timeout_s
@@ -62,6 +80,7 @@ class KvsClient:
             },
             # Retries are ours: urllib3's would not tell a store that is away from a refused request.
             retries=False,
+            ca_certs=ca_file,
         )
 
     def close(self) -> None:
@@ -83,6 +102,21 @@ class KvsClient:
                 "run the same version of Cerebro on both sides"
             )
         return health
+
+    def api_prefix(self) -> str:
+        """Where below this address the store's API is: nowhere for kvs_api itself, a path for a dispatcher before it.
+
+        Raises:
+            ClusterError: whatever answers there, it is no Cerebro.
+        """
+        try:
+            answer = _AnyHealth.model_validate_json(self._send("GET", "/health", None, 0.0))
+        except (ValueError, errors.BadRequestError, errors.NotFoundError) as cause:
+            raise errors.ClusterError(
+                f"{self.address} answers, but not as a Cerebro: give the address of its dispatcher or its kvs_api, "
+                f"with the scheme (http or https) that it has ({str(cause)[:200]})"
+            ) from cause
+        return answer.api
 
     def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds."""
@@ -155,6 +189,19 @@ class KvsClient:
         """All registered workers."""
         return self._call("GET", "/v1/workers", api.WorkersAnswer).workers
 
+    def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
+        """Forget a worker that is gone for good. What only its volume held is made anew elsewhere when it is needed.
+
+        Args:
+            incarnation: the one that is meant; by default whichever is registered.
+
+        Raises:
+            NotFoundError: nobody of that name is registered.
+            ConflictError: another incarnation is.
+        """
+        query = f"?incarnation={_quoted(incarnation)}" if incarnation else ""
+        self._send("DELETE", f"/v1/workers/{_quoted(worker)}{query}", None, 0.0)
+
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
         """Send steps, live points and a heartbeat."""
         return self._call("POST", f"/v1/workers/{_quoted(worker)}/reports", api.ReportAnswer, request)
@@ -163,6 +210,32 @@ class KvsClient:
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
         return self._call("GET", path, api.InboxAnswer, wait_s=wait_s).items
+
+    # --- the cluster's size ----------------------------------------------------------------------
+
+    def size(self) -> SizeRequest | None:
+        """The wish for a number of workers that is pending or was refused, if there is one."""
+        return self._call("GET", "/v1/cluster/size", api.SizeAnswer).wish
+
+    def ask_size(self, wish: SizeRequest) -> None:
+        """Wish so many workers, in place of any earlier wish; or, with a `problem`, answer that very wish.
+
+        Raises:
+            ConflictError: the wish that is answered was replaced.
+        """
+        self._call("PUT", "/v1/cluster/size", SizeRequest, wish)
+
+    def drop_size(self, workers: int) -> None:
+        """Take the wish for so many workers away; `ConflictError` if there is no such wish."""
+        self._send("DELETE", f"/v1/cluster/size?workers={workers}", None, 0.0)
+
+    def troubles(self) -> Troubles:
+        """Why workers that are wanted do not start."""
+        return self._call("GET", "/v1/cluster/troubles", Troubles)
+
+    def tell_troubles(self, troubles: Troubles) -> None:
+        """Replace what is known of workers that do not start; the controller does."""
+        self._call("PUT", "/v1/cluster/troubles", Troubles, troubles)
 
     # --- code ------------------------------------------------------------------------------------
 
@@ -211,6 +284,11 @@ class KvsClient:
                     timeout=urllib3.Timeout(connect=5.0, read=wait_s + self._timeout_s),
                 )
             except urllib3.exceptions.HTTPError as cause:
+                if cause.args and isinstance(cause.args[0], ssl.SSLCertVerificationError):
+                    raise errors.ClusterError(
+                        f"the certificate of {self.address} is not trusted ({cause.args[0].verify_message}): name the "
+                        "file of the authority that signed it in SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
+                    ) from cause
                 problem = f"{type(cause).__name__}: {cause}"
                 status = 0
             else:

@@ -7,9 +7,10 @@ table is read, so that processes which merely pass locators on stay small.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -57,6 +58,36 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
             f"locators are wrong: {found}. Expected a metadata file and an object root per split "
             "(train, valid, test, predict), and optionally a list `misc`"
         ) from cause
+
+
+def check_reach(locators: Locators, cluster: str) -> None:
+    """Say so where locators name files of this machine, which `cluster`, being elsewhere, is not likely to see.
+
+    A relative path can only mean this machine. A full one that exists here may exist there too (a file system that
+    both mount), so that is a warning.
+
+    Raises:
+        LocatorError: names the path and what would be readable.
+    """
+    advice = "put it into an object store (s3://...), or on a volume that all workers mount and give its path there"
+    paths = [uri.removeprefix("file://") for uri in _addresses(locators)]
+    local = [path for path in paths if "://" not in path]
+    for path in local:
+        if not Path(path).is_absolute():
+            raise LocatorError(f"{path} is a path of this machine, and {cluster} is elsewhere: {advice}")
+    here = [path for path in local if Path(path).exists()]
+    if here:
+        more = f" (and {len(here) - 1} more)" if len(here) > 1 else ""
+        check = f"make sure that the workers of {cluster} see the same"
+        warnings.warn(f"{here[0]}{more} exists on this machine; {check}, or {advice}", stacklevel=3)
+
+
+def _addresses(locators: Locators) -> Iterator[str]:
+    for locator in locators.splits().values():
+        yield locator.metadata
+        if locator.objects:
+            yield locator.objects
+    yield from locators.misc
 
 
 def read_metadata(split: Split, locator: Locator) -> Metadata:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cerebro.contract.events import EtlPlan, FitRequest, LivePoint
-from cerebro.state import ExperimentState, Run, RunState, TaskKey, TaskState, waiting_for
+from cerebro.contract.events import LivePoint
+from cerebro.contract.runs import EtlPlan, FitRequest
+from cerebro.state import ExperimentState, Run, RunState, TaskKey, TaskState, explained, waiting_for
 
 
 class Progress:
@@ -31,8 +32,10 @@ class Progress:
         for point in points:
             self._rows[point.task] = point.rows
 
-    def show(self, state: ExperimentState, queued: str = "") -> None:
-        """Draw the state; `queued` says what a queued run waits for."""
+    def show(
+        self, state: ExperimentState, queued: str = "", troubles: Mapping[str, str] | None = None
+    ) -> None:
+        """Draw the state; `queued` says what a queued run waits for, `troubles` why workers do not start."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
@@ -41,7 +44,7 @@ class Progress:
         elif run.plan is not None:
             done, total = run.progress()
             self._draw(run.id, done, total, "unit" if run.kind == "fit" else "task", _postfix(run))
-        reason = waiting_for(state, run) or queued
+        reason = explained(waiting_for(state, run) or queued, troubles or {})
         if reason != self._said:
             self._said = reason
             if reason:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from cerebro.connection import Connection, connect
-from cerebro.contract.events import FitPlan, FitRequest
+from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.partitions import find_partitions
 from cerebro.encoding import decode
@@ -82,6 +82,7 @@ def replay(
         raise NotFoundError(f"no model {model!r} in {fit.id}: it has {', '.join(fit.models)}")
     request = fit.request
     assert isinstance(request, FitRequest)
+    folders = _partitions(connection.volumes, fit)
     if record.archive is not None:
         sys.path.append(str(connection.volumes.archive(record.archive)))
     spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
@@ -89,13 +90,11 @@ def replay(
     spec.initialize_worker()
     # As many threads as the workers had: a sum that is split differently rounds differently.
     torch.set_num_threads(min((w.record.cores for w in connection.kvs.workers()), default=1))
-    folders = _partitions(connection.volumes, fit)
     for chosen in fit.models.values():
         if chosen.visits and model in (None, chosen.id):
             trainee = _train(spec, request, chosen, folders)
-            saved = checkpoints.load(
-                connection.volumes.checkpoints, chosen.visits[-1].checkpoint, default_device()
-            )
+            reference = chosen.visits[-1].checkpoint
+            saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
             yield Replayed(
                 model=chosen.id,
                 units=len(chosen.visits),
@@ -158,8 +157,7 @@ def _partitions(volumes: Volumes, run: Run) -> dict[int, Path]:
     missing = sorted(set(run.plan.partitions) - set(found))
     if missing:
         raise DataError(
-            f"partitions {missing} of data set {run.plan.dataset} are not below {volumes.shards}: replay "
-            "needs all of them "
-            "on one machine"
+            f"partitions {missing} of data set {run.plan.dataset} are not below {volumes.shards}: replay needs all "
+            "of them on one machine, and training data stays with its workers"
         )
     return found

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from cerebro.contract.events import EvaluatePlan, FitRequest
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import EvaluatePlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.tables import read_columns
 from cerebro.errors import RunFailedError
+from cerebro.files import Files
 from cerebro.scheduling.gantt import Drawing
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.state import Dataset, ExperimentState, Model, Run, chart, gap, schedule_of
-from cerebro.volumes import Volumes
 
 _DRAWN = 10_000
 """Most units of a chart: more make a notebook slow."""
@@ -64,24 +64,31 @@ class BestModel:
     metric: str
     value: float
     checkpoint: CheckpointRef
-    path: Path
-    """Of the checkpoint."""
+    files: Files = field(repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint's file; fetched first where the cluster's volumes are not mounted.
+
+        Raises:
+            CheckpointCorruptError, NotFoundError, StoreUnavailableError: it cannot be had.
+        """
+        return self.files.checkpoints(self.checkpoint) / self.checkpoint.name
 
     def load(self) -> dict[str, Any]:
         """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked."""
         from cerebro.training.checkpoint import load
 
-        root = Path(str(self.path).removesuffix(self.checkpoint.name))
-        return load(root, self.checkpoint, "cpu")
+        return load(self.files.checkpoints(self.checkpoint), self.checkpoint, "cpu")
 
 
 class FitResult:
     """What `run_fit` found. A view of the state: made anew, it shows what has happened since."""
 
-    def __init__(self, state: ExperimentState, run: Run, volumes: Volumes) -> None:
+    def __init__(self, state: ExperimentState, run: Run, files: Files) -> None:
         if not isinstance(run.request, FitRequest):
             raise RunFailedError(f"{run.id} is no fit run")
-        self._state, self._run, self._volumes = state, run, volumes
+        self._state, self._run, self._files = state, run, files
         self._request = run.request
 
     @property
@@ -112,7 +119,7 @@ class FitResult:
             metric=self._request.metric,
             value=value,
             checkpoint=checkpoint,
-            path=self._volumes.checkpoint(checkpoint.name),
+            files=self._files,
         )
 
     def leaderboard(self) -> pd.DataFrame:
@@ -266,13 +273,13 @@ def test_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("model")
 
 
-def prediction_table(run: Run, volumes: Volumes) -> pd.DataFrame:
+def prediction_table(run: Run, files: Files) -> pd.DataFrame:
     """Predictions of a run as one table keyed by row id; with several models, keyed by (model, id)."""
     assert isinstance(run.plan, EvaluatePlan)
     frames = []
     for task in run.tasks.values():
         if task.result is not None:
-            frame = pd.DataFrame(read_columns(volumes.shared / task.result.output))
+            frame = pd.DataFrame(read_columns(files.shared(task.result.output)))
             frames.append(frame.assign(model=task.key.model))
     table = pd.concat(frames, ignore_index=True)
     if len(run.plan.models) == 1:

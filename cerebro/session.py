@@ -8,14 +8,15 @@ from __future__ import annotations
 import getpass
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cerebro.connection import Connection
-from cerebro.contract.events import Request, RunRequested, RunResumed, RunStopRequested
+from cerebro.contract.events import RunRequested, RunResumed, RunStopRequested
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import Request
 from cerebro.errors import ConflictError, NotFoundError, RunFailedError
 from cerebro.progress import Progress
-from cerebro.state import ExperimentState, Run, RunState, schedule_lines, waiting_for
+from cerebro.state import ExperimentState, Run, RunState, explained, schedule_lines, waiting_for
 
 _WAIT_S = 1.0
 """Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
@@ -56,10 +57,11 @@ class Session:
         lines = [f"experiment {self.name}"]
         for run in state.runs.values():
             done, total = run.progress()
-            why = run.error or waiting_for(state, run) or self._queued(run)
+            waits = waiting_for(state, run) or self._queued(run)
+            why = run.error or explained(waits, self._troubles(run))
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
-        for worker in state.workers.values():
+        for worker in (worker for worker in state.workers.values() if not worker.is_removed):
             doing = worker.open_tasks[0] if worker.open_tasks else "idle"
             lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")
         return "\n".join(lines)
@@ -137,7 +139,7 @@ class Session:
                         points = self._kvs.live(self.name, cursor)
                         cursor = points[-1].seq if points else cursor
                         bars.live(points)
-                    bars.show(self._state, self._queued(run))
+                    bars.show(self._state, self._queued(run), self._troubles(run))
                     if not run.is_open:
                         return run
                     for event in self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S):
@@ -148,6 +150,10 @@ class Session:
                 ".stop() ends it"
             )
             raise
+
+    def _troubles(self, run: Run) -> Mapping[str, str]:
+        """Why workers do not start, for a run that may be waiting for them."""
+        return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
 
     def _queued(self, run: Run) -> str:
         """What a queued run waits for: runs of other experiments that were requested before it, or workers."""

@@ -98,3 +98,13 @@ class Volumes:
     def task_log(self, experiment: str, task: str, attempt: int) -> Path:
         """Output of one attempt's child process."""
         return self.logs / "tasks" / experiment / f"{task.replace('/', '.')}.a{attempt}.log"
+
+
+def checkpoint_file(*, unit: int, epoch: int, partition: int, attempt: int) -> str:
+    """Name of the file that an attempt at a unit writes in its model's folder; names sort by unit."""
+    return f"{unit_prefix(unit)}e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
+
+
+def unit_prefix(unit: int) -> str:
+    """What the names of a unit's files begin with."""
+    return f"u{unit:05d}-"

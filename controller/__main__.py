@@ -6,10 +6,15 @@ import logging
 import os
 import signal
 import sys
+import time
 
+from cerebro import health
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
 from controller.advisor import ChildHelper
+from controller.health import hung
+from controller.kubernetes import KubernetesOrchestrator
+from controller.leadership import resign
 from controller.loop import Controller
 from controller.projection import Projection
 from controller.settings import Settings
@@ -24,11 +29,31 @@ def main() -> None:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, patience_s=10.0)
     projection = Projection(kvs, settings.volumes)
-    controller = Controller(kvs, settings, projection, ChildHelper())
-    # Nothing needs saving: what this process knows is a fold of the log.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    orchestrator = KubernetesOrchestrator(settings.access, settings.worker_set) if settings.access else None
+    controller = Controller(kvs, settings, projection, ChildHelper(), orchestrator)
+    if settings.health_bind:
+        _answer_probes(settings.health_bind, controller)
+    signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
+    if orchestrator:
+        orchestrator.start()
     controller.run()
+
+
+def _end(settings: Settings) -> None:
+    # Nothing needs saving: what this process knows is a fold of the log.
+    resign(settings.server, settings.token, settings.holder)
+    os._exit(0)
+
+
+def _answer_probes(bind: str, controller: Controller) -> None:
+    def check() -> str:
+        return hung(controller.turned, time.monotonic())
+
+    try:
+        health.serve(bind, ready=check, live=check)
+    except CerebroError as error:
+        sys.exit(f"controller: {error}")
 
 
 if __name__ == "__main__":

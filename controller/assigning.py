@@ -11,13 +11,13 @@ import random
 from collections.abc import Iterator
 
 from cerebro.contract import api
-from cerebro.contract.events import EvaluatePlan, EvaluateRequest, FitRequest
 from cerebro.contract.records import ExperimentRecord
-from cerebro.scheduling.board import Choice
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
+from cerebro.scheduling.board import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, TaskState, Worker
-from cerebro.state.experiment import QUEUE_DEPTH
-from controller import tasks
+from cerebro.state.workers import QUEUE_DEPTH
+from controller import placement, tasks
 from controller.fit_board import FitBoard
 
 LOOKAHEAD_S = 1.0
@@ -34,6 +34,8 @@ def assign(
     """Assignments, and queued units to take back. `board`, needed for fit runs, is left as it was; `now` is the store's
     clock."""
     assigner = _Assigner(record, state, run)
+    for worker, key in placement.making(state, run, board, assigner.load):
+        assigner.give(worker, key)
     if run.kind != "fit" or board is None:
         for depth in range(1, QUEUE_DEPTH + 1):
             assigner.give_ready(depth)
@@ -109,15 +111,20 @@ class _Assigner:
         if key.kind == "etl":
             made = self._state.datasets[plan.dataset].plan if plan else None
             parts = made.splits.get(key.split or "", ()) if made else ()
-            return any(part.partition == key.partition and part.worker == worker.name for part in parts)
+            owner = next((part.worker for part in parts if part.partition == key.partition), "")
+            return owner == worker.name or self._is_gone(owner)
         if not isinstance(plan, EvaluatePlan) or not isinstance(self.run.request, EvaluateRequest):
             return True
         # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
         return self.run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
 
+    def _is_gone(self, worker: str) -> bool:
+        """Whether what was given to the worker is anybody's who has the time."""
+        return worker not in self._state.workers or self._state.workers[worker].is_removed
+
     def _ready(self) -> Iterator[TaskKey]:
         if self.run.kind != "fit":
-            yield from (t.key for t in self.run.tasks.values() if self._is_pending(t))
+            yield from (t.key for t in self.run.own_tasks() if self._is_pending(t))
         elif self.run.is_validated:
             for model in self.run.models.values():
                 if len(model.validations) < model.completed_epochs and model.state is ModelState.ACTIVE:
@@ -140,7 +147,9 @@ class _Units:
 
     def __init__(self, assigner: _Assigner, fit: FitBoard, now: float) -> None:
         self._assigner, self._fit = assigner, fit
-        self._soon = [w for w in assigner.alive if not due_s(fit, w, now)]
+        self._places = [w for w in assigner.alive if w.trains]
+        self._barred = self._bar()
+        self._soon = [w for w in self._places if not due_s(fit, w, now)]
         self._started: list[int] = []
         self._freed = list(fit.board.free)
 
@@ -148,14 +157,17 @@ class _Units:
         """See `assign`."""
         left = self._fit.board.worker_left
         # Validation delays training: it goes where least is left to train.
-        calmest_first = sorted(self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)])
+        calmest_first = sorted(
+            self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
+        )
         self._assigner.give_ready(1, calmest_first)
-        self._fill(1, self._assigner.alive)
+        self._fill(1, self._places)
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._assigner.steps, taken_back]
-        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w in self._soon])
-        self._fill(QUEUE_DEPTH, self._soon)
+        soon = [w for w in self._soon if not self._is_to_be_alone(w)]
+        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w in soon])
+        self._fill(QUEUE_DEPTH, soon)
         return [*self._assigner.steps]
 
     def undo(self) -> None:
@@ -163,6 +175,27 @@ class _Units:
         for model in reversed(self._started):
             self._fit.board.release(model)
         self._fit.board.free = self._freed
+        for model, worker, seconds in self._barred:
+            self._fit.board.time[model][worker] = seconds
+
+    def _bar(self) -> list[tuple[int, int, float]]:
+        """Keep models off the workers where a unit of theirs ran out of memory, while another one could take it.
+
+        Returns:
+            What to put back: (model, worker, estimated seconds).
+        """
+        board, barred = self._fit.board, []
+        for model, (partition, exhausted) in self._fit.cautious.items():
+            if model not in board.running and not exhausted.issuperset(board.holders(partition)):
+                for worker in exhausted:
+                    barred.append((model, worker, board.time[model][worker]))
+                    board.time[model][worker] = NEVER
+        return barred
+
+    def _is_to_be_alone(self, worker: Worker) -> bool:
+        """Whether it has a unit that ran out of memory before: then no other model may be loaded meanwhile."""
+        index, running = self._fit.worker(worker.name), self._fit.board.running
+        return any(model in running and running[model].worker == index for model in self._fit.cautious)
 
     def _fill(self, depth: int, among: list[Worker]) -> None:
         board, load = self._fit.board, self._assigner.load
@@ -173,6 +206,10 @@ class _Units:
             choice = self._choose(workers) if workers else None
             if choice is None:
                 return
+            if depth > 1 and choice.model in self._fit.cautious:
+                # It would be loaded beside the running one: the worker is to become idle first.
+                among = [w for w in among if self._fit.worker(w.name) != choice.worker]
+                continue
             key = self._fit.key(choice)
             board.start(choice)
             self._started.append(choice.model)
@@ -181,7 +218,9 @@ class _Units:
 
     def _choose(self, workers: list[int]) -> Choice | None:
         board, rng = self._fit.board, self._assigner.rng
-        choice = self._fit.policy.choose(board, workers, rng)
+        # A plan knows nothing of workers that a model is kept off.
+        policy = self._fit.dispatch if self._barred else self._fit.policy
+        choice = policy.choose(board, workers, rng)
         if choice is None and not board.running:
             # Nothing runs whose end the policy could be waiting for.
             return POLICIES[DEFAULT_POLICY].choose(board, workers, rng)
@@ -190,7 +229,7 @@ class _Units:
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle worker should rather run now: prefetching must never make anybody wait."""
         run = self._assigner.run
-        for worker in self._assigner.alive:
+        for worker in self._places:
             if self._assigner.load[worker.name] == 0:
                 for other in self._assigner.alive:
                     for key in other.open_tasks[1:]:
@@ -201,7 +240,7 @@ class _Units:
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
-            return key.kind in worker.kinds
+            return key.kind in worker.kinds and key.kind != "etl"
         board, index = self._fit.board, self._fit.worker(worker.name)
         model = self._fit.model(key.model or "")
         if not board.open[model] & board.held[index] or model not in board.running:

@@ -11,7 +11,8 @@ from cerebro.contract.events import Event, RunFinished, RunStarted
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState
 from controller.assigning import due_s
-from controller.decide import Step, World, decide
+from controller.crew import World
+from controller.decide import Step, decide
 from controller.fit_board import FitBoard
 
 

@@ -7,55 +7,31 @@ late is refused there, the next read of the log shows why, and the next call dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from cerebro.contract import api
 from cerebro.contract.events import (
     ControllerEvent,
-    FitRequest,
     RunFinished,
     RunPaused,
     RunResumed,
     WorkerJoined,
     WorkerLost,
+    WorkerRemoved,
 )
-from cerebro.contract.records import ExperimentRecord, Holding
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey, TaskState, Worker
 from cerebro.state.report import epoch_report
+from cerebro.state.waiting import needed_partitions
 from controller.assigning import assign, revoke_task
+from controller.crew import SILENT, Away, World
 from controller.fit_board import FitBoard
+from controller.orchestrator import Exit
+from controller.placement import unmakable
 
 Step = api.Assign | api.Revoke | api.Note
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A worker as it registered and last reported."""
-
-    incarnation: str
-    weight: float
-    kinds: tuple[str, ...]
-    holdings: tuple[Holding, ...]
-    is_silent: bool
-    """No report for longer than a lease."""
-    free_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """What the log does not tell: the workers as they are now."""
-
-    workers: Mapping[str, Seen] = field(default_factory=dict)
-    now: float = 0.0
-    """The store's clock, in seconds."""
-
-    @property
-    def free_bytes(self) -> int:
-        """Room on the checkpoint volume, as the workers see it; 0 while nobody said."""
-        told = (w.free_bytes for w in self.workers.values() if not w.is_silent and w.free_bytes is not None)
-        return min(told, default=0)
 
 
 def decide(
@@ -76,10 +52,10 @@ def decide(
         return _end(run, "stopped", "")
     if run.state is RunState.QUEUED:
         return []
-    problem = _fatal_message(run) or _metric_problem(run)
+    problem = _fatal_message(run) or _metric_problem(run) or unmakable(state, run)
     if problem:
         return _end(run, "failed", problem)
-    doomed = list(_revoke_failed_models(run))
+    doomed = [*_revoke_failed_models(run), *_revoke_unneeded(state, run)]
     if doomed:
         return doomed
     epoch = _completed_epoch(run)
@@ -111,19 +87,16 @@ def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
     for name, seen in world.workers.items():
         known = state.workers.get(name)
         is_replaced = known is not None and known.incarnation != seen.incarnation
-        if known is not None and (is_replaced or seen.is_silent or not known.is_alive):
-            reason = (
-                "its process was started anew"
-                if is_replaced
-                else "it has not reported for longer than its lease"
-            )
-            # A live lease is respected unless its holder is known to be gone: then nobody could renew it.
-            yield from (
-                _revoke(state, key, known, f"{name}: {reason}", force=is_replaced) for key in known.open_tasks
-            )
-            if known.is_alive:
-                yield _note(WorkerLost(worker=name, incarnation=known.incarnation, reason=reason))
-        if not seen.is_silent and (
+        if known is not None and is_replaced:
+            yield from _lose(state, known, seen.before, Away.GONE)
+        elif known is not None and seen.absence is not None:
+            yield from _lose(state, known, seen.absence.exit, seen.absence.how)
+        elif known is not None and known.is_ending:
+            yield from _lose(state, known, _ENDING, Away.LEAVING)
+            continue
+        elif known is not None and not known.is_alive:
+            yield from _lose(state, known, SILENT, Away.SILENT)
+        if seen.absence is None and (
             known is None or is_replaced or (not known.is_alive and not known.open_tasks)
         ):
             yield _note(
@@ -133,8 +106,39 @@ def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
                     weight=seen.weight,
                     kinds=seen.kinds,
                     holdings=seen.holdings,
+                    volume=seen.volume,
                 )
             )
+    for name, known in state.workers.items():
+        if name not in world.workers and not known.is_removed:
+            yield from _lose(state, known, _REMOVED, Away.GONE)
+            if not known.is_alive and not known.open_tasks:
+                yield _note(WorkerRemoved(worker=name, reason=_REMOVED.reason))
+
+
+_ENDING = Exit(reason="it was asked to end", kind=FailureKind.PREEMPTED)
+_REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
+
+
+def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Away) -> Iterator[Step]:
+    """Take back what a worker has, as far as it may be taken; say so, if that is news.
+
+    A live lease is respected unless its holder is known to be gone: then nobody could renew it. What runs at a worker
+    that is leaving is its own to end.
+    """
+    for key in worker.open_tasks:
+        task = state.runs[TaskKey.parse(key).run].tasks[key]
+        if how is not Away.LEAVING or task.state is TaskState.ASSIGNED:
+            yield api.Revoke(
+                task=key,
+                attempt=task.attempt,
+                worker=worker.name,
+                reason=f"{worker.name}: {exit.reason}",
+                force=how is Away.GONE,
+                loss=exit.kind,
+            )
+    if worker.is_alive:
+        yield _note(WorkerLost(worker=worker.name, incarnation=worker.incarnation, reason=exit.reason))
 
 
 # --- ends ---------------------------------------------------------------------------------------
@@ -208,14 +212,16 @@ def _revoke_failed_models(run: Run) -> Iterator[Step]:
             yield revoke_task(task, "its model has failed", force=True)
 
 
+def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
+    """Copies of partitions that nobody has left to read: the end of the run must not wait for them."""
+    making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []
+    needed = needed_partitions(state, run) if making else set()
+    for task in making:
+        if task.key.partition not in needed:
+            yield revoke_task(task, "nothing is left to be done on this partition", force=True)
+
+
 # --- steps --------------------------------------------------------------------------------------
-
-
-def _revoke(state: ExperimentState, key: str, worker: Worker, reason: str, *, force: bool) -> Step:
-    task = state.runs[TaskKey.parse(key).run].tasks[key]
-    return api.Revoke(
-        task=key, attempt=task.attempt, worker=worker.name, reason=reason, force=force, is_loss=True
-    )
 
 
 def _note(event: ControllerEvent) -> api.Note:

@@ -12,8 +12,6 @@ import math
 
 from cerebro.contract.events import (
     Event,
-    FitPlan,
-    FitRequest,
     SchedulePlanned,
     TaskAssigned,
     TaskCommitted,
@@ -22,7 +20,9 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
     WorkerLost,
+    WorkerRemoved,
 )
+from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.board import Board, Choice
 from cerebro.scheduling.estimates import Estimates
@@ -31,6 +31,7 @@ from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem, Strategy
 from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey, Visit, Worker
+from cerebro.state.tasks import ENDED
 
 _FADING = 0.9
 """Share of a long loading time that is still reckoned with after another unit."""
@@ -44,11 +45,12 @@ class FitBoard:
 
     Attributes:
         run: its id.
-        models, workers, partitions: names behind the board's indices.
+        models, workers, partitions: names behind the board's indices; workers that train, or did in this run.
         board: kept in step with the log by `apply`.
         estimates: learned from the run's committed units.
         load_s: seconds that loading a model took lately, at the most.
         policy: what decides; a plan is followed where there is one.
+        cautious: model -> its unit that ran out of memory and is not done yet: the partition, and the workers where.
     """
 
     def __init__(self, state: ExperimentState, run: Run) -> None:
@@ -57,7 +59,7 @@ class FitBoard:
         self.run = run.id
         self._dataset = run.plan.dataset
         self.models = list(run.models)
-        self.workers = sorted(state.workers)
+        self.workers = sorted(_places(state, run))
         self.partitions = sorted(run.plan.partitions)
         self._model = {name: index for index, name in enumerate(self.models)}
         self._worker = {name: index for index, name in enumerate(self.workers)}
@@ -66,6 +68,7 @@ class FitBoard:
         self.mean_rows = sum(rows) / len(rows)
         self.estimates = Estimates()
         self.load_s = 0.0
+        self.cautious: dict[int, tuple[int, frozenset[int]]] = {}
         self._settled_at = 1
         held = self._held(state)
         way = (Strategy(seconds=1.0),)
@@ -84,7 +87,8 @@ class FitBoard:
                 epochs=run.request.epochs,
             )
         )
-        self.policy: Policy = POLICIES[run.request.scheduler]
+        self.dispatch: Policy = POLICIES[run.request.scheduler]
+        self.policy = self.dispatch
         self.board.hold(held)
 
     @classmethod
@@ -110,6 +114,9 @@ class FitBoard:
         for name, model in run.models.items():
             if model.state is ModelState.FAILED and model.busy is None:
                 made._drop(name)
+        for task in run.tasks.values():
+            if task.key.kind == "train" and task.exhausted:
+                made._heed(run, task.key)
         made._follow(run)
         made._estimate()
         return made
@@ -136,8 +143,10 @@ class FitBoard:
 
     def present(self, worker: Worker) -> float | None:
         """When the worker's running task is expected to end, by the store's clock; `None` if it is no unit. Of a model
-        that has not run before, or that has failed, nothing is expected: then it is never."""
+        that has not run before, or that has failed, and of ETL, nothing is expected: then it is never."""
         key = TaskKey.parse(worker.open_tasks[0]) if worker.open_tasks else None
+        if key is not None and key.kind == "etl":
+            return math.inf
         if key is None or key.kind != "train" or key.run != self.run:
             return None
         index = self._model[key.model or ""]
@@ -149,21 +158,24 @@ class FitBoard:
     # --- the fold --------------------------------------------------------------------------------
 
     def knows(self, event: Event) -> bool:
-        """Whether the event can be taken in: a worker that was never seen needs a new board."""
-        return not isinstance(event, WorkerJoined) or event.worker in self._worker
+        """Whether the event can be taken in: a worker that trains and was never seen needs a new board."""
+        if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
+            return True
+        return event.worker in self._worker
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Take in an event that `state` has just taken in."""
         match event:
-            case WorkerJoined() | WorkerLost():
-                self.board.hold(self._held(state))
-                self._follow(state.runs[self.run])
+            case WorkerJoined() | WorkerLost() | WorkerRemoved():
+                self._see_holders(state)
             case SchedulePlanned() if event.run == self.run:
                 self._follow(state.runs[self.run])
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 key = TaskKey.parse(event.task)
                 if key.run == self.run and key.model is not None:
                     self._task(state, event, key, key.model)
+                elif key.run == self.run and isinstance(event, TaskCommitted):
+                    self._see_holders(state)
 
     def _task(self, state: ExperimentState, event: Event, key: TaskKey, name: str) -> None:
         model, index = state.runs[self.run].models[name], self._model[name]
@@ -183,8 +195,23 @@ class FitBoard:
                 case TaskFailed() | TaskRevoked():
                     self.board.release(index)
         self._take_back(model, index)
+        if key.kind == "train":
+            self._heed(state.runs[self.run], key)
         if model.state is ModelState.FAILED and model.busy is None:
             self._drop(name)
+
+    def _see_holders(self, state: ExperimentState) -> None:
+        self.board.hold(self._held(state))
+        self._follow(state.runs[self.run])
+
+    def _heed(self, run: Run, key: TaskKey) -> None:
+        """Remember a unit that ran out of memory until it is done, or given up."""
+        task, model = run.task(key), self._model[key.model or ""]
+        if task.exhausted and task.state not in ENDED:
+            at = frozenset(self._worker[worker] for worker in task.exhausted)
+            self.cautious[model] = (self._partition[key.partition or 0], at)
+        elif task.exhausted:
+            self.cautious.pop(model, None)
 
     def _start(self, key: TaskKey, worker: str, at: float) -> None:
         choice = Choice(
@@ -217,7 +244,7 @@ class FitBoard:
         found = []
         for name in self.workers:
             worker, mask = state.workers[name], 0
-            if worker.is_alive and "train" in worker.kinds:
+            if worker.is_alive and worker.trains:
                 for number, partition in enumerate(self.partitions):
                     mask |= ((self._dataset, partition) in worker.holdings) << number
             found.append(mask)
@@ -226,7 +253,7 @@ class FitBoard:
     def _follow(self, run: Run) -> None:
         """Follow the run's plan, or dispatch again when there is none."""
         if isinstance(run.request, FitRequest):
-            self.policy = POLICIES[run.request.scheduler]
+            self.policy = self.dispatch = POLICIES[run.request.scheduler]
         if run.planned is not None and run.planned.order:
             self.policy = Following(
                 Entry(
@@ -262,3 +289,12 @@ class FitBoard:
             self.board.time = self.estimates.table(self.models, self.workers, rows=self.mean_rows)
         self._settled_at = count + 1 + count // _RARELY
         self.board.recount()
+
+
+def _places(state: ExperimentState, run: Run) -> set[str]:
+    """Workers that train, and those that did in this run: they may have been removed since."""
+    names = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
+    for task in run.tasks.values():
+        if task.key.kind == "train":
+            names.update(attempt.worker for attempt in task.attempts)
+    return names

@@ -13,25 +13,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cerebro.contract import api
-from cerebro.contract.events import (
-    EtlRequest,
-    EvaluateRequest,
-    Event,
-    FitRequest,
-    Plan,
-    RunFinished,
-    RunPaused,
-    RunStarted,
-)
-from cerebro.contract.records import ExperimentRecord, WorkerStatus
+from cerebro.contract.events import Event, RunFinished, RunPaused, RunStarted
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
 from cerebro.errors import CerebroError, ConflictError, RetryableError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor import Advisor, Helper
 from controller.core import Core
-from controller.decide import Seen, Step, World
-from controller.planning import plan_evaluation, plan_fit
-from controller.preparation import prepare_etl
+from controller.decide import Step
+from controller.orchestrator import Orchestrator
+from controller.planning import etl_weights, plan_evaluation, plan_fit
+from controller.preparation_process import prepare_etl
+from controller.roster import Roster
 from controller.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -55,18 +49,25 @@ class Observer(Protocol):
 class Controller:
     """The loop. `stop` may be set from a signal handler or another thread."""
 
-    def __init__(self, kvs: KvsClient, settings: Settings, observer: Observer, helper: Helper) -> None:
+    def __init__(
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        observer: Observer,
+        helper: Helper,
+        orchestrator: Orchestrator | None = None,
+    ) -> None:
         self._kvs, self._settings, self._observer = kvs, settings, observer
         self._advisor = Advisor(helper)
         self._cluster = 0
         self._term = 0
         self._led_until = 0.0
         self._decided = 0.0
-        self._workers: tuple[WorkerStatus, ...] = ()
-        self._workers_read = 0.0
-        self._reachable_since = time.monotonic()
+        self._roster = Roster(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._store_ahead_s = time.time() - time.monotonic()
         self.stop = threading.Event()
+        self.turned = time.monotonic()
+        """When the loop last turned, whether it leads and whether the store answers or not."""
 
     def run(self) -> None:
         """Work until `stop` is set. A store that is away is waited for."""
@@ -75,13 +76,14 @@ class Controller:
                 if not self._lead():
                     self.stop.wait(self._settings.tick_s)
                     continue
+                self._roster.tend()
                 entry = next(iter(self._kvs.queue()), None)
                 if entry is None:
                     self._watch({}, self._settings.tick_s * 2)
                 else:
                     self._work(entry.experiment)
             except RetryableError as error:
-                self._reachable_since = time.monotonic()
+                self._roster.store_was_away()
                 log.warning("store away: %s", error)
             except ConflictError as error:
                 log.warning("leadership lost: %s", error)
@@ -95,11 +97,12 @@ class Controller:
         state = core.state
         self._catch_up(core)
         while not self.stop.is_set() and self._lead():
+            self._roster.tend()
             planned = self._advisor.advise(core)
             run = state.active_run()
             if run is None:
                 return
-            steps = core.decide(self._world())
+            steps = core.decide(self._roster.world(self._now()))
             if planned is not None:
                 steps.insert(0, api.Note(event=planned))
             if not steps and run.state is RunState.QUEUED and run.plan is None:
@@ -113,7 +116,7 @@ class Controller:
 
     def _pace(self, state: ExperimentState) -> None:
         """Let news gather for a moment while every worker has work: then several commits cost one decision."""
-        if all(worker.open_tasks for worker in state.workers.values() if worker.is_alive):
+        if all(worker.open_tasks for worker in state.workers.values() if worker.is_alive and worker.trains):
             self.stop.wait(max(0.0, self._decided + _PACE_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
@@ -124,10 +127,10 @@ class Controller:
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s: %s", step, outcome.reason)
-                self._workers_read = 0.0
+                self._roster.look_again()
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
                 # Whether there is room again is to be asked of the workers, not of what they said before.
-                self._workers_read = 0.0
+                self._roster.look_again()
         self._apply(core, answer.events)
         return any(outcome.outcome == "done" for outcome in answer.outcomes)
 
@@ -147,10 +150,9 @@ class Controller:
     # --- plans -----------------------------------------------------------------------------------
 
     def _plan(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> list[Step]:
-        weights = {
-            w.name: w.weight for w in sorted(state.workers.values(), key=lambda w: w.name) if w.is_alive
-        }
-        if not weights:
+        weights = etl_weights(state)
+        able = weights if run.kind == "etl" else [w for w in state.workers.values() if w.is_alive]
+        if not able:
             return []
         try:
             plan = self._plan_of(record, state, run, weights)
@@ -167,7 +169,8 @@ class Controller:
         self, record: ExperimentRecord, state: ExperimentState, run: Run, weights: dict[str, float]
     ) -> Plan:
         if isinstance(run.request, EtlRequest):
-            return prepare_etl(record, state, run.request, weights, self._settings.volumes)
+            volumes = self._settings.volumes
+            return prepare_etl(record, state, run.request, weights, volumes, meanwhile=self._lead)
         if isinstance(run.request, FitRequest):
             return plan_fit(state, run.request)
         assert isinstance(run.request, EvaluateRequest)
@@ -183,12 +186,12 @@ class Controller:
         answer = self._kvs.watch(cursors, self._cluster, wait_s)
         if answer.cluster != self._cluster:
             self._cluster = answer.cluster
-            self._workers_read = 0.0
+            self._roster.look_again()
         return answer.events
 
     def _lead(self) -> bool:
         """Keep the leadership; asks the store only when a third of the lease has passed."""
-        now = time.monotonic()
+        now = self.turned = time.monotonic()
         if now < self._led_until:
             return True
         answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S)
@@ -198,26 +201,3 @@ class Controller:
         self._term = answer.term
         self._led_until = now + _LEADERSHIP_S / 3
         return True
-
-    def _world(self) -> World:
-        now = time.monotonic()
-        if now - self._workers_read >= self._settings.tick_s:
-            self._workers = self._kvs.workers()
-            self._workers_read = now
-        # While the store was away nobody could report: silence counts from its return.
-        patience = now - self._reachable_since
-        return World(
-            now=self._now(),
-            workers={w.record.worker: _seen(w, self._settings.lease_s, patience) for w in self._workers},
-        )
-
-
-def _seen(status: WorkerStatus, lease_s: float, patience_s: float) -> Seen:
-    return Seen(
-        incarnation=status.record.incarnation,
-        weight=status.record.weight,
-        kinds=status.record.kinds,
-        holdings=status.record.holdings,
-        is_silent=min(status.silent_s, patience_s) > lease_s,
-        free_bytes=status.checkpoint_free_bytes,
-    )

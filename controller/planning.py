@@ -5,8 +5,8 @@ The plan of an ETL run needs the metadata to be read: that is `controller.prepar
 
 from __future__ import annotations
 
-from cerebro.contract.events import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.errors import DataError, NotFoundError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState
@@ -39,6 +39,19 @@ def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:
         partitions=partitions,
         valid_partitions=tuple(sorted(dataset.partitions("valid"))),
     )
+
+
+def etl_weights(state: ExperimentState) -> dict[str, float]:
+    """Workers, by name, that share the rows of a new data set, and their weights.
+
+    A worker for ETL makes what all workers of its volume train on, so it gets the share of the heaviest of them.
+    """
+    alive = [worker for worker in state.workers.values() if worker.is_alive]
+    return {
+        worker.name: max(other.weight for other in alive if other.volume == worker.volume)
+        for worker in sorted(alive, key=lambda worker: worker.name)
+        if "etl" in worker.kinds
+    }
 
 
 def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> EvaluatePlan:

@@ -1,6 +1,7 @@
 """Preparing an ETL run: read the metadata, cut it, leave each worker's rows on the shared volume.
 
-Effects are files under a data set's own folder, written aside and renamed: doing it again changes nothing.
+Effects are files under a data set's own folder, written aside and renamed: doing it again changes nothing. The
+controller has it done by `controller.preparation_process`, and so never holds Arrow or a table itself.
 """
 
 from __future__ import annotations
@@ -10,19 +11,18 @@ import json
 from collections.abc import Mapping
 
 from cerebro.contract.base import Split
-from cerebro.contract.events import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.errors import MetadataError
 from cerebro.locators import Metadata, read_metadata
 from cerebro.misc import versions
-from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
 from controller.partition import cut, sample
 
 
 def prepare_etl(
     record: ExperimentRecord,
-    state: ExperimentState,
+    known: Mapping[str, EtlPlan],
     request: EtlRequest,
     weights: Mapping[str, float],
     volumes: Volumes,
@@ -33,6 +33,7 @@ def prepare_etl(
     already, its partitions stay where they are and nothing is written.
 
     Args:
+        known: the experiment's data sets.
         weights: worker -> weight; the workers that share the rows.
 
     Raises:
@@ -42,8 +43,8 @@ def prepare_etl(
 
     tables = {split: read_metadata(split, locator) for split, locator in record.locators.splits().items()}
     dataset = _fingerprint(record, request, tables)
-    if dataset in state.datasets:
-        return state.datasets[dataset].plan
+    if dataset in known:
+        return known[dataset]
     splits: dict[Split, tuple[PartitionPlan, ...]] = {}
     for split, metadata in tables.items():
         order = sample(metadata.table.num_rows, fraction=request.fraction, seed=request.seed, split=split)

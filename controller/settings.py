@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cerebro.errors import ClusterError
 from cerebro.volumes import Volumes
+from controller.kubernetes.access import Access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +19,14 @@ class Settings:
         server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
         token: bearer token (``CEREBRO_TOKEN``, required).
         volumes: mounted volumes; the controller writes metadata to `shared` and event files to `metrics`.
-        lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that
-        a slow disk
-            or a store that restarts costs nobody a unit.
+        lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that a slow
+            disk or a store that restarts costs nobody a unit.
         tick_s: longest wait between two looks at the workers. 1 s: the delay it adds to the lease.
+        health_bind: host:port that answers whether the loop turns (``CEREBRO_HEALTH_BIND``); off when empty.
         holder: who this process is in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is the
             pod's in a cluster). Kept over restarts: whoever restarts a controller knows that the old process is gone.
+        worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); empty: workers are not Kubernetes pods.
+        access: the API server, in ``CEREBRO_NAMESPACE`` (default the pod's own namespace); `None` without `worker_set`.
     """
 
     server: str
@@ -31,7 +34,10 @@ class Settings:
     volumes: Volumes
     lease_s: float = 10.0
     tick_s: float = 1.0
+    health_bind: str = ""
     holder: str
+    worker_set: str = ""
+    access: Access | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -41,10 +47,16 @@ class Settings:
             raise ClusterError(
                 "CEREBRO_TOKEN is not set: the controller cannot talk to kvs_api without a token"
             )
+        worker_set = environment.get("CEREBRO_WORKER_SET", "")
         return cls(
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=token,
             volumes=Volumes.from_environment(environment),
             lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
+            health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
+            worker_set=worker_set,
+            access=Access.in_cluster(environment, environment.get("CEREBRO_NAMESPACE", ""))
+            if worker_set
+            else None,
         )

@@ -8,7 +8,8 @@ simulate --core``.
 
 from __future__ import annotations
 
-from cerebro.contract.events import FitPlan, FitRequest, RunStarted
+from cerebro.contract.events import RunStarted
+from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.errors import InstanceError
 from cerebro.scheduling.conditions import Conditions, Reality
@@ -17,8 +18,9 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.scheduling.solve import PLANNER
 from cerebro.state import ExperimentState
-from controller.simulation.cluster import DATASET, Outage, Scenario, Simulation
+from controller.simulation.cluster import DATASET, Simulation
 from controller.simulation.inline import InlineHelper
+from controller.simulation.scenario import Outage, Scenario
 
 _ROWS = 10_000
 """Of a partition of size 1: sizes are told to this precision."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cerebro.contract.events import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, TaskBody, TrainTask
 from cerebro.errors import IllegalEventError
 from cerebro.state import ExperimentState, Run, TaskKey
@@ -14,7 +14,7 @@ from cerebro.state import ExperimentState, Run, TaskKey
 def body(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> TaskBody:
     """The body of a task of a started run."""
     if key.kind == "etl":
-        return _etl(record, run, key)
+        return _etl(record, state, run, key)
     if key.kind == "train":
         return _train(record, run, key)
     if key.kind == "valid":
@@ -22,9 +22,12 @@ def body(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKe
     return _evaluate(record, state, run, key)
 
 
-def _etl(record: ExperimentRecord, run: Run, key: TaskKey) -> EtlTask:
-    if not isinstance(run.plan, EtlPlan) or not isinstance(run.request, EtlRequest):
-        raise IllegalEventError(f"{key} belongs to no ETL run")
+def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> EtlTask:
+    # Another run has partitions made by the code of the ETL run that made its data set.
+    made = state.etl_request(run.plan.dataset) if run.plan else None
+    request = run.request if isinstance(run.request, EtlRequest) else made
+    if run.plan is None or request is None:
+        raise IllegalEventError(f"{key} belongs to no ETL run, and none is known that made its data set")
     if key.split is None or key.partition is None:
         raise IllegalEventError(f"{key} names no partition")
     return EtlTask(
@@ -33,10 +36,10 @@ def _etl(record: ExperimentRecord, run: Run, key: TaskKey) -> EtlTask:
         dataset=run.plan.dataset,
         split=key.split,
         partition=key.partition,
-        code=run.request.code,
+        code=request.code,
         archive=record.archive,
         locators=record.locators,
-        max_failed=run.request.max_failed,
+        max_failed=request.max_failed,
     )
 
 

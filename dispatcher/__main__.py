@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
+from typing import Any
 
 import waitress
 
+from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
 from dispatcher.app import create_app
@@ -19,16 +20,16 @@ from dispatcher.settings import Settings
 def main() -> None:
     """Serve until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    # Nothing here needs a farewell, and as a container's first process it would otherwise ignore the signal.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         settings = Settings.from_environment(os.environ)
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
     store = KvsClient(settings.server, settings.token, patience_s=settings.patience_s, pool=settings.threads)
+    sockets: dict[int, Any] = {}
     try:
-        waitress.serve(
+        server = waitress.create_server(
             create_app(settings, store),
+            map=sockets,
             host=settings.host,
             port=settings.port,
             threads=settings.threads,
@@ -42,6 +43,7 @@ def main() -> None:
         sys.exit(
             f"dispatcher: cannot listen on {where} ({error.strerror}): set CEREBRO_BIND to a free address"
         )
+    run(server, sockets, Draining())
 
 
 if __name__ == "__main__":

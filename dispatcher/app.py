@@ -10,7 +10,7 @@ from pathlib import Path
 from flask import Flask, g, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
-from dispatcher import experiments, problems, sign_in, start
+from dispatcher import experiments, files, gateway, problems, sign_in, start
 from dispatcher.attempts import Attempts
 from dispatcher.formats import FILTERS, percent
 from dispatcher.guard import Guard
@@ -32,6 +32,7 @@ def create_app(
     app = Flask("dispatcher")
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = _A_DAY_S
     app.url_map.converters["name"] = experiments.NameConverter
+    app.url_map.merge_slashes = False  # an address is a page or is none
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     reader = Reader(store, clock=clock, monotonic=monotonic)
@@ -52,6 +53,11 @@ def create_app(
 
     @app.get("/health")
     def health() -> ResponseReturnValue:
+        # What tells a client that this is not the store itself, and where the store's API is.
+        return jsonify(status="ok", api=gateway.PREFIX)
+
+    @app.get("/live")
+    def live() -> ResponseReturnValue:
         return jsonify(status="ok")
 
     @app.get("/")
@@ -62,6 +68,8 @@ def create_app(
     start.register(app, reader)
     experiments.register(app, reader)
     problems.register(app)
+    gateway.Gateway(settings).install(app)
+    files.Files(settings.volumes, settings.sent_files).install(app)
     return app
 
 

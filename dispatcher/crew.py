@@ -29,10 +29,11 @@ class WorkerRow:
 
 
 def worker_rows(state: ExperimentState, statuses: tuple[WorkerStatus, ...]) -> Iterable[WorkerRow]:
-    """All workers that the log or the store knows, by name."""
+    """All workers that the log or the store knows, by name; without those that are gone for good."""
     known = {status.record.worker: status for status in statuses}
     tasks = {key: task for run in state.runs.values() if run.is_open for key, task in run.tasks.items()}
-    for name in sorted({*state.workers, *known}):
+    there = {name for name, worker in state.workers.items() if not worker.is_removed}
+    for name in sorted({*there, *known}):
         worker, status = state.workers.get(name), known.get(name)
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from urllib.parse import quote, urlsplit
 
@@ -16,15 +17,19 @@ from flask import Flask, Response, abort, g, jsonify, redirect, request, session
 from werkzeug.wrappers import Response as BaseResponse
 
 from dispatcher.attempts import Attempts
+from dispatcher.gateway import PREFIX
 from dispatcher.settings import Settings
 
 MAX_UPLOAD_BYTES = 33 * 1024 * 1024
 """A whole start form: an archive of 32 MiB and the fields beside it."""
 MAX_FORM_BYTES = 64 * 1024
 """Any other form."""
+MAX_API_BYTES = 48 * 1024 * 1024
+"""Anything sent to the store; its routes have limits of their own below this."""
 SESSION_S = 7 * 24 * 3600
 
-_OPEN = frozenset({"health", "sign_in", "static"})
+_PROBES = frozenset({"health", "live"})
+_OPEN = frozenset({"sign_in", "static"}) | _PROBES
 _HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
 """Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -49,6 +54,7 @@ class Guard:
         self._token = _digest(settings.token)
         own = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
         self._hosts = _LOOPBACK | own | settings.public_hosts
+        self._is_everywhere = settings.host in _EVERYWHERE
         self._key = hmac.new(
             settings.token.encode(), b"cerebro dispatcher session 1", hashlib.sha256
         ).digest()
@@ -81,9 +87,11 @@ class Guard:
         g.request_id = secrets.token_hex(4)
         g.identity = None
         g.is_form_ours = False
-        if request.endpoint == "health":
-            return None  # probes name hosts by address; it says nothing worth protecting
-        if _host_name(request.headers.get("Host", "")) not in self._hosts:
+        if request.endpoint in _PROBES:
+            return None  # they say nothing worth protecting
+        if request.path.startswith(f"{PREFIX}/"):
+            return self._check_program()
+        if not self._is_own(_host_name(request.headers.get("Host", ""))):
             abort(421)
         refusal = self._identify()
         if refusal is not None:
@@ -104,6 +112,26 @@ class Guard:
             response.headers["Cache-Control"] = "no-store"
         response.headers["X-Request-Id"] = g.get("request_id", "")
         return response
+
+    def _check_program(self) -> BaseResponse | None:
+        """The store's API is for programs: neither cookies nor names of hosts mean anything there, the token
+        alone counts. A right one is never made to wait: behind a proxy all callers have one address."""
+        address = request.remote_addr or ""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+            g.identity = "bearer"
+            request.max_content_length = MAX_API_BYTES
+            return None
+        if self.attempts.wait_s(address):
+            abort(429)
+        if given:
+            self.attempts.failed(address)
+        return _unauthorized()
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a page may be opened under this name. A number cannot be made to point here by somebody else's
+        name server, which is what the check is against (DNS rebinding)."""
+        return host in self._hosts or (self._is_everywhere and _is_number(host))
 
     def _identify(self) -> BaseResponse | None:
         header = request.headers.get("Authorization", "")
@@ -160,15 +188,26 @@ def is_browser() -> bool:
 
 def _refused() -> BaseResponse:
     if not is_browser():
-        message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
-        answer = jsonify(error="UnauthorizedError", message=message)
-        answer.status_code = 401
-        answer.headers["WWW-Authenticate"] = "Bearer"
-        return answer
+        return _unauthorized()
     if request.method not in ("GET", "HEAD"):
         abort(401)  # a page that says how to send the form again: a redirect would lose what was typed
     target = request.full_path.rstrip("?")
     return redirect(f"{url_for('sign_in')}?next={quote(target, safe='/')}", 303)
+
+
+def _unauthorized() -> BaseResponse:
+    message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
+    answer = jsonify(error="UnauthorizedError", message=message)
+    answer.status_code = 401
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def _is_number(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _digest(text: str) -> bytes:

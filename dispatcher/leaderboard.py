@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.contract.events import FitRequest
+from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
 from cerebro.state import Model, Run
 from dispatcher import wording

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cerebro.contract.events import FitRequest
 from cerebro.contract.records import ExperimentSummary
+from cerebro.contract.runs import FitRequest
 from cerebro.errors import IllegalEventError, StoreUnavailableError
 from cerebro.state import ExperimentState, ModelState, Run
 from dispatcher import wording

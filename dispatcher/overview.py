@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cerebro.contract.events import EvaluatePlan
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
+from cerebro.contract.runs import EvaluatePlan
 from cerebro.state import Dataset, ExperimentState, Run, RunState
 from dispatcher import wording
 from dispatcher.crew import WorkerRow, worker_rows

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cerebro.errors import ClusterError
+from cerebro.volumes import Volumes
 
 DEFAULT_BIND = "127.0.0.1:7080"
 
@@ -24,7 +25,9 @@ class Settings:
         public_hosts: further names under which browsers may reach the page (``CEREBRO_PUBLIC_HOSTS``,
             commas between). is_https: a proxy in front speaks TLS, so cookies are for TLS only
             (``CEREBRO_HTTPS=1``). patience_s: how long one call waits for a store that is away: a page
-            should say so soon. threads: requests served at once.
+            should say so soon. threads: requests served at once; of these, blocked_reads at most wait for
+            news on behalf of clients outside, and sent_files send them a file.
+        volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.volumes`).
     """
 
     host: str
@@ -36,7 +39,10 @@ class Settings:
     public_hosts: frozenset[str] = frozenset()
     is_https: bool = False
     patience_s: float = 3.0
-    threads: int = 8
+    threads: int = 40
+    blocked_reads: int = 24
+    sent_files: int = 8
+    volumes: Volumes = field(default_factory=lambda: Volumes.from_environment({}))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -66,6 +72,7 @@ class Settings:
             link_notebook=_link(environment, "CEREBRO_LINK_NOTEBOOK"),
             public_hosts=frozenset(name.strip().lower() for name in names if name.strip()),
             is_https=environment.get("CEREBRO_HTTPS", "") == "1",
+            volumes=Volumes.from_environment(environment),
         )
 
 

@@ -1,7 +1,8 @@
 """Shards made by several processes.
 
 Processes of our own and pipes, not a process pool: when a core dies its exit code and the row it was at are
-known, when one fails the others end at once, and the calling process gets no threads. Each core asks for its
+known, when one fails the others end at once, when the job is to be left they end at their next row and clear up, and
+the calling process gets no threads. Each core asks for its
 next shard when it has finished one. Counts go through memory shared by fork (anonymous: nothing is left
 behind, however the processes end).
 
@@ -30,17 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro.data.manifests import FailedRow
-from cerebro.errors import RetryableError
+from cerebro.errors import PreemptedError, RetryableError
 from etl_worker.errors import CoreDiedError
 from etl_worker.plan import ShardRange
 from etl_worker.shard import Preprocessor
 from etl_worker.tally import REPORT_S, Tally
 
-_DONE, _FAILED, _AT = (
-    0,
-    1,
-    2,
-)  # columns of the shared counts: rows done, rows failed, position of the row at hand
+_DONE, _FAILED, _AT, _LEAVE = 0, 1, 2, 3
+"""Columns of the shared counts: rows done, rows failed, position of the row at hand; 1 once the core is to leave."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -56,19 +54,24 @@ def make_shards(
 ) -> None:
     """Make ``parts`` with ``cores`` processes, and add them to ``tally``.
 
+    A `PreemptedError` of ``tally`` is handed on to the cores, which leave their shards at their next row.
     ``prepare`` is called in each process with its number. No process is left when this returns or raises.
 
     Raises:
         CoreDiedError: a core ended by itself.
         Whatever `Preprocessor.shard`, ``prepare`` or ``tally`` raise.
     """
-    counts = np.frombuffer(mmap.mmap(-1, cores * 3 * 8), np.int64).reshape(cores, 3)
+    counts = np.frombuffer(mmap.mmap(-1, cores * 4 * 8), np.int64).reshape(cores, 4)
     counts[:, _AT] = -1
     running: list[_Core] = []
     try:
         for number in range(cores):
             running.append(_start(number, counts, prepare))
         _serve(running, deque(parts), counts, tally)
+    except PreemptedError:
+        counts[:, _LEAVE] = 1
+        _let_leave(running)
+        raise
     finally:
         for core in running:
             core.process.kill()
@@ -100,6 +103,22 @@ def _serve(cores: Sequence[_Core], todo: deque[ShardRange], counts: NDArray[np.i
             if core.process.exitcode is not None and not core.pipe.poll():
                 raise _obituary(core, counts)
         tally.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
+
+
+def _let_leave(cores: Sequence[_Core]) -> None:
+    """Wait for the cores to end by themselves: a killed one would leave half a shard's file."""
+    for core in cores:
+        with suppress(OSError):
+            core.pipe.send(None)  # for those who wait for their next shard
+    left: dict[Any, _Core] = {core.process.sentinel: core for core in cores}
+    while left:
+        pipes: dict[Any, Connection] = {core.pipe: core.pipe for core in left.values()}
+        for ready in wait([*left, *pipes]):
+            left.pop(ready, None)
+            if ready in pipes:
+                # Read, so that nobody is held up by a full pipe; its end of file comes with the core's own end.
+                with suppress(EOFError, OSError):
+                    pipes[ready].recv()
 
 
 def _receive(core: _Core, counts: NDArray[np.int64]) -> tuple[str, Any]:
@@ -157,7 +176,9 @@ def _core(
         preprocessor = prepare(number)
         pipe.send(("ready", None))
         while True:
-            part: ShardRange = pipe.recv()
+            part: ShardRange | None = pipe.recv()
+            if part is None:
+                return
             counts[number, _AT] = part.start
             made = preprocessor.shard(part, _observer(number, pipe, counts))
             _flush()
@@ -182,6 +203,8 @@ def _observer(
             mine[_FAILED] += 1
         mine[_DONE] += 1
         mine[_AT] = position + 1
+        if mine[_LEAVE]:
+            raise PreemptedError
 
     return on_row
 

@@ -28,9 +28,12 @@ class Handler:
         job = self._job(body)
 
         def progress(seen: EtlProgress) -> None:
+            self._context.listen()
             self._context.progress(
                 rows=seen.rows_done, rows_failed=seen.rows_failed, total_rows=seen.rows_total
             )
+            if seen.rows_done < seen.rows_total:
+                self._context.give_way()
 
         manifest = preprocess_partition(
             job, self._context.spec_factory(body.code, body.locators.misc), progress

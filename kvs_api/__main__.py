@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
+from typing import Any
 
 import waitress
 
+from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
 from kvs_api.app import create_app
 from kvs_api.settings import Settings
@@ -18,14 +19,14 @@ from kvs_api.store import Store
 def main() -> None:
     """Serve until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    # Blocked readers need no farewell: their clients try again, so the process may end at once.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         settings = Settings.from_environment(os.environ)
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")
-    waitress.serve(
-        create_app(settings, Store(settings.redis_url)),
+    draining, sockets = Draining(), dict[int, Any]()
+    server = waitress.create_server(
+        create_app(settings, Store(settings.redis_url, draining)),
+        map=sockets,
         host=settings.host,
         port=settings.port,
         threads=settings.threads,
@@ -36,6 +37,7 @@ def main() -> None:
         channel_request_lookahead=0,
         ident=None,
     )
+    run(server, sockets, draining)
 
 
 if __name__ == "__main__":

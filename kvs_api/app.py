@@ -19,7 +19,7 @@ from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ClientEvent
-from cerebro.contract.records import CodeRecord, ExperimentRecord, WorkerRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
 from kvs_api import keys
 from kvs_api.openapi import ROUTES, document
 from kvs_api.settings import Settings
@@ -48,7 +48,7 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
     @app.before_request
     def authenticate() -> Response | None:
-        if request.path == "/health":
+        if request.path in ("/health", "/live"):
             return None
         given = request.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(given, expected):
@@ -101,6 +101,10 @@ class Views:
         )
         return Response(answer.model_dump_json(), 200 if ok else 503, mimetype="application/json")
 
+    def live(self) -> Response:
+        """Live: see `ROUTES`."""
+        return Response("ok\n", mimetype="text/plain")
+
     def openapi(self) -> Response:
         """Openapi: see `ROUTES`."""
         return Response(document(package_version()), mimetype="application/json")
@@ -134,8 +138,8 @@ class Views:
         self._store.experiment(_name(name))
         return _spliced("events", self._store.read(keys.log(name), *_cursor()))
 
-    def live(self, name: str) -> Response:
-        """Live: see `ROUTES`."""
+    def points(self, name: str) -> Response:
+        """Points: see `ROUTES`."""
         self._store.experiment(_name(name))
         return _spliced("points", self._store.read(keys.live(name), *_cursor()))
 
@@ -165,6 +169,39 @@ class Views:
         if record.worker != name:
             raise errors.BadRequestError(f"the path names {name!r}, the body {record.worker!r}")
         return _answer(self._store.register(record))
+
+    def remove_worker(self, name: str) -> Response:
+        """Remove worker: see `ROUTES`."""
+        self._store.remove_worker(_name(name), request.args.get("incarnation"))
+        return Response(status=204)
+
+    def size(self) -> Response:
+        """Size: see `ROUTES`."""
+        return _answer(api.SizeAnswer(wish=self._store.size()))
+
+    def ask_size(self) -> Response:
+        """Ask size: see `ROUTES`."""
+        wish = _body(SizeRequest)
+        self._store.ask_size(wish)
+        return _answer(wish)
+
+    def drop_size(self) -> Response:
+        """Drop size: see `ROUTES`."""
+        text = request.args.get("workers", "")
+        if not text.isdecimal():
+            raise errors.BadRequestError(f"workers must be the number that was wished, not {text!r}")
+        self._store.drop_size(int(text))
+        return Response(status=204)
+
+    def troubles(self) -> Response:
+        """Troubles: see `ROUTES`."""
+        return _answer(self._store.troubles())
+
+    def tell_troubles(self) -> Response:
+        """Tell troubles: see `ROUTES`."""
+        troubles = _body(Troubles)
+        self._store.tell_troubles(troubles)
+        return _answer(troubles)
 
     def report(self, name: str) -> Response:
         """Report: see `ROUTES`."""

@@ -14,12 +14,14 @@
 | exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until  | steps.lua          | steps.lua          | never  |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
-| worker:W                 | hash   | record (JSON), incarnation, reported, free, running | worker             | all                | never  |
+| worker:W                 | hash   | record (JSON), incarnation, reported, free, running, leaving | worker             | all                | never  |
 | worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | at registration |
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
-| cluster                  | stream | bells: a worker registered, a client asked        | steps.lua          | controller         | last 1,000 |
+| cluster                  | stream | bells: workers came or went, a client asked       | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the bells                              | steps.lua          | controller         | never  |
+| cluster:size             | string | SizeRequest, JSON: the pending wish               | client, controller | controller, client | once done |
+| cluster:troubles         | string | Troubles, JSON                                    | controller         | client, dispatcher | never  |
 | leader                   | hash   | holder, term, until (ms): the controller's lease  | controller         | steps.lua          | never  |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
@@ -36,6 +38,8 @@ EXPERIMENTS = f"{_PREFIX}experiments"
 QUEUE = f"{_PREFIX}queue"
 WORKERS = f"{_PREFIX}workers"
 CLUSTER = f"{_PREFIX}cluster"
+SIZE = f"{CLUSTER}:size"
+TROUBLES = f"{CLUSTER}:troubles"
 LEADER = f"{_PREFIX}leader"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from cerebro.contract import api
 from cerebro.contract.events import ClientEvent
-from cerebro.contract.records import CodeRecord, ExperimentRecord, WorkerRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
 
 Type = type[BaseModel] | TypeAdapter[Any] | None
 
@@ -25,11 +25,16 @@ class Route:
     body: Type = None
     answer: Type = None
     cursor: bool = False
+    query: dict[str, str] = field(default_factory=dict)
+    """Further parameters -> type."""
     errors: tuple[int, ...] = ()
 
 
 ROUTES: dict[str, Route] = {
     "GET /health": Route(view="health", summary="State of the service; needs no token.", answer=api.Health),
+    "GET /live": Route(
+        view="live", summary="Whether the process works, whatever its store does; needs no token."
+    ),
     "GET /openapi.json": Route(view="openapi", summary="This document."),
     "POST /v1/leader": Route(
         view="lead", summary="Take or keep the leadership.", body=api.LeaderRequest, answer=api.LeaderAnswer
@@ -62,7 +67,11 @@ ROUTES: dict[str, Route] = {
         errors=(404,),
     ),
     "GET /v1/experiments/<name>/live": Route(
-        view="live", summary="Live points after a cursor.", answer=api.LiveAnswer, cursor=True, errors=(404,)
+        view="points",
+        summary="Live points after a cursor.",
+        answer=api.LiveAnswer,
+        cursor=True,
+        errors=(404,),
     ),
     "POST /v1/experiments/<name>/decisions": Route(
         view="decide",
@@ -82,11 +91,38 @@ ROUTES: dict[str, Route] = {
         body=WorkerRecord,
         answer=WorkerRecord,
     ),
+    "DELETE /v1/workers/<name>": Route(
+        view="remove_worker",
+        summary="Forget a worker that is gone for good.",
+        query={"incarnation": "string"},
+        errors=(404, 409),
+    ),
+    "GET /v1/cluster/size": Route(
+        view="size", summary="The pending wish for a number of workers.", answer=api.SizeAnswer
+    ),
+    "PUT /v1/cluster/size": Route(
+        view="ask_size",
+        summary="Wish a number of workers, or answer a wish with a problem.",
+        body=SizeRequest,
+        answer=SizeRequest,
+        errors=(409,),
+    ),
+    "DELETE /v1/cluster/size": Route(
+        view="drop_size", summary="Take a wish away.", query={"workers": "integer"}, errors=(409,)
+    ),
+    "GET /v1/cluster/troubles": Route(view="troubles", summary="Why workers do not start.", answer=Troubles),
+    "PUT /v1/cluster/troubles": Route(
+        view="tell_troubles", summary="Tell why workers do not start.", body=Troubles, answer=Troubles
+    ),
     "POST /v1/workers/<name>/reports": Route(
         view="report", summary="Apply a worker's steps.", body=api.ReportRequest, answer=api.ReportAnswer
     ),
     "GET /v1/workers/<name>/inbox": Route(
-        view="inbox", summary="A worker's inbox after a cursor.", answer=api.InboxAnswer, cursor=True
+        view="inbox",
+        summary="A worker's inbox after a cursor.",
+        answer=api.InboxAnswer,
+        cursor=True,
+        query={"incarnation": "string"},
     ),
     "PUT /v1/code/<sha256>": Route(
         view="put_code", summary="Store user code.", body=CodeRecord, answer=CodeRecord
@@ -97,6 +133,10 @@ ROUTES: dict[str, Route] = {
     "PUT /v1/archives/<sha256>": Route(view="put_archive", summary="Store a code archive (bytes)."),
     "GET /v1/archives/<sha256>": Route(view="archive", summary="A code archive (bytes).", errors=(404,)),
 }
+
+
+_EMPTY = frozenset({"put_archive", "remove_worker", "drop_size"})
+"""Views that answer with status 204 and no body."""
 
 
 @cache
@@ -127,21 +167,22 @@ def _operation(path: str, route: Route, schemas: dict[str, Any]) -> dict[str, An
     for status in (400, 401, 413, 503, *route.errors):
         answers[str(status)] = {"description": "See the body.", **_content(api.Problem, schemas)}
     operation: dict[str, Any] = {"operationId": route.view, "summary": route.summary, "responses": answers}
-    if path == "/health":
+    if path in ("/health", "/live"):
         operation["security"] = []
+    if path == "/health":
         answers["503"] = {"description": "The store is away.", **_content(api.Health, schemas)}
     parameters = [_parameter(name, "path", "string") for name in ("name", "sha256") if f"{{{name}}}" in path]
     if route.cursor:
         parameters += [_parameter("after", "query", "integer"), _parameter("wait_s", "query", "number")]
-    if route.view == "inbox":
-        parameters.append(_parameter("incarnation", "query", "string"))
+    parameters += [_parameter(name, "query", kind) for name, kind in route.query.items()]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
         operation["requestBody"] = {"required": True, **_content(route.body, schemas)}
     if route.view == "put_archive":
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
-        answers["204"] = {"description": "Stored."}
+    if route.view in _EMPTY:
+        answers["204"] = {"description": "Done."}
     return operation
 
 

@@ -4,9 +4,12 @@
 -- empty lists into objects and large numbers into floats.
 --
 --   {call = "decide", experiment, after, term, leader, steps = [...]}
---   {call = "report", worker, incarnation, lease_ms, free, running, record?, steps = [...], live = [...], live_id, recent}
+--   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, steps = [...], live = [...], live_id, recent,
+--    cluster}
 --   {call = "append", log, runs, run, hash, event, queue, entry, cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
+--   {call = "remove", worker, workers, name, inbox, recent, incarnation?, cluster}
+--   {call = "size", size, workers, record?, answers, cluster}
 --   {call = "lead", leader, holder, ttl_ms}
 --
 -- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
@@ -170,6 +173,10 @@ end
 function calls.report()
   if redis.call('HGET', request.worker, 'incarnation') ~= request.incarnation then return {current = false} end
   redis.call('HSET', request.worker, 'reported', now, 'free', request.free, 'running', request.running)
+  if request.leaving ~= '' and redis.call('HGET', request.worker, 'leaving') ~= request.leaving then
+    redis.call('HSET', request.worker, 'leaving', request.leaving)
+    ring(request.cluster)
+  end
   if is_repeated() then request.live = {} end
   if request.record then redis.call('HSET', request.worker, 'record', request.record) end
   for _, point in ipairs(request.live) do
@@ -209,9 +216,33 @@ function calls.register()
     return {seq = 0}
   end
   redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
-    'free', '', 'running', '')
+    'free', '', 'running', '', 'leaving', '')
   redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
   ring(request.cluster)
+  return {seq = 0}
+end
+
+function calls.remove()
+  local known = redis.call('HGET', request.worker, 'incarnation')
+  if not known then return {missing = true} end
+  if request.incarnation and request.incarnation ~= known then return {current = known} end
+  redis.call('SREM', request.workers, request.name)
+  redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent)
+  ring(request.cluster)
+  return {seq = 0}
+end
+
+-- A wish is replaced by a newer one at any time; answering it, or taking it away, must not hit that newer one.
+function calls.size()
+  local known = redis.call('GET', request.size)
+  local asked = known and cjson.decode(known).workers
+  if request.answers and asked ~= request.workers then return {outdated = true} end
+  if not request.record then
+    redis.call('DEL', request.size)
+    return {seq = 0}
+  end
+  redis.call('SET', request.size, request.record)
+  if not request.answers then ring(request.cluster) end
   return {seq = 0}
 end
 

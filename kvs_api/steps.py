@@ -51,7 +51,7 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
         }
     return table | {
         "force": step.force,
-        "event": _json(TaskRevoked(**named, reason=step.reason, is_loss=step.is_loss)),
+        "event": _json(TaskRevoked(**named, reason=step.reason, loss=step.loss)),
     }
 
 

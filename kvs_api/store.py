@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
@@ -26,9 +27,12 @@ from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
     Holding,
+    SizeRequest,
+    Troubles,
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.draining import Draining
 from kvs_api import keys, steps
 
 PAGE = 1000
@@ -36,6 +40,9 @@ PAGE = 1000
 
 _ANSWER_S = 15.0
 """A Redis that is silent for longer counts as away."""
+
+_SLICE_S = 1.0
+"""A blocking read asks Redis in slices of this length, so that it ends soon when the service does."""
 
 Model = TypeVar("Model", bound=BaseModel)
 _Entries = list[tuple[bytes, dict[bytes, bytes]]]
@@ -46,9 +53,11 @@ class Store:
 
     Args:
         url: Redis URL (``redis://`` or ``unix://``).
+        draining: once it is wanted, blocking reads answer with what they have.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, draining: Draining | None = None) -> None:
+        self._draining = draining or Draining()
         # No retries: a repeated call is the client's business, and it waits between two of them.
         patience: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **patience)
@@ -168,13 +177,17 @@ class Store:
 
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, _Entries]]:
         streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
-        with _translated():
+        deadline = time.monotonic() + wait_s
+        while True:
+            left_s = min(deadline - time.monotonic(), _SLICE_S)
             # BLOCK 0 would mean for ever.
-            block = round(wait_s * 1000) or None
-            source = self._blocking if block else self._redis
-            answer: Any = source.xread(streams, count=PAGE, block=block)
-        pairs = answer.items() if isinstance(answer, dict) else answer
-        return [(key, entries) for key, entries in pairs or ()]
+            block = round(left_s * 1000) if left_s > 0 and not self._draining.is_wanted else 0
+            with _translated():
+                source = self._blocking if block > 0 else self._redis
+                answer: Any = source.xread(streams, count=PAGE, block=block if block > 0 else None)
+            pairs = answer.items() if isinstance(answer, dict) else answer
+            if pairs or block <= 0:
+                return [(key, entries) for key, entries in pairs or ()]
 
     # --- controller ------------------------------------------------------------------------------
 
@@ -238,6 +251,23 @@ class Store:
         )
         return record
 
+    def remove_worker(self, worker: str, incarnation: str | None) -> None:
+        """Forget a worker; of another incarnation than the one given, if one is, nothing happens."""
+        call = {
+            "call": "remove",
+            "workers": keys.WORKERS,
+            "name": worker,
+            "worker": keys.worker(worker),
+            "inbox": keys.inbox(worker),
+            "recent": keys.recent(worker),
+            "cluster": keys.CLUSTER,
+        }
+        answer = self._run(call | ({"incarnation": incarnation} if incarnation else {}))
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
+        if "current" in answer:
+            raise errors.ConflictError(f"worker {worker!r} has registered anew meanwhile")
+
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers, by name."""
         with _translated():
@@ -254,8 +284,10 @@ class Store:
                 silent_s=max(0.0, now - int(fields[b"reported"]) / 1000),
                 checkpoint_free_bytes=int(fields[b"free"]) if fields[b"free"] else None,
                 running=fields[b"running"].decode() or None,
+                leaving=fields.get(b"leaving", b"").decode(),
             )
             for fields in found
+            if fields  # removed between the two reads
         )
 
     def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
@@ -283,6 +315,8 @@ class Store:
                 "lease_ms": round(request.lease_s * 1000),
                 "free": "" if request.checkpoint_free_bytes is None else str(request.checkpoint_free_bytes),
                 "running": request.running or "",
+                "leaving": request.leaving,
+                "cluster": keys.CLUSTER,
                 "steps": [steps.report(worker, step) for step in request.steps],
                 "live": live,
                 "live_id": hashlib.sha256(json.dumps(live).encode()).hexdigest() if live else "",
@@ -308,6 +342,38 @@ class Store:
             for identity, fields in entries:
                 body = fields[b"b"].decode() or "null"
                 yield f'{{"seq":{_seq(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
+
+    # --- the cluster's size ----------------------------------------------------------------------
+
+    def size(self) -> SizeRequest | None:
+        """The pending wish, if there is one."""
+        with _translated():
+            content: Any = self._redis.get(keys.SIZE)
+        return None if content is None else SizeRequest.model_validate_json(content)
+
+    def ask_size(self, wish: SizeRequest) -> None:
+        """Replace the wish; one with a `problem` is an answer, and replaces only the wish that it answers."""
+        self._size(wish.workers, record=wish.model_dump_json(), answers=bool(wish.problem))
+
+    def drop_size(self, workers: int) -> None:
+        """Take the wish for so many workers away; another one stays."""
+        self._size(workers, answers=True)
+
+    def _size(self, workers: int, **fields: Any) -> None:
+        call = {"call": "size", "size": keys.SIZE, "cluster": keys.CLUSTER, "workers": workers}
+        if "outdated" in self._run(call | fields):
+            raise errors.ConflictError(f"nobody wishes {workers} workers any more")
+
+    def troubles(self) -> Troubles:
+        """Why workers do not start; none if nobody has said so."""
+        with _translated():
+            content: Any = self._redis.get(keys.TROUBLES)
+        return Troubles() if content is None else Troubles.model_validate_json(content)
+
+    def tell_troubles(self, troubles: Troubles) -> None:
+        """Replace what is known of workers that do not start."""
+        with _translated():
+            self._redis.set(keys.TROUBLES, troubles.model_dump_json())
 
     # --- code ------------------------------------------------------------------------------------
 

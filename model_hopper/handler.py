@@ -38,6 +38,7 @@ from cerebro.training.unit import (
     restore,
     train_unit,
 )
+from cerebro.volumes import checkpoint_file
 from model_hopper.predictions import write_predictions
 
 _EVALUATION_BATCH = 256
@@ -101,6 +102,7 @@ class Handler:
             epoch=body.epoch,
             partition=body.partition,
         )
+        self._context.insist()
         trained = time.monotonic()
         if values := feed.values():
             total = feed.num_rows
@@ -124,6 +126,7 @@ class Handler:
         metrics: dict[str, float] = {}
         if isinstance(body, EvaluateTask):
             metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed)
+            self._context.insist()
         else:
             with evaluating(trainee, seed=seed):
                 returned = spec.predict(trainee.modules, trainee.checkpoint, feed, dict(body.hyperparams))
@@ -138,9 +141,7 @@ class Handler:
     def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef:
         root = self._volumes.checkpoints
         folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
-        name = checkpoints.file_name(
-            unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt
-        )
+        name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt)
         reference = checkpoints.save(root, f"{folder.relative_to(root)}/{name}", trainee.state())
         checkpoints.discard_older(folder, body.unit, {Path(kept).name for kept in body.keep})
         return reference
@@ -167,5 +168,7 @@ class Handler:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
+            if rows < loader.num_rows:
+                self._context.give_way()
 
         return Feed(loader, on_batch, self._context.is_progress_due)

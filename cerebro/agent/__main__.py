@@ -15,7 +15,9 @@ import socket
 import subprocess
 import sys
 
-from cerebro.agent.loop import Agent, Resources
+from cerebro import health
+from cerebro.agent.loop import Agent
+from cerebro.agent.reports import Resources
 from cerebro.agent.settings import Settings
 from cerebro.contract.records import Holding
 from cerebro.data.partitions import find_partitions
@@ -46,8 +48,13 @@ def main() -> None:
     )
     # Ten minutes of patience: a store that is away longer is a reason to start over.
     agent = Agent(KvsClient(settings.server, settings.token, patience_s=600), settings, handlers, resources)
-    signal.signal(signal.SIGTERM, lambda *_: agent.stop())
-    signal.signal(signal.SIGINT, lambda *_: agent.stop())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _: agent.stop(signal.Signals(signum).name))
+    if settings.health_bind:
+        try:
+            health.serve(settings.health_bind, ready=agent.unready, live=agent.unwell)
+        except CerebroError as error:
+            sys.exit(f"worker: {error}")
     agent.run()
     # The threads that wait on the store are daemons: nothing is left to be done.
     os._exit(0)

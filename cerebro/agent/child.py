@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from cerebro import errors
+from cerebro.agent import memory
 from cerebro.agent.channel import Channel
 from cerebro.agent.context import Context, Handler
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
@@ -73,10 +74,18 @@ class Child:
         _redirect(Path(message["log"]))
         self._context.learn(message["codes"])
         self._context.begin()
+        answer = self._answer(message)
+        # Whatever user code made of being left in its middle: a result, or an error of its own.
+        return {"is": "preempted"} if self._context.has_given_way else answer
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             body = _BODY.validate_python(message["body"])
             result = self._handler.handle(body, message["attempt"])
             return {"is": "done", "result": result.model_dump(mode="json")}
+        except errors.PreemptedError as error:
+            print(f"left in its middle: {error}")  # noqa: T201 - into the log of this attempt
+            return {"is": "preempted"}
         except Exception as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded
             traceback.print_exc()
             return {"is": "failed", "failure": failure_of(error).model_dump(mode="json")}
@@ -103,6 +112,7 @@ def _redirect(path: Path) -> None:
 
 def main() -> None:
     """Wire up and serve."""
+    memory.offer_to_killer()
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--handler", required=True)

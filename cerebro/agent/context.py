@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cerebro.agent.channel import Channel
 from cerebro.contract.tasks import TaskBody, TaskResult
 from cerebro.encoding import decode
-from cerebro.errors import SpecError
+from cerebro.errors import PreemptedError, SpecError
 from cerebro.misc import fetch_misc
 from cerebro.volumes import Volumes
 
@@ -23,6 +23,7 @@ class Context:
     Attributes:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
+        has_given_way: whether the task was left in its middle: whatever user code made of that, there is no result.
     """
 
     def __init__(self, channel: Channel, volumes: Volumes, cores: int) -> None:
@@ -31,6 +32,8 @@ class Context:
         self._codes: dict[str, str] = {}
         self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._told = 0.0
+        self._wanted_end = ""
+        self.has_given_way = False
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
 
     def learn(self, codes: Mapping[str, str]) -> None:
@@ -91,12 +94,37 @@ class Context:
     def begin(self) -> None:
         """A new task starts: its first progress is due a full pause from now."""
         self._told = time.monotonic()
+        self.has_given_way = False
 
     def listen(self) -> None:
         """Take in what the agent said meanwhile; called at batch boundaries."""
         while (message := self._channel.pending()) is not None:
             if message["do"] == "preload":
                 self.on_preload(message["body"])
+            elif message["do"] == "end":
+                self._wanted_end = message["why"]
+
+    def give_way(self) -> None:
+        """Leave the task if the agent wants its end; called, after `listen`, where more batches or rows are to come.
+
+        A task whose last batch is done is not left: what remains is saving it.
+
+        Raises:
+            PreemptedError: the task ends here.
+        """
+        if self._wanted_end:
+            self.has_given_way = True
+            raise PreemptedError(self._wanted_end)
+
+    def insist(self) -> None:
+        """Leave the task for good where user code has swallowed the error that `give_way` raised; called before
+        anything is made of what user code returned.
+
+        Raises:
+            PreemptedError: the task was left in its middle.
+        """
+        if self.has_given_way:
+            raise PreemptedError(self._wanted_end)
 
 
 class Handler(Protocol):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 
+from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import InboxItem
+
+Named = InboxItem | api.Commit | api.Fail
+"""What names an attempt."""
 
 
 class Lease:
@@ -44,26 +48,29 @@ class Lease:
             self._item = self._newest = item
             self._points, self._lost = [], False
 
-    def end(self) -> None:
-        """The attempt has ended: no more renewals; its last points are still to be sent."""
+    def end(self, named: Named) -> None:
+        """The attempt that `named` tells of has ended: no more renewals; its last points are still to be sent. Without
+        effect if another attempt runs."""
         with self._lock:
-            self._item = None
+            if self._is_running(named):
+                self._item = None
 
-    def lose(self, item: InboxItem) -> None:
-        """`item` was taken back; without effect if another attempt runs by now."""
+    def lose(self, named: Named) -> None:
+        """The attempt was taken back; without effect if another attempt runs by now."""
         with self._lock:
-            running = self._item
-            if running and (running.experiment, running.task, running.attempt) == (
-                item.experiment,
-                item.task,
-                item.attempt,
-            ):
+            if self._is_running(named):
                 self._lost = True
 
-    def progress(self, point: LivePoint | None) -> None:
+    def _is_running(self, named: Named) -> bool:
+        running = self._item
+        return running is not None and (running.experiment, running.task, running.attempt) == (
+            named.experiment,
+            named.task,
+            named.attempt,
+        )
+
+    def progress(self, point: LivePoint) -> None:
         """Keep a point until the next report. Without values only the newest counts."""
-        if point is None:
-            return
         with self._lock:
             if self._points and not self._points[-1].values:
                 self._points.pop()

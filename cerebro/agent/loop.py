@@ -1,57 +1,47 @@
 """The loop every worker runs.
 
-Three threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the
-controller assigns; *reports* keeps leases and says how far the task is. They meet in `Mailbox` and `Lease`,
-both locked.
+Threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the controller
+assigns; *reports* keeps leases and says how far the task is; one sees to it that a wanted end comes. They meet in
+`Mailbox`, `Lease` and `Ending`, which are safe for that.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import selectors
-import shutil
 import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from cerebro.agent.attempt import Attempt, clear_up
+from cerebro.agent.ending import Ending
 from cerebro.agent.environment import archive_folder, python_for
 from cerebro.agent.lease import Lease
 from cerebro.agent.mailbox import Mailbox
+from cerebro.agent.memory import own_group
 from cerebro.agent.process import ChildProcess, Setting
+from cerebro.agent.reports import Reports, Resources, SupersededError
 from cerebro.agent.settings import Settings
 from cerebro.contract import api
-from cerebro.contract.events import LivePoint
-from cerebro.contract.records import Holding, WorkerRecord
-from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, ModelTask, TaskResult
+from cerebro.contract.tasks import (
+    EtlTask,
+    Failure,
+    FailureKind,
+    InboxItem,
+    ModelTask,
+    TaskResult,
+)
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.kvs import KvsClient
 
 log = logging.getLogger(__name__)
 
-_START_S = 300.0
-"""A child that has not said that it is ready for so long never will."""
-
 _IDLE_S = 60.0
 """A child with nothing to do is ended after this: it holds a few hundred MB."""
 
-
-class SupersededError(Exception):
-    """A newer process registered under this worker's name: this one must end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What the machine offers."""
-
-    gpus: tuple[str, ...]
-    holdings: Callable[[], tuple[Holding, ...]]
-    """Looks at the volume: complete training partitions found there."""
-    host: str
-    pid: int
+_FAREWELL_S = 0.7
+"""Past the grace, for ending the child and telling the store; and once more for a last word if that did not do."""
 
 
 class Agent:
@@ -65,64 +55,58 @@ class Agent:
         self, kvs: KvsClient, settings: Settings, handlers: Mapping[str, str], resources: Resources
     ) -> None:
         self._kvs, self._settings, self._handlers = kvs, settings, handlers
-        self._resources = resources
-        self.incarnation = uuid.uuid4().hex
-        self._mailbox = Mailbox()
-        self._lease = Lease()
+        self._mailbox, self._lease, self._ending = Mailbox(), Lease(), Ending()
+        self._reports = Reports(kvs, settings, resources, self._lease, self._ending)
         self._child: ChildProcess | None = None
-        self._stopping = threading.Event()
-        # One report at a time: points that arrive after their attempt's commit are not kept.
-        self._reporting = threading.Lock()
+        self._memory = own_group()
+        self._threads: list[threading.Thread] = []
+        self._finished = threading.Event()
 
-    def stop(self) -> None:
-        """End soon: the running attempt is given back, not failed. Safe in a signal handler."""
-        self._stopping.set()
+    def stop(self, why: str) -> None:
+        """End soon: what waits is given back now, the running attempt at its next batch. Safe in a signal handler."""
+        self._ending.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
         self._mailbox.wake()
+
+    def unready(self) -> str:
+        """Why tasks cannot come: for readiness probes. Safe in any thread."""
+        if not self._threads:
+            return f"{self._settings.worker} has not registered yet"
+        return self._ending.why or self.unwell()
+
+    def unwell(self) -> str:
+        """What a new start would mend: for liveness probes. A store that is away is none of it. Safe in any thread."""
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        return "" if self._ending.is_asked or not dead else f"{', '.join(dead)} has ended"
 
     def run(self) -> None:
         """Register and work."""
-        self._register()
-        for duty in (self._read_inbox, self._report_regularly):
-            threading.Thread(target=_vital, args=(duty,), name=duty.__name__, daemon=True).start()
+        last_duty = _started(self._end_in_time)
+        self._reports.register(sorted(self._handlers))
+        self._threads = [last_duty, _started(self._read_inbox), _started(self._report_regularly)]
         try:
             self._work()
         except SupersededError:
             log.warning("superseded by a newer process of %s", self._settings.worker)
         finally:
+            self._finished.set()
             self._end_child()
-
-    def _register(self) -> None:
-        gpus = self._resources.gpus
-        record = WorkerRecord(
-            worker=self._settings.worker,
-            incarnation=self.incarnation,
-            weight=self._settings.weight or float(len(gpus) or 1),
-            cores=self._settings.cores,
-            gpus=gpus,
-            kinds=tuple(sorted(self._handlers)),
-            holdings=self._resources.holdings(),
-            host=self._resources.host,
-            pid=self._resources.pid,
-        )
-        self._kvs.register(record)
-        log.info("registered %s", record)
 
     # --- main thread: one task after another -----------------------------------------------------
 
     def _work(self) -> None:
         steps: list[api.Report] = []
-        while not self._stopping.is_set():
+        while not self._ending.is_asked:
             item = self._mailbox.next() if steps else self._await_item()
             if item is not None:
                 steps.append(api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt))
             if not steps:
                 continue
-            outcomes = self._report(steps)
+            outcomes = self._reports.send(steps)
             is_started = item is not None and outcomes[-1].outcome != "refused"
             steps = []
             if item is not None and is_started:
                 steps = [self._run(item)]
-        self._give_back(steps)
+        self._say_farewell(steps)
 
     def _await_item(self) -> InboxItem | None:
         began = time.monotonic()
@@ -137,7 +121,11 @@ class Agent:
         self._lease.begin(item)
         log.info("running %s attempt %s", item.task, item.attempt)
         try:
-            answer = self._answer(item)
+            if self._ending.is_asked:
+                reason = f"{self._ending.why} before this task began"
+                answer: TaskResult | Failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
+            else:
+                answer = self._answer(item)
         except RequirementsError as error:
             answer = Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
         except StorageFullError as error:
@@ -164,56 +152,28 @@ class Agent:
         try:
             child.run(body.model_dump(mode="json"), item.attempt, codes, path)
         except OSError:
-            return self._bury(child)
+            return child.bury()
         self._hint(child)
-        return self._follow(child, body)
-
-    def _follow(self, child: ChildProcess, body: Any) -> TaskResult | Failure:
-        """Listen to the child until it answers, dies, hangs, or the attempt is taken away."""
         limit_s = body.hang_timeout_s if isinstance(body, ModelTask) else self._settings.etl_hang_timeout_s
-        advanced, position = time.monotonic(), (-1, -1)
-        with selectors.DefaultSelector() as selector:
-            selector.register(child.channel, selectors.EVENT_READ)
-            selector.register(self._mailbox, selectors.EVENT_READ)
-            selector.register(child.end, selectors.EVENT_READ)
-            while True:
-                message = child.channel.pending()
-                if message is None:
-                    # Importing torch is not the user's code and may take long on a busy machine.
-                    patience_s = limit_s if child.is_ready else max(limit_s, _START_S)
-                    ready = {
-                        key.fileobj for key, _ in selector.select(advanced + patience_s - time.monotonic())
-                    }
-                    if self._stopping.is_set() or self._lease.is_lost:
-                        self._end_child()
-                        return Failure(kind=FailureKind.PREEMPTED, message="the attempt was taken back")
-                    if not ready:
-                        self._end_child()
-                        return Failure(
-                            kind=FailureKind.HANG,
-                            message=f"no batch for {limit_s:g} s: the process was ended. If the work is "
-                            "only slow, raise "
-                            "run_fit(hang_timeout_s=...)",
-                        )
-                    if self._mailbox in ready:
-                        self._mailbox.drain()
-                        self._hint(child)
-                    # What it said before it ended counts.
-                    message = child.channel.pending()
-                    if message is None and (child.end in ready or child.channel.is_closed):
-                        return self._bury(child)
-                if message is None:
-                    continue
-                if message["is"] == "ready":
-                    child.is_ready, advanced = True, time.monotonic()
-                    continue
-                if message["is"] == "done":
-                    return TaskResult.model_validate(message["result"])
-                if message["is"] == "failed":
-                    return Failure.model_validate(message["failure"])
-                if (message["rows"], message["batch"]) != position:
-                    advanced, position = time.monotonic(), (message["rows"], message["batch"])
-                self._lease.progress(_point(self._lease.item, self._settings.worker, message))
+        answer = Attempt(
+            child,
+            item,
+            worker=self._settings.worker,
+            limit_s=limit_s,
+            lease=self._lease,
+            ending=self._ending,
+            bell=self._mailbox,
+            on_bell=lambda: self._on_bell(child),
+        ).follow()
+        if not child.is_alive() and not self._lease.is_lost:
+            clear_up(self._settings.volumes, item)
+        return answer
+
+    def _on_bell(self, child: ChildProcess) -> None:
+        if not self._ending.is_asked:
+            self._hint(child)
+        elif not self._ending.is_superseded:
+            self._say_farewell([])
 
     def _hint(self, child: ChildProcess) -> None:
         """Tell the child which task comes next, so that it loads that model meanwhile."""
@@ -243,80 +203,68 @@ class Agent:
         # An ETL child must not have run user code before it forks its cores: one child for each ETL task.
         if child is None or child.setting != setting or isinstance(body, EtlTask) or not child.is_alive():
             self._end_child()
-            child = self._child = ChildProcess(setting, self._settings)
+            child = self._child = ChildProcess(setting, self._settings, self._memory)
         return child
-
-    def _bury(self, child: ChildProcess) -> Failure:
-        self._child = None
-        child.channel.close()
-        obituary = child.obituary()
-        child.kill()
-        return Failure(kind=FailureKind.CRASH, message=obituary)
 
     def _end_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
 
-    # --- reports ---------------------------------------------------------------------------------
+    # --- the end ---------------------------------------------------------------------------------
 
-    def _report(self, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
-        """Send steps, with the live points that belong before them."""
-        if any(isinstance(step, (api.Commit, api.Fail)) for step in steps):
-            self._lease.end()
-        with self._reporting:
-            item, points = self._lease.take_points()
-            made_partition = any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
-            answer = self._kvs.report(
-                self._settings.worker,
-                api.ReportRequest(
-                    incarnation=self.incarnation,
-                    lease_s=self._settings.lease_s,
-                    steps=tuple(steps),
-                    live={item.experiment: points} if item and points else {},
-                    checkpoint_free_bytes=self._free_bytes(),
-                    running=self._lease.described,
-                    holdings=self._resources.holdings() if made_partition else None,
-                ),
-            )
-        if not answer.current:
-            raise SupersededError
-        for step, outcome in zip(steps, answer.outcomes, strict=True):
-            if outcome.outcome == "refused":
-                log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
-        return answer.outcomes
-
-    def _give_back(self, steps: list[api.Report]) -> None:
-        """Before a wanted end: what waits in the inbox goes back, so that others take it at once."""
-        failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._settings.worker} was asked to end")
+    def _say_farewell(self, steps: list[api.Report]) -> None:
+        """Report `steps`, and give back what waits in the inbox, so that others take it at once."""
+        failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why} before this task began")
         while (item := self._mailbox.next()) is not None:
             steps.append(
                 api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
             )
-        if steps:
-            self._report(steps)
-
-    def _free_bytes(self) -> int | None:
         try:
-            return shutil.disk_usage(self._settings.volumes.checkpoints).free
-        except OSError:
-            return None
+            # Also without steps: who is known to leave is given nothing more.
+            self._reports.send(steps)
+        except RetryableError as error:
+            log.warning("the store does not know that %s was given back: %s", steps, error)
 
-    # --- the other two threads -------------------------------------------------------------------
+    def _end_in_time(self) -> None:
+        """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
+        self._ending.wait()
+        if not self._threads:
+            os._exit(0)  # not registered yet: there is nothing to give back
+        if self._ending.is_superseded or self._finished.wait(self._ending.left_s + _FAREWELL_S):
+            return
+        log.warning("not done in time; ending now")
+        last_word = threading.Thread(target=self._give_up, daemon=True)
+        last_word.start()
+        last_word.join(_FAREWELL_S)
+        os._exit(1)
+
+    def _give_up(self) -> None:
+        item = self._lease.item
+        if item is not None:
+            failure = Failure(
+                kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; it was not done in time"
+            )
+            named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
+            self._reports.send([api.Fail(**named, failure=failure)])
+
+    # --- the other threads -----------------------------------------------------------------------
 
     def _report_regularly(self) -> None:
-        while not self._stopping.wait(self._settings.report_s):
+        # Also while the worker ends: its running attempt is still its own.
+        while not self._finished.wait(self._settings.report_s):
             item = self._lease.item
             renewals: list[api.Report] = []
             if item is not None:
                 renewals = [api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)]
             try:
-                outcomes = self._report(renewals)
+                outcomes = self._reports.send(renewals)
             except RetryableError as error:
                 log.warning("no report: %s", error)
                 continue
             except SupersededError:
-                self.stop()
+                self._ending.ask("superseded", 0.0, is_superseded=True)
+                self._mailbox.wake()
                 return
             if outcomes and outcomes[0].outcome == "refused" and item is not None:
                 self._lease.lose(item)
@@ -324,9 +272,9 @@ class Agent:
 
     def _read_inbox(self) -> None:
         cursor = 0
-        while not self._stopping.is_set():
+        while not self._finished.is_set():
             try:
-                items = self._kvs.inbox(self._settings.worker, self.incarnation, cursor, wait_s=20)
+                items = self._kvs.inbox(self._settings.worker, self._reports.incarnation, cursor, wait_s=20)
             except RetryableError as error:
                 log.warning("inbox not read: %s", error)
                 continue
@@ -339,6 +287,12 @@ class Agent:
                     self._mailbox.wake()
 
 
+def _started(duty: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=_vital, args=(duty,), name=duty.__name__, daemon=True)
+    thread.start()
+    return thread
+
+
 def _vital(duty: Callable[[], None]) -> None:
     """Run a thread without which the worker is none: were it to end alone, tasks would be assigned and never start."""
     try:
@@ -346,10 +300,3 @@ def _vital(duty: Callable[[], None]) -> None:
     except BaseException:
         log.exception("%s ended: the worker ends with it, to be started anew", duty.__name__)
         os._exit(1)
-
-
-def _point(item: InboxItem | None, worker: str, message: dict[str, Any]) -> LivePoint | None:
-    if item is None:
-        return None
-    fields = {name: message[name] for name in ("rows", "rows_failed", "total_rows", "batch", "values")}
-    return LivePoint(task=item.task, attempt=item.attempt, worker=worker, **fields)

@@ -9,16 +9,22 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cerebro.agent.channel import Channel
+from cerebro.agent.memory import MemoryGroup
 from cerebro.agent.settings import SECRETS, Settings
+from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.tether import tethered
 
 _TAIL = 2000
 _GRACE_S = 2.0
+_GUESS = ": killed, perhaps for lack of memory"
+_OF_MEMORY = frozenset({FailureKind.CRASH, FailureKind.USER_ERROR})
+"""Kinds that a process killed for lack of memory shows as: its own death, or an error in the one that waited for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +42,10 @@ class Setting:
 class ChildProcess:
     """A running child."""
 
-    def __init__(self, setting: Setting, settings: Settings) -> None:
+    def __init__(self, setting: Setting, settings: Settings, memory: MemoryGroup) -> None:
         self.setting = setting
+        self._memory = memory
+        self._kills = memory.kills()
         self.known_codes: set[str] = set()
         self.is_ready = False
         """Whether it has imported what it needs and listens."""
@@ -71,6 +79,7 @@ class ChildProcess:
 
     def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path) -> None:
         """Ask for a task; the answer comes over the channel."""
+        self._kills = self._memory.kills()
         self.known_codes.update(codes)
         self.channel.send({"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)})
 
@@ -80,18 +89,43 @@ class ChildProcess:
 
     def is_alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        return self.end >= 0 and self._process.poll() is None
 
-    def obituary(self) -> str:
-        """How it ended."""
+    def ask_to_end(self, why: str) -> None:
+        """Ask it to leave the task at the next batch or row; it answers as ever, over the channel."""
+        with suppress(OSError):  # it has ended: its end is told by `end`
+            self.channel.send({"do": "end", "why": why})
+
+    def bury(self) -> Failure:
+        """How it ended by itself; nothing of it is left afterwards."""
+        self.channel.close()
+        message = self._obituary()
+        self.kill()
+        return self.explained(Failure(kind=FailureKind.CRASH, message=message))
+
+    def explained(self, failure: Failure) -> Failure:
+        """`failure`, or what is behind it: the kernel killed this process, or one that it started, for lack of memory
+        since the task began."""
+        kills = self._memory.kills()
+        if failure.kind not in _OF_MEMORY or kills is None or kills == self._kills:
+            return failure
+        limit = self._memory.limit_bytes()
+        room = f"the limit of this worker, {limit / 2**30:.2f} GiB" if limit else "the machine's memory"
+        message = (
+            f"killed by the kernel for lack of memory: {room}, was used up. Use a smaller batch_size or model (ETL: "
+            f"fewer CEREBRO_CORES), or raise the memory limit of the workers. Seen here: {failure.message}"
+        )
+        return failure.model_copy(update={"kind": FailureKind.OUT_OF_MEMORY, "message": message})
+
+    def _obituary(self) -> str:
         try:
             code = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             return "the process closed its connection to the worker: user code closed a file it did not open"
         if code < 0:
             name = signal.Signals(-code).name
-            hint = ": killed, perhaps for lack of memory" if name == "SIGKILL" else ""
-            return f"the process ended by signal {name}{hint}"
+            is_unknown = name == "SIGKILL" and self._kills is None
+            return f"the process ended by signal {name}{_GUESS if is_unknown else ''}"
         how = f"the process ended by itself with exit status {code}"
         if self.is_ready:
             return how
@@ -101,12 +135,13 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End it and what it started, at once. Calling twice is safe."""
+        if self.end < 0:
+            return
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self._process.wait()
         self.channel.close()
-        if self.end >= 0:
-            os.close(self.end)
-            self.end = -1
+        os.close(self.end)
+        self.end = -1

@@ -18,10 +18,11 @@ from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
     Holding,
+    SizeRequest,
     WorkerRecord,
     WorkerStatus,
 )
-from cerebro.contract.tasks import Failure, InboxItem, TaskBody, TaskResult
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskBody, TaskResult
 
 MAX_WAIT_S = 30.0
 """Longest a blocking read may wait, in seconds."""
@@ -54,8 +55,9 @@ class Revoke(Contract):
     worker: Name
     reason: str
     force: bool = False
-    is_loss: bool = False
-    """The worker is gone: where the attempt was running, the task itself may be what ended it."""
+    loss: FailureKind | None = None
+    """Set where the worker is gone, which the task itself may be the reason of if it was running: `PREEMPTED` counts for
+    nothing, `OUT_OF_MEMORY` as a failed attempt of that kind, anything else as a lost worker."""
 
 
 class Note(Contract):
@@ -160,6 +162,8 @@ class ReportRequest(Contract):
     running: str | None = None
     holdings: tuple[Holding, ...] | None = None
     """Partitions on its volume, where they changed since it registered or last said so."""
+    leaving: str = ""
+    """Why its process ends: it is to be given nothing more. It still ends, or gives back, what it has."""
 
 
 class ReportAnswer(Contract):
@@ -192,7 +196,7 @@ class WatchRequest(Contract):
 
     cursors: dict[str, Cursor]
     cluster: Cursor
-    """Version of the cluster (grows when a worker registers or a run is requested)."""
+    """Version of the cluster (grows when a worker registers or is removed, or a client asks for something)."""
     wait_s: float = Field(ge=0, le=MAX_WAIT_S)
 
 
@@ -236,6 +240,12 @@ class WorkersAnswer(Contract):
     workers: tuple[WorkerStatus, ...]
 
 
+class SizeAnswer(Contract):
+    """The pending wish for a number of workers, if there is one."""
+
+    wish: SizeRequest | None
+
+
 class ExperimentsAnswer(Contract):
     """All experiments, newest event first."""
 
@@ -274,6 +284,7 @@ __all__ = [
     "ReportAnswer",
     "ReportRequest",
     "Revoke",
+    "SizeAnswer",
     "Start",
     "StepOutcome",
     "WatchAnswer",

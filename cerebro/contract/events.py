@@ -7,117 +7,14 @@ same atomic step as the change of state that the event tells of; `time` is the s
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from cerebro.contract.base import Contract, Name, Sha256, Split
-from cerebro.contract.records import Holding, Hyperparameters
-from cerebro.contract.tasks import Failure, TaskResult
-
-# --- requests: what a client asks for ------------------------------------------------------------
-
-
-class EtlRequest(Contract):
-    """`run_etl`: preprocess every located split."""
-
-    kind: Literal["etl"] = "etl"
-    code: Sha256
-    code_fingerprint: Sha256
-    seed: int = 0
-    fraction: float = Field(default=1.0, gt=0, le=1)
-    max_failed: float = Field(default=0.0, ge=0, le=1)
-    """Share of rows that may fail before the run stops."""
-
-
-class FitRequest(Contract):
-    """`run_fit`: train each of `models` for `epochs` epochs over all partitions by hopping."""
-
-    kind: Literal["fit"] = "fit"
-    code: Sha256
-    models: tuple[Hyperparameters, ...] = Field(min_length=1)
-    epochs: int = Field(ge=1)
-    metric: str = Field(min_length=1)
-    mode: Literal["min", "max"]
-    seed: int = 0
-    scheduler: str = "lrptw"
-    planner: bool = True
-    """Whether a planner may replace the dispatch of ``lrptw`` by a better order."""
-    hang_timeout_s: float = Field(default=600.0, gt=0)
-    max_attempts: int = Field(default=3, ge=1)
-    """Attempts a unit gets when its process crashes; user errors get one."""
-
-
-class EvaluateRequest(Contract):
-    """`run_test` or `run_predict` of models of a fit run, each at its best epoch."""
-
-    kind: Literal["test", "predict"]
-    fit: str
-    """Run id of the fit."""
-    models: tuple[str, ...] = ()
-    """Model ids; empty means the best model."""
-    split: Split
-
-
-Request = Annotated[EtlRequest | FitRequest | EvaluateRequest, Field(discriminator="kind")]
-
-# --- plans: what the controller made of a request ------------------------------------------------
-
-
-class PartitionPlan(Contract):
-    """One worker's share of one split."""
-
-    partition: int
-    worker: Name
-    rows: int
-
-
-class EtlPlan(Contract):
-    """`splits[split]` lists its partitions. `dataset` is a fingerprint of code, locators, metadata, seed and fraction:
-    the same call finds the same data set again."""
-
-    kind: Literal["etl"] = "etl"
-    dataset: str
-    splits: dict[Split, tuple[PartitionPlan, ...]]
-
-
-class FitPlan(Contract):
-    """Models by id, and the rows of each training partition."""
-
-    kind: Literal["fit"] = "fit"
-    dataset: str
-    models: dict[str, Hyperparameters]
-    partitions: dict[int, int]
-    """Partition -> rows."""
-    valid_partitions: tuple[int, ...] = ()
-
-
-class EvaluatePlan(Contract):
-    """Which (model, epoch) meet which partitions."""
-
-    kind: Literal["test", "predict"]
-    dataset: str
-    fit: str
-    models: dict[str, int]
-    """Model id -> epoch whose checkpoint is used."""
-    partitions: dict[int, int]
-
-
-Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]
-
-
-class PlannedUnit(NamedTuple):
-    """A unit in a plan, and where it is to run."""
-
-    worker: str
-    model: str
-    epoch: int
-    partition: int
-    start_s: float
-    """Planned, from the time of the event that tells of the plan."""
-
-
-# --- events --------------------------------------------------------------------------------------
+from cerebro.contract.base import Contract, Name
+from cerebro.contract.records import Holding
+from cerebro.contract.runs import Plan, PlannedUnit, Request
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 
 
 class _Event(Contract):
@@ -224,14 +121,25 @@ class WorkerJoined(_Event):
     weight: float
     kinds: tuple[str, ...]
     holdings: tuple[Holding, ...] = ()
+    volume: Name | None = None
+    """See `cerebro.contract.records.WorkerRecord`."""
 
 
 class WorkerLost(_Event):
-    """A worker is silent for longer than its lease, or a new incarnation replaced it. Its tasks are revoked beside."""
+    """A worker is gone, is about to go, or a new incarnation replaced it: it is given nothing more. Its tasks are
+    revoked beside, but for one that a worker which is about to go still runs."""
 
     type: Literal["WorkerLost"] = "WorkerLost"
     worker: Name
     incarnation: str
+    reason: str
+
+
+class WorkerRemoved(_Event):
+    """A worker is gone for good: what only its volume held is held by nobody. It may join again, as a new one."""
+
+    type: Literal["WorkerRemoved"] = "WorkerRemoved"
+    worker: Name
     reason: str
 
 
@@ -281,8 +189,18 @@ class TaskRevoked(_Event):
     attempt: int
     worker: Name
     reason: str
-    is_loss: bool = False
+    loss: FailureKind | None = None
     """See `cerebro.contract.api.Revoke`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_0_1(cls, fields: Any) -> Any:
+        """Logs of 0.1.0 say whether the worker was lost, not how."""
+        if isinstance(fields, dict) and "is_loss" in fields:
+            fields = dict(fields)
+            was_loss = fields.pop("is_loss")
+            fields.setdefault("loss", FailureKind.CRASH if was_loss else None)
+        return fields
 
 
 Event = Annotated[
@@ -296,6 +214,7 @@ Event = Annotated[
     | SchedulePlanned
     | WorkerJoined
     | WorkerLost
+    | WorkerRemoved
     | TaskAssigned
     | TaskStarted
     | TaskCommitted
@@ -312,7 +231,8 @@ ControllerEvent = Annotated[
     | EpochCompleted
     | SchedulePlanned
     | WorkerJoined
-    | WorkerLost,
+    | WorkerLost
+    | WorkerRemoved,
     Field(discriminator="type"),
 ]
 """Events that only the controller writes and that change no task."""

@@ -78,8 +78,16 @@ class Holding(Contract):
     partition: int
 
 
+class PodRef(Contract):
+    """Which container of which pod a worker's process runs in; `uid` tells pods of one name apart."""
+
+    name: str = Field(min_length=1)
+    uid: str = Field(min_length=1)
+    container: str = Field(min_length=1)
+
+
 class WorkerRecord(Contract):
-    """A worker as it registered, and how long ago it last reported.
+    """A worker as it registered.
 
     `incarnation` is new at each start of the worker's process: it fences the previous one.
     """
@@ -94,6 +102,11 @@ class WorkerRecord(Contract):
     kinds: tuple[str, ...]
     """Task kinds it has handlers for."""
     holdings: tuple[Holding, ...] = ()
+    volume: Name | None = None
+    """Its shard volume, if it shares that with other workers, all of which then hold the same training partitions;
+    else it is the only one on a volume of its own name."""
+    pod: PodRef | None = None
+    """Where it runs, if a cluster manager keeps it running."""
     host: str = ""
     pid: int = 0
 
@@ -107,6 +120,30 @@ class WorkerStatus(Contract):
     checkpoint_free_bytes: int | None = None
     running: str | None = None
     """`experiment/task` it says it runs."""
+    leaving: str = ""
+    """Why its process ends, if it does."""
+
+
+class SizeRequest(Contract):
+    """A wish for so many workers, until the cluster manager has been told or has refused."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    workers: int = Field(ge=1, le=1000)
+    by: str = ""
+    """Who wishes it, for people."""
+    problem: str = ""
+    """Why it was not done; empty while nobody has looked at it."""
+
+
+class Troubles(Contract):
+    """Why workers that are wanted do not start, as the cluster manager tells it; for people.
+
+    Not part of a worker's record, because what never started never registered.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    pods: dict[str, str] = Field(default_factory=dict)
+    """Name of the pod -> what keeps it from running."""
 
 
 class CodeRecord(Contract):

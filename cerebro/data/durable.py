@@ -147,9 +147,9 @@ def verify(path: Path, written: Written) -> None:
         )
 
 
-def discard_leftovers(folder: Path) -> None:
-    """Remove what killed writers left in ``folder``. Only for the folder's one owner."""
-    for path in folder.glob(f".*{_LEFTOVER}"):
+def discard_leftovers(folder: Path, of: str = "*") -> None:
+    """Remove what killed writers left in ``folder``; of one file if it is named. Only for its one owner."""
+    for path in folder.glob(f".{of}.*{_LEFTOVER}"):
         path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cerebro.errors import CerebroError
@@ -79,7 +80,13 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
         socket=socket,
     )
     listed = build(plan, home, ports, socket, os.environ)
-    state = Supervisor(home, listed, info, on_record=_Watcher(options).see, grace_s=grace_s).run()
+
+    def for_workers(number: int) -> Sequence[Service]:
+        return build(replace(plan, workers=number), home, ports, socket, os.environ)
+
+    state = Supervisor(
+        home, listed, info, on_record=_Watcher(options).see, grace_s=grace_s, for_workers=for_workers
+    ).run()
     remove_socket(home, socket)
     return 0 if state is ClusterState.STOPPED else 1
 

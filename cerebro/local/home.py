@@ -6,7 +6,7 @@ renamed); anybody reads it. It outlives the cluster, so that the next start can 
     home/store                  append-only file of Redis or Valkey
     home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.volumes`
     home/logs                   output of services and of tasks
-    home/run                    cluster.json, token, lock, redis.sock, tmp: for this user only
+    home/run                    cluster.json, token, lock, size, redis.sock, tmp: for this user only
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ class ClusterHome:
         self.lock = self.run / "lock"
         self.token_file = self.run / "token"
         self.scratch = self.run / "tmp"
+        self.size = self.run / "size"
+        """Number of workers that the supervisor is to have, when it is told to look (`scaling`)."""
 
     @property
     def key(self) -> str:

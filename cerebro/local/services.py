@@ -13,6 +13,7 @@ settings from the environment, where they find:
     CEREBRO_VOLUME_SHARDS       the worker's own volume             workers
     CEREBRO_WORKER              name                                workers
     CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
+    CEREBRO_GRACE_S             time for the task at hand at SIGTERM   workers
     CEREBRO_LINK_TENSORBOARD    address to show                     dispatcher
 
 Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGHT, are handed on to these.
@@ -184,6 +185,8 @@ class _List:
             "CEREBRO_WORKER": name,
             "CEREBRO_CORES": str(cores),
             "CEREBRO_VOLUME_SHARDS": str(self._home.shards(name)),
+            # Below the supervisor's own grace.
+            "CEREBRO_GRACE_S": self._inherited.get("CEREBRO_GRACE_S", "3"),
         }
         return Service(
             name=name,

@@ -57,6 +57,8 @@ class Supervisor:
         info: facts about the cluster; the supervisor fills in state, services and problem.
         on_record: called with each record once it is on disk.
         grace_s: how long a service may take to end by itself.
+        for_workers: the services of a cluster with so many workers; at SIGUSR1 those of the number in ``run/size``
+            that are not there are started, and those that are too many are ended.
     """
 
     def __init__(
@@ -67,15 +69,20 @@ class Supervisor:
         *,
         on_record: Callable[[ClusterInfo], None] = lambda info: None,
         grace_s: float = GRACE_S,
+        for_workers: Callable[[int], Sequence[Service]] | None = None,
     ) -> None:
         self._home = home
         self._info = info
         self._on_record = on_record
         self._grace_s = grace_s
+        self._for_workers = for_workers
         self._children = [
-            Child(service, log=home.log(service.name), folder=home.path)
-            for service in sorted(services, key=lambda service: service.stage)
+            self._child(service) for service in sorted(services, key=lambda service: service.stage)
         ]
+        self._leaving: dict[Child, float] = {}
+        """Services that are too many -> when they are killed."""
+        self._is_resized = False
+        """Whether somebody asked for another number of workers."""
         self._state = ClusterState.STARTING
         self._problem = ""
         self._orders = 0
@@ -92,7 +99,10 @@ class Supervisor:
         """
         with self._signals():
             while not self._orders and not self._problem:
+                if self._is_resized:
+                    self._resize(time.monotonic())
                 self._advance(time.monotonic())
+                self._dismiss(time.monotonic())
                 self._record()
                 self._wait()
             self._stop()
@@ -116,6 +126,37 @@ class Supervisor:
             self._state = ClusterState.READY
         elif self._state is ClusterState.READY:
             self._state = ClusterState.RECOVERING
+
+    def _child(self, service: Service) -> Child:
+        return Child(service, log=self._home.log(service.name), folder=self._home.path)
+
+    def _resize(self, now: float) -> None:
+        self._is_resized = False
+        try:
+            workers = int(self._home.size.read_text())
+        except (OSError, ValueError) as cause:
+            logger.warning("no number of workers in %s: %s", self._home.size, cause)
+            return
+        if self._for_workers is None or workers < 1:
+            return
+        wanted = {service.name: service for service in self._for_workers(workers)}
+        logger.info("%s workers instead of %s", workers, self._info.workers)
+        self._info = replace(self._info, workers=workers)
+        for child in [child for child in self._children if child.service.name not in wanted]:
+            self._children.remove(child)
+            self._leaving[child] = now + self._grace_s
+            child.stop()
+        present = {child.service.name for child in self._children}
+        self._children += [self._child(service) for name, service in wanted.items() if name not in present]
+
+    def _dismiss(self, now: float) -> None:
+        """Wait for the ends of services that are too many."""
+        for child, deadline in list(self._leaving.items()):
+            child.reap(now)
+            if not child.runs:
+                del self._leaving[child]
+            elif now >= deadline:
+                child.kill()
 
     def _end_orphans(self) -> None:
         """End what a service that was killed had started, in groups of its own, without a leash."""
@@ -146,6 +187,7 @@ class Supervisor:
         ended = ClusterState.FAILED if self._problem else ClusterState.STOPPED
         logger.info("stopping %s", self._problem)
         self._state = ClusterState.STOPPING
+        self._children += self._leaving
         self._record()
         for stage in sorted({child.service.stage for child in self._children}, reverse=True):
             self._stop_stage([child for child in self._children if child.service.stage == stage])
@@ -184,7 +226,9 @@ class Supervisor:
         os.set_blocking(write, False)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        handlers = {signum: signal.signal(signum, _ignore) for signum in (signal.SIGCHLD, *_STOPPING)}
+        handlers = {
+            signum: signal.signal(signum, _ignore) for signum in (signal.SIGCHLD, signal.SIGUSR1, *_STOPPING)
+        }
         try:
             yield
         finally:
@@ -199,6 +243,7 @@ class Supervisor:
         due = [child.due for child in self._children if child.due is not None]
         if self._record_due is not None:
             due.append(self._record_due)
+        due += self._leaving.values()
         self._sleep(min(due) - time.monotonic() if due else None)
 
     def _sleep(self, seconds: float | None) -> None:
@@ -208,6 +253,7 @@ class Supervisor:
         except BlockingIOError:
             return
         self._orders += sum(signum in _STOPPING for signum in received)
+        self._is_resized |= signal.SIGUSR1 in received
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -216,7 +262,7 @@ class Supervisor:
         now = replace(
             self._info,
             state=str(self._state),
-            services=tuple(child.info() for child in self._children),
+            services=tuple(child.info() for child in (*self._children, *self._leaving)),
             problem=self._problem,
         )
         if now == self._recorded:

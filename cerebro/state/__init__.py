@@ -5,14 +5,15 @@ its visits. One fold for all of them, so they cannot disagree.
 """
 
 from cerebro.state.chart import chart
-from cerebro.state.experiment import ExperimentState, Worker
+from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState, Visit
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
-from cerebro.state.waiting import waiting_for
+from cerebro.state.waiting import explained, waiting_for
+from cerebro.state.workers import Worker
 
 __all__ = [
     "Dataset",
@@ -29,6 +30,7 @@ __all__ = [
     "Worker",
     "chart",
     "epoch_report",
+    "explained",
     "gap",
     "plan_line",
     "schedule_lines",

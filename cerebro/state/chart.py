@@ -15,7 +15,7 @@ def chart(state: ExperimentState, run: Run, now: float, *, newest: int) -> Drawi
     """Which model is where when: a row per worker, a bar per unit, up to `now` (the store's clock, seconds).
 
     Args:
-        state: of the experiment; all its workers get a row.
+        state: of the experiment; all its workers that train get a row, as do those that did.
         run: one of its fit runs.
         newest: most units drawn. Of a run that has more, the newest are, and the heading says so.
     """
@@ -24,9 +24,10 @@ def chart(state: ExperimentState, run: Run, now: float, *, newest: int) -> Drawi
     title = f"Units of {state.name}/{run.id}"
     if len(shown) < len(units):
         title += f": the newest {len(shown):,} of {len(units):,}"
+    places = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
     return svg(
         shown,
-        rows=dict.fromkeys(sorted({*state.workers, *(bar.worker for bar in shown)}, key=_by_number), 1),
+        rows=dict.fromkeys(sorted(places.union(bar.worker for bar in shown), key=_by_number), 1),
         models=tuple(run.models),
         lower_bound=lower_bound(run, now) if units else None,
         begin=shown[0].start if len(shown) < len(units) else 0.0,

@@ -13,12 +13,7 @@ from typing import assert_never
 from cerebro.contract.base import Split
 from cerebro.contract.events import (
     EpochCompleted,
-    EtlPlan,
-    EvaluatePlan,
     Event,
-    FitPlan,
-    FitRequest,
-    Plan,
     RunFinished,
     RunPaused,
     RunRequested,
@@ -33,38 +28,17 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
     WorkerLost,
+    WorkerRemoved,
 )
-from cerebro.contract.tasks import FAILS_RUN, Failure, FailureKind
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest, Plan
+from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
+from cerebro.state import failures, workers
 from cerebro.state.keys import TaskKey
-from cerebro.state.models import Model, ModelState, Visit
+from cerebro.state.models import Model, Visit
 from cerebro.state.runs import TRANSITIONS, WISHES, Dataset, Run, RunState
 from cerebro.state.tasks import Task, TaskEvent, TaskState
-
-QUEUE_DEPTH = 2
-"""Open tasks a worker may have: one running, one whose model it loads meanwhile."""
-
-MAX_REOPENED = 3
-"""Times the same unit's checkpoint may be lost before its model is given up."""
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """A worker as the log knows it."""
-
-    name: str
-    incarnation: str
-    weight: float
-    kinds: frozenset[str]
-    holdings: set[tuple[str, int]]
-    """(data set, partition) of complete training partitions on its own volume."""
-    is_alive: bool = True
-    lost: str = ""
-    """Why it is not alive."""
-    since: float = 0.0
-    """When it joined or was lost."""
-    open_tasks: list[str] = field(default_factory=list)
-    """Keys in the order of assignment, at most `QUEUE_DEPTH`."""
+from cerebro.state.workers import QUEUE_DEPTH, Worker
 
 
 @dataclass(kw_only=True)
@@ -77,6 +51,12 @@ class ExperimentState:
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
+
+    def etl_request(self, dataset: str) -> EtlRequest | None:
+        """What the newest ETL run of a data set was asked for."""
+        made = [r for r in self.runs.values() if isinstance(r.plan, EtlPlan) and r.plan.dataset == dataset]
+        requests = [run.request for run in made if isinstance(run.request, EtlRequest)]
+        return requests[-1] if requests else None
 
     def active_run(self) -> Run | None:
         """The oldest run that has not ended."""
@@ -127,11 +107,13 @@ class ExperimentState:
             case EpochCompleted() | SchedulePlanned():
                 self._note(event)
             case WorkerJoined():
-                self._join(event)
-                self._void_plans()
+                workers.join(self.workers, event)
+                self._void_plans(event.worker)
             case WorkerLost():
-                self._lose(event)
-                self._void_plans()
+                workers.lose(self.workers, event)
+                self._void_plans(event.worker)
+            case WorkerRemoved():
+                workers.remove(self.workers, event)
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 self._task(event)
             case _:
@@ -208,36 +190,12 @@ class ExperimentState:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _join(self, event: WorkerJoined) -> None:
-        known = self.workers.get(event.worker)
-        if known and known.is_alive:
-            raise IllegalEventError(f"{event.worker} joined twice without being lost between")
-        if known and known.open_tasks:
-            raise IllegalEventError(f"{event.worker} joined again while {known.open_tasks} are open there")
-        holdings = {(holding.dataset, holding.partition) for holding in event.holdings}
-        if known and known.incarnation == event.incarnation:
-            # The same process came back: what it made since it registered is not in its registration.
-            holdings |= known.holdings
-        self.workers[event.worker] = Worker(
-            name=event.worker,
-            incarnation=event.incarnation,
-            weight=event.weight,
-            kinds=frozenset(event.kinds),
-            holdings=holdings,
-            since=event.time,
-        )
-
-    def _lose(self, event: WorkerLost) -> None:
-        worker = self.workers.get(event.worker)
-        if worker is None or not worker.is_alive:
-            raise IllegalEventError(f"{event.worker} was lost without having joined")
-        worker.is_alive, worker.lost, worker.since = False, event.reason, event.time
-
-    def _void_plans(self) -> None:
-        """Plans were made for the workers there were."""
-        for run in self.runs.values():
-            if run.is_open:
-                run.planned = None
+    def _void_plans(self, worker: str) -> None:
+        """Plans were made for the workers there were, and for what they held."""
+        if self.workers[worker].trains:
+            for run in self.runs.values():
+                if run.is_open:
+                    run.planned = None
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -257,6 +215,8 @@ class ExperimentState:
                 f"{worker.name} started {event.task} while {worker.open_tasks[0]} is open there"
             )
         run.tasks[event.task] = task
+        if key.kind == "etl" and run.kind != "etl":
+            run.remade[event.task] = task
         task.apply(event, run.max_attempts)
         if isinstance(event, TaskAssigned):
             run.open[event.task] = task
@@ -273,9 +233,10 @@ class ExperimentState:
         if isinstance(event, TaskCommitted):
             self._commit(event, run, task, worker, model)
         elif isinstance(event, TaskFailed):
-            self._fail(event.failure, run, task, model)
+            worker.is_ending |= event.failure.kind is FailureKind.PREEMPTED
+            failures.fail(event.failure, run, task, model)
         elif task.state is TaskState.FAILED and task.failure is not None:
-            self._fail(task.failure, run, task, model)
+            failures.fail(task.failure, run, task, model)
 
     def _check_assignment(
         self, event: TaskAssigned, run: Run, task: Task, worker: Worker, model: Model | None
@@ -286,6 +247,8 @@ class ExperimentState:
             raise IllegalEventError(f"{event.task} assigned to {worker.name}, which is lost")
         if len(worker.open_tasks) >= QUEUE_DEPTH:
             raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {worker.open_tasks}")
+        if task.key.kind == "etl":
+            self._check_partition(run, task.key)
         if model is None or task.key.kind != "train":
             return
         if model.busy:
@@ -299,12 +262,23 @@ class ExperimentState:
                 f"{event.task} assigned to {worker.name}, which does not hold the partition"
             )
 
+    def _check_partition(self, run: Run, key: TaskKey) -> None:
+        made = self.datasets.get(run.plan.dataset) if run.plan else None
+        parts = made.plan.splits.get(key.split or "", ()) if made else ()
+        is_train = run.kind == "etl" or key.split == "train"
+        if not is_train or not any(part.partition == key.partition for part in parts):
+            raise IllegalEventError(f"{key} is no partition that {run.id} could want")
+
     def _commit(
         self, event: TaskCommitted, run: Run, task: Task, worker: Worker, model: Model | None
     ) -> None:
         key, result = task.key, event.result
-        if key.kind == "etl" and isinstance(run.plan, EtlPlan) and key.split and key.partition is not None:
+        if key.kind == "etl" and run.plan and key.split and key.partition is not None:
             self._keep(run.plan.dataset, key.split, key.partition, event, worker)
+            if run.kind != "etl":
+                # It may have to be made again, should this worker go as well, or another one come.
+                task.reopen()
+                run.planned = None
         elif key.kind == "train" and model and key.epoch and key.partition is not None and result.checkpoint:
             # Trained on from a copy loaded earlier: the epoch before cannot be validated any more.
             for epoch in model.unreadable:
@@ -335,46 +309,6 @@ class ExperimentState:
         made.failed_rows[split, partition] = event.result.rows_failed
         if split == "train":
             worker.holdings.add((dataset, partition))
-
-    def _fail(self, failure: Failure, run: Run, task: Task, model: Model | None) -> None:
-        if failure.kind is FailureKind.STORAGE_FULL:
-            run.storage_full = failure
-        elif failure.kind is FailureKind.CHECKPOINT and model:
-            self._lose_checkpoint(failure, run, task, model)
-        elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
-            # A test or prediction cannot have the unit done again: its fit run has ended.
-            run.fatal = failure
-        elif failure.kind in FAILS_RUN:
-            run.fatal = failure
-        elif task.state is TaskState.FAILED and model:
-            model.state, model.failure = ModelState.FAILED, failure
-
-    def _lose_checkpoint(self, failure: Failure, run: Run, task: Task, model: Model) -> None:
-        """The newest checkpoint of a model cannot be read: the unit that wrote it is to be done again.
-
-        A validation may say so only of a trained model. While units remain, the next one finds out by itself, and
-        taking a visit back here could cross an assignment that is on its way.
-        """
-        if task.key.kind == "valid":
-            epoch = task.key.epoch or 0
-            if len(model.visits) == epoch * len(model.partitions) and not model.is_trained:
-                model.unreadable.add(epoch)
-                return
-            if model.busy or epoch < model.epochs:
-                task.failures += 1
-                if task.failures >= run.max_attempts:
-                    task.state = TaskState.FAILED
-                    run.settle(model)
-                return
-        unit = len(model.visits) - 1
-        model.reopened[unit] += 1
-        if unit < 0 or model.reopened[unit] > MAX_REOPENED:
-            model.state, model.failure = ModelState.FAILED, failure
-            return
-        lost = model.visits.pop()
-        model.unreadable.discard(lost.epoch)
-        key = TaskKey(run=run.id, kind="train", model=model.id, epoch=lost.epoch, partition=lost.partition)
-        run.tasks[str(key)].reopen()
 
 
 def fold(name: str, events: tuple[Event, ...] | list[Event]) -> ExperimentState:

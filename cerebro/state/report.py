@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cerebro.contract.events import EpochCompleted, FitPlan
+from cerebro.contract.events import EpochCompleted
+from cerebro.contract.runs import FitPlan
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run
@@ -151,7 +152,7 @@ def _lower_bound(units: Iterable[TrainedUnit]) -> float:
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
-    """Seconds without a task between two times, of each worker that holds a partition of the run.
+    """Seconds without a task between two times, of each worker that trains and holds a partition of the run.
 
     A worker that was lost, or that joined, within this time counts for as long as it was there; of one that came back
     only its present life is known.
@@ -162,7 +163,7 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
     for worker in state.workers.values():
         since, until = (worker.since, end) if worker.is_alive else (begin, worker.since)
         since, until = max(since, begin), min(until, end)
-        if since < until and not held.isdisjoint(worker.holdings):
+        if since < until and worker.trains and not held.isdisjoint(worker.holdings):
             there[worker.name] = since, until
     idle = {name: until - since for name, (since, until) in there.items()}
     for task in busy(run, end):

@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cerebro.contract.base import Split
-from cerebro.contract.events import (
-    EpochCompleted,
-    EtlPlan,
-    FitPlan,
-    FitRequest,
-    Plan,
-    Request,
-    SchedulePlanned,
-)
+from cerebro.contract.events import EpochCompleted, SchedulePlanned
+from cerebro.contract.runs import EtlPlan, FitPlan, FitRequest, Plan, Request
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -90,6 +83,8 @@ class Run:
     """Tasks that were ever assigned, and all tasks of ETL, test and prediction runs."""
     open: dict[str, Task] = field(default_factory=dict)
     """Those of `tasks` with an open attempt, in the order of assignment."""
+    remade: dict[str, Task] = field(default_factory=dict)
+    """Those of `tasks` that make a training partition once more on another worker, for a run that is no ETL."""
     models: dict[str, Model] = field(default_factory=dict)
     epochs: list[EpochCompleted] = field(default_factory=list)
     """How well each epoch was scheduled, once all models have trained it."""
@@ -131,6 +126,10 @@ class Run:
         """Tasks with an open attempt."""
         return list(self.open.values())
 
+    def own_tasks(self) -> list[Task]:
+        """All but those in `remade`, which nobody asked for."""
+        return [task for key, task in self.tasks.items() if key not in self.remade]
+
     def task(self, key: TaskKey) -> Task:
         """The task of that key, made pending if it was never assigned."""
         return self.tasks.get(str(key)) or Task(key=key)
@@ -142,7 +141,7 @@ class Run:
     def progress(self) -> tuple[int, int]:
         """(tasks committed, tasks in all). Units of failed models count as done: nothing more will come of them."""
         if not isinstance(self.plan, FitPlan):
-            return sum(task.state in ENDED for task in self.tasks.values()), len(self.tasks)
+            return sum(task.state in ENDED for task in self.own_tasks()), len(self.own_tasks())
         per_model = len(self.plan.partitions) * max((m.epochs for m in self.models.values()), default=0)
         done = sum(per_model if m.state is ModelState.FAILED else len(m.visits) for m in self.models.values())
         return done, per_model * len(self.models)
@@ -175,4 +174,4 @@ class Run:
             return False
         if self.kind == "fit":
             return all(model.state is not ModelState.ACTIVE for model in self.models.values())
-        return all(task.state is TaskState.COMMITTED for task in self.tasks.values())
+        return all(task.state is TaskState.COMMITTED for task in self.own_tasks())

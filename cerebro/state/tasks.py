@@ -38,8 +38,9 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.RUNNING, "TaskRevoked"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
-    # The checkpoint a committed unit left is lost: `Task.reopen`.
+    # `Task.reopen`: the checkpoint a committed unit left is lost; a training partition may have to be made once more.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
+    (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
 }
 """(state, event) -> states it may lead to. Anything else is illegal and changes nothing."""
 
@@ -78,6 +79,8 @@ class Task:
     result: TaskResult | None = None
     failure: Failure | None = None
     """Of the newest failed attempt."""
+    exhausted: frozenset[str] = frozenset()
+    """Workers where an attempt ran out of memory."""
 
     @property
     def attempt(self) -> int:
@@ -122,14 +125,19 @@ class Task:
             self.result, self.state = event.result, TaskState.COMMITTED
         elif isinstance(event, TaskRevoked):
             newest.outcome = f"revoked: {event.reason}"
-            self._revoke(event, is_running=self.state is TaskState.RUNNING)
+            self._revoke(event, max_attempts, is_running=self.state is TaskState.RUNNING)
         else:
             newest.outcome = event.failure.kind
             self._fail(event.failure, max_attempts)
 
-    def _revoke(self, event: TaskRevoked, *, is_running: bool) -> None:
-        self.losses += event.is_loss and is_running
+    def _revoke(self, event: TaskRevoked, max_attempts: int, *, is_running: bool) -> None:
         self.state = TaskState.PENDING
+        if not is_running or event.loss in (None, FailureKind.PREEMPTED):
+            return
+        if event.loss is FailureKind.OUT_OF_MEMORY:
+            self._fail(Failure(kind=event.loss, message=event.reason), max_attempts)
+            return
+        self.losses += 1
         if self.losses > MAX_LOSSES:
             self.state = TaskState.FAILED
             message = (
@@ -139,6 +147,8 @@ class Task:
 
     def _fail(self, failure: Failure, max_attempts: int) -> None:
         self.failure = failure
+        if failure.kind is FailureKind.OUT_OF_MEMORY:
+            self.exhausted |= {self.attempts[-1].worker}
         if failure.kind in UNCOUNTED:
             self.state = TaskState.PENDING
             return
@@ -147,5 +157,5 @@ class Task:
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
     def reopen(self) -> None:
-        """Undo the commit: the checkpoint it left cannot be read."""
+        """Undo the commit: what it made cannot be read, or is wanted once more."""
         self.state, self.result = TaskState.PENDING, None

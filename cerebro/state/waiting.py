@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import EtlPlan, FitPlan
+from collections.abc import Mapping
+
+from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
 from cerebro.state.tasks import TaskState
+from cerebro.state.workers import Worker
+
+KIND = {"etl": "etl", "fit": "train", "test": "test", "predict": "predict"}
+"""Kind of run -> kind of task that does its work."""
 
 
 def waiting_for(state: ExperimentState, run: Run) -> str:
@@ -15,46 +21,76 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
         return f"paused: {run.reason}"
     if not run.is_open or run.state is RunState.QUEUED or run.open_tasks():
         return ""
-    if not any(worker.is_alive for worker in state.workers.values()):
-        lost = ", ".join(f"{w.name} ({w.lost})" for w in state.workers.values())
-        return f"waiting for a worker{': ' + lost if lost else ' to register'}"
-    missing = _missing_holders(state, run)
-    if not missing:
-        return ""
-    return "waiting for " + "; ".join(
-        f"{who}, which {'alone holds' if run.kind == 'fit' else 'is to make'} {what}"
-        for who, what in missing.items()
+    return _missing_worker(state, run)
+
+
+def explained(reason: str, troubles: Mapping[str, str]) -> str:
+    """A reason to wait, with what keeps workers from starting (`Troubles.pods`) if it is them that are waited for."""
+    told = [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
+
+
+_WAITING = "waiting for "
+
+
+def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
+    """Training partitions that a fit run, or a test or prediction on the training data, has yet to read."""
+    if isinstance(run.plan, FitPlan):
+        models = [m for m in run.models.values() if m.state is ModelState.ACTIVE and not m.is_trained]
+        if any(model.epoch < model.epochs for model in models):
+            return set(run.plan.partitions)
+        return {partition for model in models for partition in model.remaining}
+    if isinstance(run.request, EvaluateRequest) and run.request.split == "train":
+        return {t.key.partition or 0 for t in run.own_tasks() if t.state is TaskState.PENDING}
+    return set()
+
+
+def _missing_worker(state: ExperimentState, run: Run) -> str:
+    able = [w for w in state.workers.values() if KIND[run.kind] in w.kinds and not w.is_removed]
+    if not any(worker.is_alive for worker in able):
+        lost = ", ".join(f"{w.name} ({w.lost})" for w in able)
+        return f"{_WAITING}a worker{': ' + lost if lost else ' to register'}"
+    missing = _missing_makers(state, run) if run.kind == "etl" else _missing_holders(state, run)
+    told = "; ".join(
+        f"{who}, which {'is to make' if run.kind == 'etl' else 'alone holds'} partition {', '.join(partitions)}"
+        for who, partitions in missing.items()
     )
+    hint = "" if run.kind == "etl" or set(missing) <= {_NOBODY} else f" ({_GONE_FOR_GOOD})"
+    return f"{_WAITING}{told}{hint}" if told else ""
 
 
-def _missing_holders(state: ExperimentState, run: Run) -> dict[str, str]:
-    """Lost workers (or nobody) and the partitions that only they can serve."""
+def _missing_makers(state: ExperimentState, run: Run) -> dict[str, list[str]]:
+    """Lost workers and the partitions that were given to them. What a removed one was to make, any other can."""
     found: dict[str, list[str]] = {}
-    if isinstance(run.plan, EtlPlan):
-        for task in run.tasks.values():
-            parts = run.plan.splits.get(task.key.split or "", ())
-            owner = next((p.worker for p in parts if p.partition == task.key.partition), "")
-            if task.state is TaskState.PENDING and not _is_alive(state, owner):
-                found.setdefault(_described(state, owner), []).append(
-                    f"{task.key.split} {task.key.partition}"
-                )
-    elif isinstance(run.plan, FitPlan):
-        needed = {p for m in run.models.values() if m.state is ModelState.ACTIVE for p in m.remaining}
-        for partition in sorted(needed):
-            holders = state.holders(run.plan.dataset, partition)
-            if not any(worker.is_alive for worker in holders):
-                who = " or ".join(_described(state, worker.name) for worker in holders) or _NOBODY
-                found.setdefault(who, []).append(str(partition))
-    return {who: f"partition {', '.join(partitions)}" for who, partitions in found.items()}
+    assert isinstance(run.plan, EtlPlan)
+    for task in run.tasks.values():
+        parts = run.plan.splits.get(task.key.split or "", ())
+        owner = state.workers.get(next((p.worker for p in parts if p.partition == task.key.partition), ""))
+        if task.state is TaskState.PENDING and owner and not owner.is_alive and not owner.is_removed:
+            found.setdefault(_described(owner), []).append(f"{task.key.split} {task.key.partition}")
+    return found
 
 
-_NOBODY = "a worker (none has it: run run_etl again with the same arguments to make it anew)"
+def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
+    """Workers that are away (or nobody) and the training partitions that only they can serve."""
+    found: dict[str, list[str]] = {}
+    assert isinstance(run.plan, FitPlan | EvaluatePlan)
+    for partition in sorted(needed_partitions(state, run)):
+        holders = [w for w in state.holders(run.plan.dataset, partition) if KIND[run.kind] in w.kinds]
+        if not any(worker.is_alive for worker in holders):
+            volumes = sorted({w.volume for w in state.holders(run.plan.dataset, partition)})
+            who = " or ".join(map(_described, holders)) or " or ".join(
+                f"a worker on volume {volume}" for volume in volumes
+            )
+            found.setdefault(who or _NOBODY, []).append(str(partition))
+    return found
 
 
-def _is_alive(state: ExperimentState, name: str) -> bool:
-    return name in state.workers and state.workers[name].is_alive
+_NOBODY = "a worker for ETL (such as run_etl had) beside one that trains, to make anew what no worker has"
 
 
-def _described(state: ExperimentState, name: str) -> str:
-    worker = state.workers.get(name)
-    return f"{name} ({worker.lost})" if worker and worker.lost else name
+_GONE_FOR_GOOD = "if a worker is gone for good with its disk, `cerebro remove WORKER` has that made anew elsewhere"
+
+
+def _described(worker: Worker) -> str:
+    return f"{worker.name} ({worker.lost})" if worker.lost else worker.name

@@ -19,6 +19,7 @@ from torch.serialization import get_crc32_options, set_crc32_options
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import DurableFile, checksum
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
+from cerebro.volumes import unit_prefix
 
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}}``"""
@@ -107,11 +108,6 @@ def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> St
     return cast(State, torch.load(path, map_location=device, weights_only=True, mmap=True))
 
 
-def file_name(*, unit: int, epoch: int, partition: int, attempt: int) -> str:
-    """Name of the file an attempt writes in its model's folder; names sort by unit."""
-    return f"{_unit_prefix(unit)}e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
-
-
 def discard_older(folder: Path, unit: int, keep: Collection[str]) -> None:
     """Remove the files of units before `unit` whose name is not in `keep`; leftovers of dead writers go with them.
 
@@ -120,12 +116,8 @@ def discard_older(folder: Path, unit: int, keep: Collection[str]) -> None:
     """
     for path in folder.iterdir():
         # What is still being written has a dot in front.
-        if path.name not in keep and path.name.lstrip(".") < _unit_prefix(unit):
+        if path.name not in keep and path.name.lstrip(".") < unit_prefix(unit):
             path.unlink(missing_ok=True)
-
-
-def _unit_prefix(unit: int) -> str:
-    return f"u{unit:05d}-"
 
 
 def state_bytes(state: State) -> int:

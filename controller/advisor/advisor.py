@@ -90,7 +90,8 @@ class _Occasion:
 
     @classmethod
     def of(cls, core: Core, fit: FitBoard) -> _Occasion:
-        workers = tuple((w.name, w.is_alive, w.since) for w in core.state.workers.values())
+        places = [worker for worker in core.state.workers.values() if worker.trains]
+        workers = tuple((w.name, w.is_alive, w.since, len(w.holdings)) for w in places)
         return cls(
             crew=(core.state.name, fit.run, workers),
             epochs=len(core.state.runs[fit.run].epochs),

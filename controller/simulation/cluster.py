@@ -9,78 +9,71 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, FitRequest, RunRequested, RunStarted
-from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locators, WorkerRecord
-from cerebro.contract.tasks import CheckpointRef, Failure, InboxItem, TaskBody, TaskResult, TrainTask
+from cerebro.contract.events import Event, RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locators, PodRef, WorkerRecord
+from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    EtlTask,
+    Failure,
+    FailureKind,
+    InboxItem,
+    TaskBody,
+    TaskResult,
+    TrainTask,
+)
 from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor.advisor import Advisor, Helper
 from controller.core import Core
-from controller.decide import Seen, Step, World
+from controller.crew import World, seen
+from controller.decide import Step
+from controller.orchestrator import Exit, Fleet, Pod
+from controller.simulation.scenario import Outage, Preemption, Scenario
 from controller.simulation.store import VirtualStore
 
 EXPERIMENT = "simulated"
 DATASET = "simulated"
 
-UnitTime = Callable[[TaskBody, str], float]
-"""(task, worker) -> seconds."""
-Outcome = Callable[[TaskBody, int, str], Failure | None]
-"""(task, attempt, worker) -> why the attempt fails, or `None`."""
 
+@dataclass(kw_only=True)
+class _Pod:
+    """A pod or, without a cluster manager, a worker's process: a volume and the workers on it."""
 
-@dataclass(frozen=True, kw_only=True)
-class Outage:
-    """A worker's process is gone from `start` for `length` seconds; it comes back with the partitions it had."""
-
-    worker: str
-    start: float
-    length: float
+    name: str
+    disk: set[int]
+    """Partitions on its volume."""
+    number: int = 0
+    """So many pods of this name were there before."""
+    is_up: bool = True
+    leaving: Exit | None = None
+    is_removed: bool = False
 
 
 @dataclass(kw_only=True)
 class _Worker:
     name: str
-    holdings: tuple[Holding, ...]
-    incarnation: int = 0
-    is_up: bool = True
+    kinds: tuple[str, ...]
+    pod: _Pod
     cursor: int = 0
     queue: list[InboxItem] = field(default_factory=list)
     running: InboxItem | None = None
 
     @property
     def identity(self) -> str:
-        return f"{self.name}#{self.incarnation}"
+        return f"{self.name}#{self.pod.number}"
 
 
-@dataclass(kw_only=True)
-class Scenario:
-    """What is simulated.
-
-    Attributes:
-        holdings: worker -> partitions it holds.
-        unit_time: how long a task takes.
-        outcome: which attempts fail.
-        outages: workers that go away for a while.
-        joins: worker -> when it is there for the first time, if not from the beginning.
-        lease_s: silence after which a worker is lost.
-        crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
-    """
-
-    holdings: Mapping[str, Sequence[int]]
-    unit_time: UnitTime = lambda body, worker: 1.0
-    outcome: Outcome = lambda body, attempt, worker: None
-    outages: Sequence[Outage] = ()
-    joins: Mapping[str, float] = field(default_factory=dict)
-    lease_s: float = 10.0
-    crash_before: frozenset[int] = frozenset()
+_GRACE_S = 1.0
+_PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
 
 class Simulation:
-    """One fit run under a scenario; `run` returns the final state.
+    """One fit run under a scenario, and the ETL run before it where there is one; `run` returns the final state.
 
     Args:
         helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
@@ -96,13 +89,21 @@ class Simulation:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._wake = 0.0
-        self._workers = {
-            name: _Worker(name=name, holdings=tuple(Holding(dataset=DATASET, partition=p) for p in held))
+        self._pods = {
+            name: _Pod(name=name, disk=set() if scenario.has_pods else set(held))
             for name, held in scenario.holdings.items()
         }
+        self._workers = {}
+        for name, pod in self._pods.items():
+            self._workers[name] = _Worker(name=name, kinds=("train", "valid"), pod=pod)
+            if scenario.has_pods:
+                self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=("etl",), pod=pod)
         self._record = self.store.create_experiment(
             ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")))
         )
+        if scenario.has_pods:
+            etl = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
+            self.store.append(EXPERIMENT, RunRequested(run="etl-1", request=etl))
         self.store.append(EXPERIMENT, RunRequested(run="fit-1", request=request))
         self._helper = helper
         self._start_controller()
@@ -119,14 +120,17 @@ class Simulation:
         Raises:
             RuntimeError: nothing can happen any more, or more than `limit` things did.
         """
-        for name, worker in self._workers.items():
+        for name, pod in self._pods.items():
             if name in self._scenario.joins:
-                worker.is_up = False
-                self._at(self._scenario.joins[name], partial(self._come_back, worker))
+                pod.is_up = False
+                self._at(self._scenario.joins[name], partial(self._come_back, pod))
             else:
-                self._register(worker)
+                self._register(pod)
         for outage in self._scenario.outages:
-            self._at(outage.start, partial(self._go_away, outage))
+            notify = self._preempt if isinstance(outage, Preemption) else self._go_away
+            self._at(outage.start, partial(notify, outage))
+        for name, time in self._scenario.removals.items():
+            self._at(time, partial(self._remove, self._pods[name]))
         self._tick()
         for _ in range(limit):
             self._control()
@@ -159,8 +163,9 @@ class Simulation:
             steps = self.core.decide(self.world())
             if planned is not None:
                 steps.insert(0, api.Note(event=planned))
-            if not steps and self._fit().state is RunState.QUEUED and self.core.state.workers:
-                steps = [api.Note(event=self._plan)]
+            run = self.core.state.active_run()
+            if not steps and run and run.state is RunState.QUEUED and self.core.state.workers:
+                steps = [api.Note(event=self._plan if run.kind == "fit" else self._etl_started())]
             if not steps:
                 return
             if self.writes in self._scenario.crash_before:
@@ -190,25 +195,37 @@ class Simulation:
 
     def world(self) -> World:
         """The workers as the controller sees them now."""
+        fleet = self._fleet() if self._scenario.has_pods else None
         return World(
             now=self.now,
             workers={
-                status.record.worker: Seen(
-                    incarnation=status.record.incarnation,
-                    weight=status.record.weight,
-                    kinds=status.record.kinds,
-                    holdings=status.record.holdings,
-                    is_silent=status.silent_s > self._scenario.lease_s,
-                    free_bytes=status.checkpoint_free_bytes,
+                status.record.worker: seen(
+                    status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
                 )
                 for status in self.store.workers()
             },
         )
 
+    def _fleet(self) -> Fleet:
+        pods = {
+            pod.name: Pod(uid=f"{pod.name}#{pod.number}", leaving=pod.leaving)
+            for pod in self._pods.values()
+            if pod.is_up
+        }
+        return Fleet(pods=pods, size=len(self._pods))
+
+    def _etl_started(self) -> RunStarted:
+        parts = (
+            PartitionPlan(partition=partition, worker=f"{name}-etl", rows=1)
+            for name, held in self._scenario.holdings.items()
+            for partition in held
+        )
+        return RunStarted(run="etl-1", plan=EtlPlan(dataset=DATASET, splits={"train": tuple(parts)}))
+
     def _tick(self) -> None:
         """Heartbeats, and a look at the world, five times a lease."""
         for worker in self._workers.values():
-            if worker.is_up:
+            if worker.pod.is_up:
                 steps = [_renew(worker.running)] if worker.running else []
                 self._report(worker, steps)
         self._deliver()
@@ -216,34 +233,74 @@ class Simulation:
 
     # --- the workers -----------------------------------------------------------------------------
 
-    def _register(self, worker: _Worker) -> None:
-        worker.cursor, worker.queue, worker.running = 0, [], None
-        self.store.register(
-            WorkerRecord(
-                worker=worker.name,
-                incarnation=worker.identity,
-                weight=1.0,
-                cores=1,
-                kinds=("train", "valid"),
-                holdings=worker.holdings,
+    def _register(self, pod: _Pod) -> None:
+        held = tuple(Holding(dataset=DATASET, partition=partition) for partition in sorted(pod.disk))
+        for worker in self._on(pod):
+            worker.cursor, worker.queue, worker.running = 0, [], None
+            ref = PodRef(name=pod.name, uid=f"{pod.name}#{pod.number}", container=worker.kinds[0])
+            self.store.register(
+                WorkerRecord(
+                    worker=worker.name,
+                    incarnation=worker.identity,
+                    weight=1.0,
+                    cores=1,
+                    kinds=worker.kinds,
+                    holdings=held,
+                    volume=pod.name if self._scenario.has_pods else None,
+                    pod=ref if self._scenario.has_pods else None,
+                )
             )
-        )
+
+    def _on(self, pod: _Pod) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.pod is pod]
+
+    def _preempt(self, outage: Outage) -> None:
+        """Each worker gives back what it has, and says so before it ends."""
+        pod = self._pods[outage.worker]
+        if not pod.is_up:
+            return
+        pod.leaving = _PREEMPTED
+        failure = Failure(kind=FailureKind.PREEMPTED, message=_PREEMPTED.reason)
+        for worker in self._on(pod):
+            given_back = [*([worker.running] if worker.running else []), *worker.queue]
+            worker.running, worker.queue = None, []
+            self._report(
+                worker,
+                [
+                    api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+                    for item in given_back
+                ],
+            )
+        self._at(outage.start + _GRACE_S, partial(self._go_away, outage))
 
     def _go_away(self, outage: Outage) -> None:
-        worker = self._workers[outage.worker]
-        if worker.is_up:
-            worker.is_up = False
-            worker.running = None
-            self._at(outage.start + outage.length, lambda: self._come_back(worker))
+        pod = self._pods[outage.worker]
+        if pod.is_up:
+            self._end_processes(pod)
+            self._at(self.now + outage.length, partial(self._come_back, pod))
 
-    def _come_back(self, worker: _Worker) -> None:
-        worker.is_up = True
-        worker.incarnation += 1
-        self._register(worker)
+    def _end_processes(self, pod: _Pod) -> None:
+        pod.is_up = False
+        for worker in self._on(pod):
+            worker.running, worker.queue = None, []
+
+    def _come_back(self, pod: _Pod) -> None:
+        if not pod.is_removed:
+            pod.is_up, pod.leaving = True, None
+            pod.number += 1
+            self._register(pod)
+
+    def _remove(self, pod: _Pod) -> None:
+        self._end_processes(pod)
+        pod.is_removed = True
+        registered = {status.record.worker for status in self.store.workers()}
+        for worker in self._on(pod):
+            if worker.name in registered:
+                self.store.remove_worker(worker.name)
 
     def _deliver(self) -> None:
         for worker in self._workers.values():
-            if not worker.is_up:
+            if not worker.pod.is_up or worker.pod.leaving:
                 continue
             for item in self.store.inbox(worker.name, worker.identity, worker.cursor, wait_s=0):
                 worker.cursor = item.seq
@@ -271,10 +328,13 @@ class Simulation:
                 self._at(self.now + seconds, partial(self._end, worker, worker.identity, item))
 
     def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
-        if not worker.is_up or worker.identity != identity or worker.running is not item or item.body is None:
+        is_there = worker.pod.is_up and worker.identity == identity
+        if not is_there or worker.running is not item or item.body is None:
             return
         worker.running = None
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)
+        if isinstance(item.body, EtlTask) and failure is None:
+            worker.pod.disk.add(item.body.partition)
         self._report(worker, [_ending(item, item.body, failure, self._rows(item.body))])
         self._start_next(worker)
 

@@ -22,7 +22,13 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.contract.records import ExperimentRecord, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    ExperimentRecord,
+    SizeRequest,
+    Troubles,
+    WorkerRecord,
+    WorkerStatus,
+)
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
 
@@ -52,6 +58,7 @@ class _Worker:
     reported: float
     free: int | None = None
     running: str | None = None
+    leaving: str = ""
     inbox: list[InboxItem] = field(default_factory=list)
     recent: list[dict[str, tuple[LivePoint, ...]]] = field(default_factory=list)
     """Live points of the latest reports."""
@@ -76,6 +83,8 @@ class VirtualStore:
         self._workers: dict[str, _Worker] = {}
         self._leader = api.LeaderAnswer(term=0, holder="")
         self._leads_until = 0.0
+        self._wish: SizeRequest | None = None
+        self._troubles = Troubles()
 
     # --- experiments -----------------------------------------------------------------------------
 
@@ -196,7 +205,7 @@ class VirtualStore:
                 attempt=step.attempt,
                 worker=step.worker,
                 reason=step.reason,
-                is_loss=step.is_loss,
+                loss=step.loss,
             ),
         )
         return _DONE
@@ -226,6 +235,15 @@ class VirtualStore:
             self._workers[record.worker] = _Worker(record, self._now())
         return record
 
+    def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
+        """See `KvsClient`."""
+        known = self._workers.get(worker)
+        if known is None:
+            raise NotFoundError(f"no worker {worker!r} is registered")
+        if incarnation and incarnation != known.record.incarnation:
+            raise ConflictError(f"worker {worker!r} has registered anew meanwhile")
+        del self._workers[worker]
+
     def workers(self) -> tuple[WorkerStatus, ...]:
         """See `KvsClient`."""
         return tuple(
@@ -234,9 +252,37 @@ class VirtualStore:
                 silent_s=self._now() - worker.reported,
                 checkpoint_free_bytes=worker.free,
                 running=worker.running,
+                leaving=worker.leaving,
             )
             for _, worker in sorted(self._workers.items())
         )
+
+    def size(self) -> SizeRequest | None:
+        """See `KvsClient`."""
+        return self._wish
+
+    def ask_size(self, wish: SizeRequest) -> None:
+        """See `KvsClient`."""
+        if wish.problem:
+            self._require_wish(wish.workers)
+        self._wish = wish
+
+    def drop_size(self, workers: int) -> None:
+        """See `KvsClient`."""
+        self._require_wish(workers)
+        self._wish = None
+
+    def _require_wish(self, workers: int) -> None:
+        if self._wish is None or self._wish.workers != workers:
+            raise ConflictError(f"nobody wishes {workers} workers any more")
+
+    def troubles(self) -> Troubles:
+        """See `KvsClient`."""
+        return self._troubles
+
+    def tell_troubles(self, troubles: Troubles) -> None:
+        """See `KvsClient`."""
+        self._troubles = troubles
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """See `KvsClient`; never blocks."""
@@ -252,6 +298,7 @@ class VirtualStore:
             return api.ReportAnswer(current=False)
         known.reported, known.free = self._now(), request.checkpoint_free_bytes
         known.running = request.running
+        known.leaving = known.leaving or request.leaving
         if request.holdings is not None:
             known.record = known.record.model_copy(update={"holdings": request.holdings})
         if request.live and request.live not in known.recent:

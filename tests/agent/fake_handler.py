@@ -15,6 +15,8 @@ from cerebro.errors import NonFiniteMetricError
 KINDS = ("train",)
 HANDLER = "tests.agent.fake_handler"
 
+_BATCHES = ("batches", "careful", "greedy", "confused")
+
 
 class Handler:
     """See `cerebro.agent.context.Handler`."""
@@ -42,15 +44,34 @@ class Handler:
             signal.pause()
         if do == "wait":
             self._wait(Path(str(body.hyperparams["file"])))
+        if do in _BATCHES:
+            self._batches(do, Path(str(body.hyperparams["file"])))
         self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
         return TaskResult(rows=5, metrics={"loss": 0.5})
 
-    def _wait(self, gate: Path) -> None:
-        """Show signs of life until a file exists."""
+    def _batches(self, do: str, gate: Path) -> None:
+        """User code that trains until a file exists, and deals with errors in one way or another."""
+        try:
+            self._wait(gate, leaves=True)
+        except Exception:
+            print("taken for an error")  # noqa: T201 - user code prints
+            if do != "careful":
+                raise
+        except BaseException:
+            if do == "greedy":
+                return
+            if do == "confused":
+                raise ValueError("in the middle of it") from None
+            raise
+
+    def _wait(self, gate: Path, *, leaves: bool = False) -> None:
+        """Show signs of life until a file exists; a batch boundary each, if it `leaves`."""
         gate.with_suffix(".begun").write_text(str(os.getpid()))
         batch = 0
         while not gate.exists():
             batch += 1
             self._context.listen()
             self._context.progress(rows=0, total_rows=5, batch=batch, final=True)
+            if leaves:
+                self._context.give_way()
             threading.Event().wait(0.01)

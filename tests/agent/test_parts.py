@@ -13,8 +13,9 @@ from cerebro import errors
 from cerebro.agent.channel import Channel
 from cerebro.agent.child import failure_of
 from cerebro.agent.lease import Lease
-from cerebro.agent.loop import Agent, Resources
+from cerebro.agent.loop import Agent
 from cerebro.agent.mailbox import Mailbox
+from cerebro.agent.reports import Resources
 from cerebro.agent.settings import Settings
 from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import FailureKind, InboxItem
@@ -104,7 +105,6 @@ def test_points_without_values_replace_each_other() -> None:
     lease.begin(item())
     for given in (point(1), point(2), point(3, loss=1.0), point(4), point(5, loss=2.0), point(6)):
         lease.progress(given)
-    lease.progress(None)
     owner, points = lease.take_points()
     assert owner == item()
     assert [p.rows for p in points] == [3, 5, 6]
@@ -116,8 +116,11 @@ def test_the_last_points_of_an_ended_attempt_are_still_sent() -> None:
     lease = Lease()
     lease.begin(item())
     lease.progress(point(5, loss=1.0))
-    lease.end()
-    assert lease.item is None
+    found = []
+    for ended in (item("u"), item()):
+        lease.end(ended)
+        found.append(lease.item)
+    assert found == [item(), None]
     assert len(lease.take_points()[1]) == 1
     lease.progress(point(6))
     lease.begin(item("u"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro import cli_status, cli_text
-from cerebro.contract.events import FitPlan, FitRequest, RunRequested, RunStarted
+from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
@@ -13,6 +13,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.state import ModelState
 from cerebro.state.experiment import ExperimentState, fold
@@ -24,8 +25,8 @@ def test_workers_are_listed_by_name() -> None:
     """How long each has been silent, what it holds and what it runs."""
     lines = cli_status.worker_lines([_worker("worker-1", None), _worker("worker-0", "digits/fit-1.train")])
     assert [line.split() for line in lines[1:]] == [
-        ["worker-0", "4", "s", "ago", "2", "8", "1", "0", "digits/fit-1.train"],
-        ["worker-1", "4", "s", "ago", "2", "8", "1", "0", "idle"],
+        ["worker-0", "4", "s", "ago", "2", "8", "1", "0", "train", "digits/fit-1.train"],
+        ["worker-1", "4", "s", "ago", "2", "8", "1", "0", "train", "idle"],
     ]
     assert cli_status.worker_lines([]) == ["  no worker has registered yet"]
 
@@ -49,7 +50,7 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
     failed.state, failed.failure = ModelState.FAILED, Failure(kind=FailureKind.USER_ERROR, message="no\nmore")
     lines = cli_status.state_lines(state, now=160.0)
     assert lines[0] == "Experiment digits"
-    assert lines[3].split() == ["fit-1", "running", "4/8", "1", "min"]
+    assert lines[3].split()[:5] == ["fit-1", "running", "4/8", "1", "min"]
     assert [line.split() for line in lines[-2:]] == [
         ["m00", "active", "0/2", "-", "lr=0.1,", "batch_size=32"],
         ["m01", "failed", "0/2", "-", "lr=0.2,", "batch_size=32", "no"],

@@ -6,14 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cerebro.contract.events import (
-    EtlRequest,
-    LivePoint,
-    RunPaused,
-    RunRequested,
-    RunStarted,
-    RunStopRequested,
-)
+from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
+from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.progress import Progress
 from cerebro.state import TaskKey

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from cerebro import results
-from cerebro.contract.events import EvaluatePlan, EvaluateRequest, RunRequested, RunStarted
+from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.data.tables import write_columns
 from cerebro.errors import RunFailedError
+from cerebro.files import MountedFiles
 from cerebro.results import EtlResult, FitResult
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, TaskKey
@@ -32,7 +34,7 @@ def volumes(tmp_path: Path) -> Volumes:
 
 
 def fit_result(story: Story, volumes: Volumes) -> FitResult:
-    return FitResult(story.state, story.run, volumes)
+    return FitResult(story.state, story.run, MountedFiles(volumes))
 
 
 def fitted(*, mode: Literal["min", "max"] = "min", validated: bool = False) -> Story:
@@ -191,7 +193,7 @@ def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
     """The validator finds no violation, and the bound that the last epoch's report names."""
     story = dispatched(Random(2), models=3, partitions=2, epochs=2)
     state = fold("one", story.log)
-    result = FitResult(state, state.runs["fit-1"], volumes)
+    result = FitResult(state, state.runs["fit-1"], MountedFiles(volumes))
     report = validate(*result.schedule(), actual=True).check()
     assert report.lower_bound == pytest.approx(result.epochs()["lower_bound"].iloc[-1])
 
@@ -218,7 +220,7 @@ def test_only_a_fit_has_a_fit_result(volumes: Volumes) -> None:
     story = Story()
     story.etl()
     with pytest.raises(RunFailedError, match="etl-1 is no fit run"):
-        FitResult(story.state, story.state.runs["etl-1"], volumes)
+        FitResult(story.state, story.state.runs["etl-1"], MountedFiles(volumes))
 
 
 def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
@@ -292,7 +294,7 @@ def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:
                     partition,
                     TaskResult(rows=len(ids), output=output),
                 )
-        table = results.prediction_table(run, volumes)
+        table = results.prediction_table(run, MountedFiles(volumes))
         if len(models) == 1:
             assert list(table.index) == ["a", "b", "c"]
             assert list(table["prediction"]) == ["m00a", "m00b", "m00c"]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import EpochCompleted, Event, FitRequest, SchedulePlanned
+from cerebro.contract.events import EpochCompleted, Event, SchedulePlanned
+from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
@@ -17,8 +18,9 @@ from cerebro.state.experiment import fold
 from controller.advisor import ChildHelper
 from controller.advisor.question import from_json, question, to_json
 from controller.core import Core
-from controller.simulation.cluster import EXPERIMENT, Outage, Scenario, Simulation
+from controller.simulation.cluster import EXPERIMENT, Simulation
 from controller.simulation.inline import InlineHelper
+from controller.simulation.scenario import Outage, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 
 

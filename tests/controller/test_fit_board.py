@@ -14,9 +14,10 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState
 from controller.core import Core
-from controller.decide import Seen, World
+from controller.crew import Seen, World
 from controller.fit_board import FitBoard
-from controller.simulation.cluster import Outage, Scenario, Simulation
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import Outage, Scenario
 from tests.controller.test_core import own_partition, plan, request
 from tests.state.stories import Story, unit, validation
 
@@ -111,6 +112,16 @@ def core_of(story: Story) -> Core:
     return core
 
 
+def all_here(story: Story) -> World:
+    """Every worker of the story as it joined."""
+    return World(
+        workers={
+            name: Seen(incarnation=worker.incarnation, weight=1.0, kinds=tuple(worker.kinds), holdings=())
+            for name, worker in story.state.workers.items()
+        }
+    )
+
+
 def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:
     """The assignment may reach the log behind the news of the failure: the controller goes on, and revokes it."""
     story = Story()
@@ -123,17 +134,7 @@ def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:
     assert core.board is not None
     assert 0 not in core.board.board.running
     assert core.wake_s(story.time) == math.inf
-    workers = {
-        name: Seen(
-            incarnation=worker.incarnation,
-            weight=1.0,
-            kinds=tuple(worker.kinds),
-            holdings=(),
-            is_silent=False,
-        )
-        for name, worker in story.state.workers.items()
-    }
-    (step,) = core.decide(World(workers=workers))
+    (step,) = core.decide(all_here(story))
     assert (step.op, step.task) == ("revoke", str(unit(2, 0)))  # type: ignore[union-attr]
     story.tell(TaskRevoked(task=str(unit(2, 0)), attempt=1, worker="worker-0", reason="its model has failed"))
     assert not core_of(story).board.board.running  # type: ignore[union-attr]
@@ -150,7 +151,7 @@ def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:
     reported = []
     for _ in range(5):
         core = core_of(story)
-        steps = core.decide(World())
+        steps = core.decide(all_here(story))
         events = [step.event for step in steps if isinstance(step, api.Note)]
         reported += [type(event).__name__ for event in events]
         story.tell(*events)

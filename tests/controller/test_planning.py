@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.events import EvaluateRequest, FitRequest
+from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError
 from controller.planning import plan_evaluation, plan_fit
 from tests.state.stories import DATASET, SHA, Story, unit

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cerebro.contract.events import EtlPlan, EtlRequest, RunFinished, RunRequested, RunStarted
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import LocatorError, MetadataError
 from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
@@ -48,9 +49,8 @@ class Bench:
         self, weights: Mapping[str, float] = WEIGHTS, state: ExperimentState | None = None, **changes: Any
     ) -> EtlPlan:
         request = EtlRequest.model_validate({"code": SHA, "code_fingerprint": SHA, **changes})
-        return prepare_etl(
-            self.record(), state or ExperimentState(name=self.name), request, weights, self.volumes
-        )
+        known = {name: dataset.plan for name, dataset in state.datasets.items()} if state else {}
+        return prepare_etl(self.record(), known, request, weights, self.volumes)
 
     def rows(self, plan: EtlPlan, split: str) -> list[list[str]]:
         """Ids per partition, as they were written."""

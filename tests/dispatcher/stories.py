@@ -4,14 +4,7 @@ real fold."""
 from __future__ import annotations
 
 from cerebro.contract.events import (
-    EtlPlan,
-    EtlRequest,
-    EvaluatePlan,
-    EvaluateRequest,
     Event,
-    FitPlan,
-    FitRequest,
-    PartitionPlan,
     RunFinished,
     RunPaused,
     RunRequested,
@@ -24,6 +17,15 @@ from cerebro.contract.events import (
     WorkerLost,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
+from cerebro.contract.runs import (
+    EtlPlan,
+    EtlRequest,
+    EvaluatePlan,
+    EvaluateRequest,
+    FitPlan,
+    FitRequest,
+    PartitionPlan,
+)
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.state import ExperimentState, RunState
 

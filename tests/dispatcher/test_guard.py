@@ -11,7 +11,7 @@ from dispatcher.guard import local_path
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 from tests.dispatcher.stories import running_story
 
-OPEN = {"health", "sign_in", "static"}
+OPEN = {"health", "live", "sign_in", "static"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 LOCAL = "http://127.0.0.1:7080"
 
@@ -34,8 +34,8 @@ def routes(bench: Bench) -> list[tuple[str, str]]:
 
 
 def test_every_route_is_known_here(bench: Bench) -> None:
-    """A new route must be thought of: this list is the whole surface."""
-    assert {path for _, path in routes(bench)} == {
+    """A new route must be thought of: this list is the whole surface, beside the gateway's."""
+    assert {path for _, path in routes(bench) if not path.startswith("/api/")} == {
         "/", "/sign-out", "/start", "/experiments", "/experiments/digits", "/experiments/digits/code",
         "/fragments/experiments", "/fragments/experiments/digits",
     }  # fmt: skip
@@ -146,11 +146,29 @@ def test_listening_everywhere_does_not_answer_to_every_name() -> None:
     assert bench.app.test_client().get("/sign-in", headers={"Host": "0.0.0.0:7080"}).status_code == 421
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("10.1.2.3:30080", 200), ("[fd00::1]:80", 200), ("cerebro.example.org", 421), ("1.2.3", 421)],
+)
+def test_listening_everywhere_answers_to_numbers(host: str, status: int) -> None:
+    """A node's address, say: no name server of somebody else's can make a number point here."""
+    app = Bench(settings=settings(host="0.0.0.0")).app
+    assert app.test_client().get("/sign-in", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize("host", ["10.1.2.3:30080", "kubernetes-probe", ""])
+@pytest.mark.parametrize("path", ["/health", "/live"])
+def test_probes_answer_under_any_name(host: str, path: str) -> None:
+    """A kubelet asks by the pod's address."""
+    app = Bench(settings=settings(host="0.0.0.0")).app
+    assert app.test_client().get(path, headers={"Host": host}).status_code == 200
+
+
 def test_health_needs_nothing(bench: Bench) -> None:
     """And answers while the store is away."""
     bench.store.is_away = True
     answer = bench.app.test_client().get("/health")
-    assert (answer.status_code, answer.json) == (200, {"status": "ok"})
+    assert (answer.status_code, answer.json) == (200, {"status": "ok", "api": "/api"})
 
 
 @pytest.mark.parametrize(

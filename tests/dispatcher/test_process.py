@@ -10,13 +10,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import urllib3
 
+from cerebro.contract.records import ExperimentRecord
+from cerebro.kvs import KvsClient
 from tests.dispatcher.fakes import TOKEN
+from tests.kvs_api.bench import LOCATORS
+from tests.kvs_api.conftest import service, shared_service
+from tests.kvs_api.real import TOKEN as STORE_TOKEN
+from tests.kvs_api.real import Service
+
+__all__ = ["service", "shared_service"]
 
 _MIB = 1024 * 1024
 _STARTS_S = 30.0
@@ -58,7 +67,7 @@ def test_process_is_small_and_ends_at_once() -> None:
     port = free_port()
     with dispatcher(port) as process:
         answer = wait_until_healthy(port)
-        assert (answer.status, json.loads(answer.data)) == (200, {"status": "ok"})
+        assert (answer.status, json.loads(answer.data)) == (200, {"status": "ok", "api": "/api"})
         with urllib3.PoolManager(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
             assert http.request("GET", f"http://127.0.0.1:{port}/start", timeout=_STARTS_S).status == 200
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
@@ -67,6 +76,22 @@ def test_process_is_small_and_ends_at_once() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=5) == 0
         assert time.monotonic() - began < 1
+
+
+def test_a_blocked_read_is_answered_before_the_process_ends(service: Service) -> None:
+    """A client outside waits for news of the store when the dispatcher is asked to end: no error, soon."""
+    port = free_port()
+    service.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    with dispatcher(port, CEREBRO_SERVER=service.address, CEREBRO_TOKEN=STORE_TOKEN) as process:
+        wait_until_healthy(port)
+        client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, patience_s=0.0)
+        with ThreadPoolExecutor() as pool:
+            blocked = pool.submit(lambda: client.events("one", wait_s=3.0))
+            # The second answer shows that the first question has been taken in.
+            assert KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN).queue() == ()
+            process.send_signal(signal.SIGTERM)
+            assert blocked.result(_STARTS_S) == ()
+        assert process.wait(_STARTS_S) == 0
 
 
 @pytest.mark.parametrize(

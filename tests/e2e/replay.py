@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from cerebro.contract.events import Event, FitPlan, FitRequest, TaskCommitted
+from cerebro.contract.events import Event, TaskCommitted
+from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.loader import PartitionLoader
 from cerebro.encoding import decode
 from cerebro.kvs import KvsClient

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
-    EtlRequest,
     Event,
     LivePoint,
     RunFinished,
@@ -17,7 +16,16 @@ from cerebro.contract.events import (
     WorkerJoined,
     WorkerLost,
 )
-from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord, WorkerStatus
+from cerebro.contract.records import (
+    ExperimentRecord,
+    Locator,
+    Locators,
+    SizeRequest,
+    Troubles,
+    WorkerRecord,
+    WorkerStatus,
+)
+from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, TaskResult
 
 LOCATORS = Locators(train=Locator(metadata="train.csv"))
@@ -44,6 +52,12 @@ class AnyStore(Protocol):
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer: ...
     def register(self, record: WorkerRecord) -> WorkerRecord: ...
     def workers(self) -> tuple[WorkerStatus, ...]: ...
+    def remove_worker(self, worker: str, incarnation: str | None = None) -> None: ...
+    def size(self) -> SizeRequest | None: ...
+    def ask_size(self, wish: SizeRequest) -> None: ...
+    def drop_size(self, workers: int) -> None: ...
+    def troubles(self) -> Troubles: ...
+    def tell_troubles(self, troubles: Troubles) -> None: ...
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]: ...
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer: ...
 

@@ -40,9 +40,10 @@ from tests.kvs_api.bench import (
     worker,
     worker_step,
 )
+from tests.kvs_api.crew_contract import CrewContract
 
 
-class StoreContract:
+class StoreContract(CrewContract):
     """The tests; `bench` is made anew for each."""
 
     @pytest.fixture
@@ -392,6 +393,16 @@ class StoreContract:
         bench.store.register(worker("b"))
         assert not bench.store.report("worker-0", request).current
         assert [status.record for status in bench.store.workers()] == [worker("b")]
+
+    def test_a_worker_that_leaves_says_so_until_it_is_back(self, bench: Bench) -> None:
+        """Whatever it reports afterwards; what it has it may still end. Its next process is there to stay."""
+        bench.run_until("running")
+        leaving = api.ReportRequest(incarnation="a", lease_s=LONG_S, leaving="SIGTERM")
+        bench.store.report("worker-0", leaving)
+        assert bench.step("commit") == "done"
+        assert bench.store.workers()[0].leaving == "SIGTERM"
+        bench.store.register(worker("b"))
+        assert bench.store.workers()[0].leaving == ""
 
     # --- live points -----------------------------------------------------------------------------
 

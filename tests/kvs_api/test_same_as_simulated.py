@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import RunFinished, RunStopRequested, WorkerLost
+from cerebro.contract.records import SizeRequest
 from cerebro.errors import CerebroError
 from controller.simulation.store import VirtualStore
 from tests.kvs_api.bench import (
@@ -79,6 +80,19 @@ def register(name: str, incarnation: str) -> Named:
     )
 
 
+def remove(name: str, incarnation: str | None) -> Named:
+    return Named(f"remove {name}/{incarnation}", lambda bench: bench.store.remove_worker(name, incarnation))
+
+
+def wish(workers: int, problem: str) -> Named:
+    request = SizeRequest(workers=workers, problem=problem)
+    return Named(f"wish {workers} {problem}", lambda bench: bench.store.ask_size(request))
+
+
+def drop_wish(workers: int) -> Named:
+    return Named(f"drop the wish for {workers}", lambda bench: bench.store.drop_size(workers))
+
+
 def lead(number: int, ttl_s: float) -> Named:
     def call(bench: Bench) -> object:
         answer = bench.store.lead(f"controller-{number}", ttl_s)
@@ -119,6 +133,9 @@ calls = st.one_of(
     ),
     st.builds(revoke, attempts, st.booleans()),
     st.builds(register, names, incarnations),
+    st.builds(remove, names, st.none() | incarnations),
+    st.builds(wish, st.integers(1, 2), st.sampled_from(["", "quota"])),
+    st.builds(drop_wish, st.integers(1, 2)),
     st.builds(lead, st.integers(0, 1), leases),
     st.builds(append, st.integers(1, 2), st.integers(0, 1)),
     st.builds(decide_note, st.integers(0, 2), st.integers(0, 6)),
@@ -156,6 +173,7 @@ def facts(bench: Bench) -> dict[str, object]:
         "log": [event.model_copy(update=untimed) for event in bench.log()],
         "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
         "queue": bench.store.queue(),
+        "wish": bench.store.size(),
         "workers": [status.record for status in bench.store.workers()],
         "inboxes": {
             (name, incarnation): bench.store.inbox(name, incarnation, 0, wait_s=0)

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from cerebro.contract.events import (
-    EtlPlan,
-    EtlRequest,
     Event,
-    FitPlan,
-    FitRequest,
-    PartitionPlan,
     RunFinished,
     RunRequested,
     RunStarted,
@@ -23,6 +18,7 @@ from cerebro.contract.events import (
     WorkerLost,
 )
 from cerebro.contract.records import Holding, Hyperparameters
+from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
 from cerebro.state import ExperimentState, Model, Run, TaskKey
 

@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import (
-    EvaluatePlan,
-    EvaluateRequest,
     Event,
     RunFinished,
     RunPaused,
@@ -26,10 +24,12 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, TaskState
-from cerebro.state.experiment import QUEUE_DEPTH, fold
+from cerebro.state.experiment import fold
+from cerebro.state.workers import QUEUE_DEPTH
 from cerebro.state.runs import ENDED_RUN, OPEN_RUN, TRANSITIONS, WISHES
 from cerebro.state.tasks import OPEN
 from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import EvaluatePlan, EvaluateRequest, RunFinished, RunRequested, RunStarted
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey, TaskState
-from controller.decide import Seen, World, decide
+from controller.crew import Seen, World
+from controller.decide import decide
 from controller.fit_board import FitBoard
 from tests.state.stories import DATASET, Story, unit, validation
 
@@ -21,7 +23,6 @@ def decided(story: Story) -> list[str]:
             weight=1.0,
             kinds=tuple(worker.kinds),
             holdings=(),
-            is_silent=False,
         )
         for name, worker in story.state.workers.items()
     }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.tasks import CheckpointRef, FailureKind
 from cerebro.state import ModelState, TaskKey, TaskState
-from cerebro.state.experiment import MAX_REOPENED
+from cerebro.state.failures import MAX_REOPENED
 from cerebro.state.models import Model, Visit
 from tests.state.stories import Story, unit, validation
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import EpochCompleted, PlannedUnit, RunFinished, SchedulePlanned
+from cerebro.contract.events import EpochCompleted, RunFinished, SchedulePlanned
+from cerebro.contract.runs import PlannedUnit
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate

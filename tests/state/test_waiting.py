@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cerebro.contract.events import EtlRequest, RunFinished, RunPaused, RunRequested, RunStarted
+from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunStarted
+from cerebro.contract.runs import EtlRequest
 from cerebro.state import TaskKey, waiting_for
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, unit
 

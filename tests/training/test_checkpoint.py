@@ -17,7 +17,8 @@ import torch
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
-from cerebro.training.checkpoint import State, discard_older, file_name, load, save, state_bytes
+from cerebro.training.checkpoint import State, discard_older, load, save, state_bytes
+from cerebro.volumes import checkpoint_file
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +144,7 @@ save(Path(sys.argv[1]), sys.argv[3], {"models": [{"w": torch.ones(1000)}], "chec
 @pytest.mark.parametrize("writes", [5, 9999])
 def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Path, writes: int) -> None:
     """In the middle, and before the flush: the file is what it was, the rest is a known leftover."""
-    first = file_name(unit=0, epoch=1, partition=0, attempt=1)
+    first = checkpoint_file(unit=0, epoch=1, partition=0, attempt=1)
     reference = save(tmp_path, first, state())
     done = subprocess.run(
         [sys.executable, "-c", CRASH, str(tmp_path), str(writes), first],
@@ -240,7 +241,9 @@ def test_a_checkpoint_can_hold_no_code(tmp_path: Path) -> None:
 
 def test_discarding_keeps_what_is_named_and_what_is_newer(tmp_path: Path) -> None:
     """Units before go, leftovers of their writers too; this unit and later ones stay, whoever wrote them."""
-    names = [file_name(unit=unit, epoch=1 + unit // 2, partition=unit % 2, attempt=1) for unit in range(5)]
+    names = [
+        checkpoint_file(unit=unit, epoch=1 + unit // 2, partition=unit % 2, attempt=1) for unit in range(5)
+    ]
     for name in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside"):
         (tmp_path / name).touch()
     discard_older(tmp_path, 3, {names[1], "absent"})
@@ -250,8 +253,10 @@ def test_discarding_keeps_what_is_named_and_what_is_newer(tmp_path: Path) -> Non
 
 def test_file_names_sort_as_units_follow_each_other() -> None:
     """Also past any round number, and attempts of a unit differ."""
-    names = [file_name(unit=unit, epoch=1, partition=0, attempt=1) for unit in (0, 9, 10, 99, 100, 99_999)]
+    names = [
+        checkpoint_file(unit=unit, epoch=1, partition=0, attempt=1) for unit in (0, 9, 10, 99, 100, 99_999)
+    ]
     assert names == sorted(names)
-    assert file_name(unit=1, epoch=1, partition=0, attempt=1) != file_name(
+    assert checkpoint_file(unit=1, epoch=1, partition=0, attempt=1) != checkpoint_file(
         unit=1, epoch=1, partition=0, attempt=2
     )

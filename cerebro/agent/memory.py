@@ -1,0 +1,82 @@
+"""The memory of this container as the kernel counts it: its limit, and how often something in it was killed for lack of
+memory.
+
+A process that the kernel's OOM killer ends only shows SIGKILL, as any other killed one does; the counter of its control
+group tells the difference. Read from cgroup v2 (``memory.events``, ``memory.max``; Linux's admin-guide/cgroup-v2) or v1
+(``memory.oom_control``, ``memory.limit_in_bytes``); where neither is there, nothing is known.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOUNT = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_SCORE = Path("/proc/self/oom_score_adj")
+_OFFER, _MAX_SCORE = 500, 1000
+"""Half of all memory, in the kernel's thousandths, by which a child looks larger than it is: far more than the agent
+uses, and not the maximum, so that pods that matter less still go first when a whole node runs short."""
+_UNLIMITED = 1 << 60
+"""v1 has no word for it, only a number near 2^63."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryGroup:
+    """The control group that this process, and every process it starts, is in.
+
+    Attributes:
+        events: file with a line ``oom_kill N``.
+        limit: file with the limit in bytes.
+    """
+
+    events: Path
+    limit: Path
+
+    def kills(self) -> int | None:
+        """How many processes of the group the OOM killer has ended since the group was made; `None`: not counted."""
+        for line in _lines(self.events):
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip().isdigit():
+                return int(count)
+        return None
+
+    def limit_bytes(self) -> int | None:
+        """The group's limit; `None`: it has none."""
+        found = next(iter(_lines(self.limit)), "").strip()
+        return int(found) if found.isdigit() and int(found) < _UNLIMITED else None
+
+
+def own_group(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryGroup:
+    """The group of this process. Its files may be missing, which its methods take for "unknown"."""
+    for line in _lines(membership):
+        # number:controllers:path; v2 is number 0, without controllers.
+        _, controllers, path = line.split(":", 2)
+        names = controllers.split(",")
+        if "memory" in names:
+            folder = _folder(mount / "memory", path, "memory.oom_control")
+            return MemoryGroup(events=folder / "memory.oom_control", limit=folder / "memory.limit_in_bytes")
+    path = next((line.split(":", 2)[2] for line in _lines(membership) if line.startswith("0::")), "/")
+    folder = _folder(mount, path, "memory.events")
+    return MemoryGroup(events=folder / "memory.events", limit=folder / "memory.max")
+
+
+def offer_to_killer(score: Path = _SCORE) -> None:
+    """Make this process, and what it starts, the OOM killer's first choice in its group: the agent is to live on and
+    tell. Raising one's own score takes no privilege; where there is no such file nothing happens. Once per process."""
+    with suppress(OSError, ValueError):
+        score.write_text(str(min(_MAX_SCORE, int(score.read_text()) + _OFFER)))
+
+
+def _folder(mount: Path, path: str, file: str) -> Path:
+    # In a container the mount may begin at its own group, while the path is told from the machine's root.
+    inner = mount / path.strip().lstrip("/")
+    return inner if (inner / file).exists() else mount
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

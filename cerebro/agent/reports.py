@@ -1,0 +1,108 @@
+"""What a worker tells the store: that it is there, how far its task is, how tasks began and ended, that it leaves.
+
+Keeps the incarnation, by which the store tells this process from earlier ones of the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cerebro.agent.ending import Ending
+from cerebro.agent.lease import Lease
+from cerebro.agent.settings import Settings
+from cerebro.contract import api
+from cerebro.contract.records import Holding, WorkerRecord
+from cerebro.kvs import KvsClient
+
+log = logging.getLogger(__name__)
+
+
+class SupersededError(Exception):
+    """A newer process registered under this worker's name: this one must end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What the machine offers."""
+
+    gpus: tuple[str, ...]
+    holdings: Callable[[], tuple[Holding, ...]]
+    """Looks at the volume: complete training partitions found there."""
+    host: str
+    pid: int
+
+
+class Reports:
+    """Safe for several threads: one report at a time, because a point that arrives after its attempt's commit is not
+    kept."""
+
+    def __init__(
+        self, kvs: KvsClient, settings: Settings, resources: Resources, lease: Lease, ending: Ending
+    ) -> None:
+        self._kvs, self._settings, self._resources = kvs, settings, resources
+        self._lease, self._ending = lease, ending
+        self.incarnation = uuid.uuid4().hex
+        self._sending = threading.Lock()
+
+    def register(self, kinds: Sequence[str]) -> None:
+        """Make this process the worker of its name, for tasks of these kinds."""
+        gpus = self._resources.gpus
+        record = WorkerRecord(
+            worker=self._settings.worker,
+            incarnation=self.incarnation,
+            weight=self._settings.weight or float(len(gpus) or 1),
+            cores=self._settings.cores,
+            gpus=gpus,
+            kinds=tuple(kinds),
+            holdings=self._resources.holdings(),
+            volume=self._settings.pod.name if self._settings.pod else None,
+            pod=self._settings.pod,
+            host=self._resources.host,
+            pid=self._resources.pid,
+        )
+        self._kvs.register(record)
+        log.info("registered %s", record)
+
+    def send(self, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
+        """Send steps, with the live points that belong before them; each report is a sign of life, too.
+
+        Raises:
+            SupersededError: another process has this worker's name now.
+            RetryableError: the store was away for longer than the client's patience.
+        """
+        for step in steps:
+            if isinstance(step, (api.Commit, api.Fail)):
+                self._lease.end(step)
+        with self._sending:
+            item, points = self._lease.take_points()
+            made_partition = any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
+            answer = self._kvs.report(
+                self._settings.worker,
+                api.ReportRequest(
+                    incarnation=self.incarnation,
+                    lease_s=self._settings.lease_s,
+                    steps=tuple(steps),
+                    live={item.experiment: points} if item and points else {},
+                    checkpoint_free_bytes=self._free_bytes(),
+                    running=self._lease.described,
+                    holdings=self._resources.holdings() if made_partition else None,
+                    leaving="" if self._ending.is_superseded else self._ending.why,
+                ),
+            )
+        if not answer.current:
+            raise SupersededError
+        for step, outcome in zip(steps, answer.outcomes, strict=True):
+            if outcome.outcome == "refused":
+                log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
+        return answer.outcomes
+
+    def _free_bytes(self) -> int | None:
+        try:
+            return shutil.disk_usage(self._settings.volumes.checkpoints).free
+        except OSError:
+            return None

@@ -1,0 +1,68 @@
+"""What a failed attempt means beyond its task: for its model, for its run. See `cerebro.state.tasks` for the task."""
+
+from __future__ import annotations
+
+from cerebro.contract.tasks import FAILS_RUN, Failure, FailureKind
+from cerebro.state.keys import TaskKey
+from cerebro.state.models import Model, ModelState
+from cerebro.state.runs import Run
+from cerebro.state.tasks import Task, TaskState
+
+MAX_REOPENED = 3
+"""Times the same unit's checkpoint may be lost before its model is given up."""
+
+
+def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
+    """An attempt of `task` has failed, as the task knows already; `model` is the one it trains or validates, if any."""
+    if task.key.kind == "etl" and run.kind != "etl":
+        _fail_making(failure, run, task)
+    elif failure.kind is FailureKind.STORAGE_FULL:
+        run.storage_full = failure
+    elif failure.kind is FailureKind.CHECKPOINT and model:
+        _lose_checkpoint(failure, run, task, model)
+    elif model is None and (failure.kind is FailureKind.CHECKPOINT or task.state is TaskState.FAILED):
+        # A test or prediction cannot have the unit done again: its fit run has ended.
+        run.fatal = failure
+    elif failure.kind in FAILS_RUN:
+        run.fatal = failure
+    elif task.state is TaskState.FAILED and model:
+        model.state, model.failure = ModelState.FAILED, failure
+
+
+def _fail_making(failure: Failure, run: Run, task: Task) -> None:
+    """A partition could not be made on another worker. The run may do without: who decides knows whether it can.
+
+    It is not the checkpoint volume that is full, so the run must not wait for that; another worker may have room.
+    """
+    if failure.kind is FailureKind.STORAGE_FULL:
+        task.failures += 1
+        if task.failures >= run.max_attempts:
+            task.state = TaskState.FAILED
+
+
+def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> None:
+    """The newest checkpoint of a model cannot be read: the unit that wrote it is to be done again.
+
+    A validation may say so only of a trained model. While units remain, the next one finds out by itself, and
+    taking a visit back here could cross an assignment that is on its way.
+    """
+    if task.key.kind == "valid":
+        epoch = task.key.epoch or 0
+        if len(model.visits) == epoch * len(model.partitions) and not model.is_trained:
+            model.unreadable.add(epoch)
+            return
+        if model.busy or epoch < model.epochs:
+            task.failures += 1
+            if task.failures >= run.max_attempts:
+                task.state = TaskState.FAILED
+                run.settle(model)
+            return
+    unit = len(model.visits) - 1
+    model.reopened[unit] += 1
+    if unit < 0 or model.reopened[unit] > MAX_REOPENED:
+        model.state, model.failure = ModelState.FAILED, failure
+        return
+    lost = model.visits.pop()
+    model.unreadable.discard(lost.epoch)
+    key = TaskKey(run=run.id, kind="train", model=model.id, epoch=lost.epoch, partition=lost.partition)
+    run.tasks[str(key)].reopen()

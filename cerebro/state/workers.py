@@ -1,0 +1,105 @@
+"""The workers as the log knows them, and the volumes that they hold partitions on.
+
+Workers of one volume share one set of holdings: what one of them makes, the others can train on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cerebro.contract.events import WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.errors import IllegalEventError
+
+QUEUE_DEPTH = 2
+"""Open tasks a worker may have: one running, one whose model it loads meanwhile."""
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """A worker as the log knows it."""
+
+    name: str
+    incarnation: str
+    weight: float
+    kinds: frozenset[str]
+    volume: str
+    """Its shard volume, which it may share."""
+    holdings: set[tuple[str, int]]
+    """(data set, partition) of complete training partitions on its volume: one object for all workers of the volume."""
+    is_alive: bool = True
+    is_ending: bool = False
+    """It gave a task back because it was asked to end: whatever it is given from now on comes back as well."""
+    is_removed: bool = False
+    """Gone for good. It stays known for what it did."""
+    lost: str = ""
+    """Why it is not alive."""
+    since: float = 0.0
+    """When it joined or was lost."""
+    open_tasks: list[str] = field(default_factory=list)
+    """Keys in the order of assignment, at most `QUEUE_DEPTH`."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a place for models; a worker for ETL alone is none."""
+        return "train" in self.kinds
+
+
+def join(workers: dict[str, Worker], event: WorkerJoined) -> None:
+    """A worker, or its next incarnation, is there.
+
+    What its volume holds is what was found there, and what other workers of the volume that are alive know of: they may
+    have made something since it looked. Of a volume without another worker only what was found counts, because its disk
+    may be another one.
+
+    Raises:
+        IllegalEventError: it is there already, or what it had to do has not been taken back.
+    """
+    known = workers.get(event.worker)
+    if known and known.is_alive:
+        raise IllegalEventError(f"{event.worker} joined twice without being lost between")
+    if known and known.open_tasks:
+        raise IllegalEventError(f"{event.worker} joined again while {known.open_tasks} are open there")
+    volume = event.volume or event.worker
+    sharing = [w for w in workers.values() if w.volume == volume and w is not known and not w.is_removed]
+    holdings = {(holding.dataset, holding.partition) for holding in event.holdings}
+    if known and known.incarnation == event.incarnation:
+        # The same process came back: what it made since it registered is not in its registration.
+        holdings |= known.holdings
+    holdings = holdings.union(*(other.holdings for other in sharing if other.is_alive))
+    for other in sharing:
+        other.holdings = holdings
+    workers[event.worker] = Worker(
+        name=event.worker,
+        incarnation=event.incarnation,
+        weight=event.weight,
+        kinds=frozenset(event.kinds),
+        volume=volume,
+        holdings=holdings,
+        since=event.time,
+    )
+
+
+def lose(workers: dict[str, Worker], event: WorkerLost) -> None:
+    """A worker is given nothing more.
+
+    Raises:
+        IllegalEventError: it is not there.
+    """
+    worker = workers.get(event.worker)
+    if worker is None or not worker.is_alive:
+        raise IllegalEventError(f"{event.worker} was lost without having joined")
+    worker.is_alive, worker.lost, worker.since = False, event.reason, event.time
+
+
+def remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
+    """A worker is gone for good, and holds nothing.
+
+    Raises:
+        IllegalEventError: it is alive, it is unknown, or what it had to do has not been taken back.
+    """
+    worker = workers.get(event.worker)
+    if worker is None or worker.is_removed or worker.is_alive:
+        raise IllegalEventError(f"{event.worker} was removed without having been lost")
+    if worker.open_tasks:
+        raise IllegalEventError(f"{event.worker} was removed while {worker.open_tasks} are open there")
+    worker.is_removed, worker.lost, worker.holdings = True, event.reason, set()

@@ -1,0 +1,117 @@
+"""The workers as they are now: what the store, a cluster manager and their silence say, as one picture. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cerebro.contract.records import Holding, PodRef, WorkerStatus
+from cerebro.contract.tasks import FailureKind
+from controller.orchestrator import Exit, Fleet
+
+SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
+STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
+
+
+class Away(StrEnum):
+    """How sure it is that a worker is not there."""
+
+    SILENT = "silent"  # perhaps only slow: its leases are respected
+    LEAVING = (
+        "leaving"  # it was asked to end: it finishes or gives back what it runs, and is given nothing more
+    )
+    GONE = "gone"  # it has ended for certain: nobody could renew its leases
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absence:
+    """That a worker is not there, and why."""
+
+    how: Away
+    exit: Exit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A worker as it registered and last reported."""
+
+    incarnation: str
+    weight: float
+    kinds: tuple[str, ...]
+    holdings: tuple[Holding, ...]
+    volume: str | None = None
+    absence: Absence | None = None
+    """`None`: it can be given tasks."""
+    before: Exit = STARTED_ANEW
+    """How the process before this incarnation ended."""
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What the log does not tell: the workers as they are now."""
+
+    workers: Mapping[str, Seen] = field(default_factory=dict)
+    """All that are registered. One that the log knows and that is not here is gone for good."""
+    now: float = 0.0
+    """The store's clock, in seconds."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Room on the checkpoint volume, as the workers see it; 0 while nobody said."""
+        here = (w for w in self.workers.values() if w.absence is None)
+        return min((w.free_bytes for w in here if w.free_bytes is not None), default=0)
+
+
+def seen(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s: float) -> Seen:
+    """One worker.
+
+    Args:
+        fleet: the pods; `None` without a cluster manager, or while it is not heard.
+        silent_s: how long the worker has not reported although it could have.
+        lease_s: silence after which it is lost.
+    """
+    record = status.record
+    absence = _in_fleet(record.pod, fleet) if record.pod and fleet else None
+    if absence is None and status.leaving:
+        absence = Absence(how=Away.LEAVING, exit=Exit(reason=status.leaving, kind=FailureKind.PREEMPTED))
+    if silent_s > lease_s and (absence is None or absence.how is Away.LEAVING):
+        absence = Absence(how=Away.SILENT, exit=absence.exit if absence else SILENT)
+    pod = fleet.pods.get(record.pod.name) if record.pod and fleet else None
+    return Seen(
+        incarnation=record.incarnation,
+        weight=float(pod.gpus) if pod and pod.gpus else record.weight,
+        kinds=record.kinds,
+        holdings=record.holdings,
+        volume=record.volume,
+        absence=absence,
+        before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
+        free_bytes=status.checkpoint_free_bytes,
+    )
+
+
+def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
+    pod = fleet.pods.get(ref.name)
+    if pod is None:
+        reason = f"its pod {ref.name} is no longer there"
+        return Absence(how=Away.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
+    if pod.uid != ref.uid:
+        reason = _replaced(ref) + (f", which does not start: {pod.trouble}" if pod.trouble else "")
+        return Absence(how=Away.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
+    if pod.dead:
+        return Absence(how=Away.GONE, exit=pod.dead)
+    if pod.leaving:
+        return Absence(how=Away.LEAVING, exit=pod.leaving)
+    return None
+
+
+def _before(ref: PodRef, fleet: Fleet) -> Exit:
+    """A pod in which no process of this container has ended is a new one: the worker ran in another before."""
+    pod = fleet.pods.get(ref.name)
+    known = pod.exits.get(ref.container) if pod and pod.uid == ref.uid else None
+    return known or Exit(reason=_replaced(ref), kind=FailureKind.PREEMPTED)
+
+
+def _replaced(ref: PodRef) -> str:
+    return f"its pod {ref.name} was replaced by a new one"

@@ -1,0 +1,214 @@
+"""What a pod object says, in the controller's words. Pure; the words' meanings are in `controller.kubernetes.reasons`.
+
+Kubernetes documentation: "Pod Lifecycle" (phases, conditions, container states, termination), "Pod v1 core" (fields).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cerebro.contract.tasks import FailureKind
+from controller.kubernetes import reasons
+from controller.kubernetes.reasons import Meaning
+from controller.orchestrator import Exit, Pod
+
+_SIGNALLED = 128
+"""A shell's and a container runtime's exit code of a process that a signal ended is this plus its number."""
+
+_TELLING = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.PREEMPTED)
+"""Kinds of ends, the most telling first."""
+
+
+def read_pod(pod: Mapping[str, Any]) -> Pod:
+    """A pod as the API server gives it. Fields that are missing or of another type count as absent."""
+    metadata, status = _part(pod, "metadata"), _part(pod, "status")
+    dead = _dead(pod)
+    return Pod(
+        uid=str(metadata.get("uid", "")),
+        leaving=_leaving(status) if metadata.get("deletionTimestamp") and dead is None else None,
+        dead=dead,
+        exits=_exits(pod),
+        trouble="" if dead else _trouble(pod),
+        gpus=_gpus(pod),
+    )
+
+
+# --- how it ends -------------------------------------------------------------------------------------
+
+
+def _leaving(status: Mapping[str, Any]) -> Exit:
+    """Why a pod is deleted, while its processes have their grace period.
+
+    Called for deleted pods only: the condition `DisruptionTarget` alone may be taken back again.
+    """
+    if status.get("reason") == "NodeLost":
+        # Marked for deletion by the control plane. Whether its processes run nobody knows: that is the lease's to tell.
+        return _said(reasons.ENDS["NodeLost"], str(status.get("message", "")))
+    return _disruption(status) or _said(reasons.DELETED, "")
+
+
+def _disruption(status: Mapping[str, Any]) -> Exit | None:
+    condition = _condition(status, "DisruptionTarget")
+    meaning = reasons.DISRUPTIONS.get(str(condition.get("reason")))
+    if condition.get("status") != "True" or meaning is None:
+        return None
+    return _said(meaning, str(condition.get("message", "")))
+
+
+def _dead(pod: Mapping[str, Any]) -> Exit | None:
+    """Why none of its containers runs nor will run.
+
+    A phase alone is not certain: an evicted pod is Failed while the kubelet still ends its containers.
+    """
+    status = _part(pod, "status")
+    phase = status.get("phase")
+    if phase not in ("Failed", "Succeeded") or any(
+        _part(container, "state").get("running") is not None for container in _containers(status)
+    ):
+        return None
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    if reason == "Evicted":
+        return _evicted(message)
+    if reason.startswith("OutOf"):
+        return Exit(reason=f"refused by its node ({reason}): {message}", kind=FailureKind.PREEMPTED)
+    if reason in reasons.ENDS:
+        return _said(reasons.ENDS[reason], message)
+    if _part(pod, "metadata").get("deletionTimestamp") or _disruption(status) is not None:
+        # A process that is killed when its grace period is over did not fail: it was taken away.
+        return _leaving(status)
+    # The one that says most.
+    ends = sorted(_exits(pod).items(), key=lambda item: _TELLING.index(item[1].kind))
+    if ends:
+        name, end = ends[0]
+        return Exit(reason=f"container {name}: {end.reason}", kind=end.kind)
+    kind = FailureKind.PREEMPTED if phase == "Succeeded" else FailureKind.CRASH
+    return Exit(
+        reason=": ".join(filter(None, (f"the pod has ended ({reason or phase})", message))), kind=kind
+    )
+
+
+def _evicted(message: str) -> Exit:
+    meaning = reasons.ENDS["Evicted"]
+    for word, (kind, cure) in reasons.PRESSURES.items():
+        if word in message:
+            return Exit(reason=f"{meaning.text.format(message.strip())}: {cure}", kind=kind)
+    return _said(meaning, message)
+
+
+def _exits(pod: Mapping[str, Any]) -> dict[str, Exit]:
+    """Per container the end of the process that ran last, or of the one before the present one."""
+    found = {}
+    for container in _containers(_part(pod, "status")):
+        ended = _part(container, "state").get("terminated") or _part(container, "lastState").get("terminated")
+        if isinstance(ended, Mapping):
+            name = str(container.get("name", ""))
+            found[name] = _exit(name, ended, _spec(pod, name))
+    return found
+
+
+def _exit(name: str, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> Exit:
+    reason, code = str(ended.get("reason") or ""), _number(ended.get("exitCode"))
+    if reason == "OOMKilled":
+        limit = _part(_part(spec, "resources"), "limits").get("memory")
+        beyond = f"its memory limit of {limit}" if limit else "the memory of its node: it has no memory limit"
+        key = f"worker.resources.{name}.limits.memory"
+        return Exit(
+            reason=f"OOMKilled: container {name} went beyond {beyond}; make batches or models smaller, or "
+            f"{'raise' if limit else 'set'} {key} in the chart's values",
+            kind=FailureKind.OUT_OF_MEMORY,
+        )
+    if reason in reasons.CONTAINER_ENDS:
+        return _said(reasons.CONTAINER_ENDS[reason], str(ended.get("message") or ""))
+    if code in (0, _SIGNALLED + signal.SIGTERM):
+        # The kubelet asks with SIGTERM; a process that has not set up its handler yet dies of it.
+        return _said(reasons.CONTAINER_ENDS["Completed"], "")
+    said = f"ended with exit code {code}{_signal_name(code)}"
+    message = str(ended.get("message") or "").strip()
+    return Exit(reason=f"{said}: {message}" if message else said, kind=FailureKind.CRASH)
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return f" ({signal.Signals(code - _SIGNALLED).name})"
+    except ValueError:
+        return ""
+
+
+# --- why it does not run -----------------------------------------------------------------------------
+
+
+def _trouble(pod: Mapping[str, Any]) -> str:
+    """The first thing that keeps it from running and does not pass by itself."""
+    status = _part(pod, "status")
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        message = str(scheduled.get("message") or scheduled.get("reason") or "").strip()
+        cures = [cure for part, cure in reasons.UNSCHEDULABLE.items() if part.lower() in message.lower()]
+        return f"no node fits: {'; '.join((message, *cures))}"
+    for container in _containers(status, "initContainerStatuses", "containerStatuses"):
+        waiting = _part(_part(container, "state"), "waiting")
+        text = reasons.WAITS.get(str(waiting.get("reason")))
+        if text is not None:
+            message = str(waiting.get("message") or waiting["reason"]).strip()
+            said = text.format(message, image=container.get("image", ""))
+            return f"container {container.get('name', '')}: {said}{_last_end(container, pod)}"
+    return ""
+
+
+def _last_end(container: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
+    """For one that is not started again at once: how it ended."""
+    end = _exits(pod).get(str(container.get("name", "")))
+    return f" (the last time: {end.reason})" if end else ""
+
+
+# --- what it has -------------------------------------------------------------------------------------
+
+
+def _gpus(pod: Mapping[str, Any]) -> int:
+    limits = [
+        _part(_part(container, "resources"), "limits")
+        for container in _list(_part(pod, "spec"), "containers")
+    ]
+    return sum(_number(of.get(resource)) for of in limits for resource in reasons.GPU_RESOURCES)
+
+
+# --- parts of an object ------------------------------------------------------------------------------
+
+
+def _said(meaning: Meaning, message: str) -> Exit:
+    text = meaning.text.format(message.strip() or "no more is known")
+    return Exit(reason=text, kind=meaning.kind)
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((c for c in _list(status, "conditions") if c.get("type") == kind), {})
+
+
+def _containers(status: Mapping[str, Any], *fields: str) -> Iterator[Mapping[str, Any]]:
+    for field in fields or ("containerStatuses",):
+        yield from _list(status, field)
+
+
+def _spec(pod: Mapping[str, Any], container: str) -> Mapping[str, Any]:
+    containers = _list(_part(pod, "spec"), "containers")
+    return next((spec for spec in containers if spec.get("name") == container), {})
+
+
+def _part(of: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """An object within an object."""
+    value = of.get(field)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(of: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+    """A list of objects within an object."""
+    value = of.get(field)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _number(value: object) -> int:
+    """A whole number, which the API gives as one or as a quantity's text."""
+    return int(str(value)) if re.fullmatch(r"\d+", str(value)) else 0

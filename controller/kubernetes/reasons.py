@@ -1,0 +1,112 @@
+"""What the words of Kubernetes mean for a task that ran there, and what a person can do about them: tables only.
+
+`{}` in a text is the message Kubernetes gives with the word. Cures name keys of the chart's values.
+
+Kinds: `PREEMPTED` where the task cannot be what brought the end about; `CRASH`, a lost worker, where it may be: these
+are counted, so that a unit which brings down one pod after another is given up in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from cerebro.contract.tasks import FailureKind
+
+_TAKEN, _LOST, _MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY
+
+
+class Meaning(NamedTuple):
+    """How a task counts, and what is said."""
+
+    kind: FailureKind
+    text: str
+
+
+DISRUPTIONS: Final[Mapping[str, Meaning]] = {
+    "EvictionByEvictionAPI": Meaning(_TAKEN, "evicted, as when a node is drained"),
+    "PreemptionByScheduler": Meaning(
+        _TAKEN, "a pod of higher priority needs its room: see priorityClasses.worker"
+    ),
+    "DeletionByTaintManager": Meaning(
+        _TAKEN, "its node was tainted, as before a spot instance is taken back, or does not answer"
+    ),
+    "DeletionByPodGC": Meaning(_TAKEN, "its node was removed from the cluster"),
+    "TerminationByKubelet": Meaning(_TAKEN, "its node shuts down or needs the room: {}"),
+}
+"""Reasons of the pod condition `DisruptionTarget`. Documentation: "Disruptions", "Pod disruption conditions"."""
+
+DELETED: Final = Meaning(
+    _TAKEN, "the pod is deleted: by hand, by a smaller number of workers or by an upgrade"
+)
+"""A deletion without that condition."""
+
+ENDS: Final[Mapping[str, Meaning]] = {
+    "Evicted": Meaning(_LOST, "evicted by its node: {}"),
+    "NodeLost": Meaning(_LOST, "its node does not answer: {}"),
+    "Terminated": Meaning(_TAKEN, "its node shut down: {}"),
+    "NodeShutdown": Meaning(_TAKEN, "its node shut down: {}"),
+    "Shutdown": Meaning(_TAKEN, "its node shut down: {}"),
+    "Preempting": Meaning(_TAKEN, "its node made room for a critical pod: {}"),
+    "NodeAffinity": Meaning(_TAKEN, "refused by its node, whose labels have changed: {}"),
+    "UnexpectedAdmissionError": Meaning(_TAKEN, "refused by its node, as when GPUs fail: {}"),
+    "DeadlineExceeded": Meaning(_TAKEN, "activeDeadlineSeconds of the pod has passed"),
+}
+"""``status.reason`` of a pod whose phase is Failed. Documentation: "Node-pressure Eviction", "Node Shutdowns",
+"Pod Lifecycle". What a node's admission says of a resource ("OutOfcpu", "OutOfnvidia.com/gpu") comes with its name."""
+
+PRESSURES: Final[Mapping[str, Meaning]] = {
+    "ephemeral": Meaning(_LOST, "raise worker.tmpSize, or give nodes more disk"),
+    "EmptyDir": Meaning(_LOST, "raise worker.tmpSize or worker.sharedMemory"),
+    "memory": Meaning(
+        _MEMORY,
+        "raise worker.resources.*.requests.memory to what is used: pods that stay below their request are spared",
+    ),
+    "DiskPressure": Meaning(_LOST, "give nodes more disk"),
+    "PIDPressure": Meaning(_LOST, "start fewer processes in a container"),
+}
+"""What the kubelet's message on an eviction speaks of. Documentation: "Node-pressure Eviction"."""
+
+CONTAINER_ENDS: Final[Mapping[str, Meaning]] = {
+    "Completed": Meaning(_TAKEN, "ended by itself, as it does when asked to"),
+    "ContainerStatusUnknown": Meaning(_LOST, "its node lost track of it, as after a restart of the node"),
+    "ContainerCannotRun": Meaning(_LOST, "could not be started: {}"),
+    "StartError": Meaning(_LOST, "could not be started: {}"),
+}
+"""Reasons of a container's `terminated` state, beside OOMKilled and Error. Documentation: "Pod Lifecycle"."""
+
+WAITS: Final[Mapping[str, str]] = {
+    "ErrImagePull": "image {image} cannot be pulled: check images.registry, images.tag and images.pullSecrets ({})",
+    "ImagePullBackOff": "image {image} cannot be pulled: check images.registry, images.tag and images.pullSecrets ({})",
+    "ErrImageNeverPull": "image {image} is not on the node: load it there, or set images.pullPolicy to IfNotPresent",
+    "ImageInspectError": "image {image} is damaged on the node: remove it there ({})",
+    "RegistryUnavailable": "the registry of image {image} does not answer: {}",
+    "InvalidImageName": "{image} is no name of an image: check images.registry, images.*.repository and images.tag",
+    "CreateContainerConfigError": "a Secret or ConfigMap is missing or lacks a key: {}",
+    "CreateContainerError": "the container cannot be made: {}",
+    "RunContainerError": "the container cannot be started: {}",
+    "CrashLoopBackOff": "it ends again and again, and is started with growing pauses: see `kubectl logs --previous`",
+    "PreStartHookError": "its hook failed: {}",
+    "PostStartHookError": "its hook failed: {}",
+}
+"""Reasons of a container's `waiting` state that do not pass by themselves. Documentation: "Images", "Pod Lifecycle"."""
+
+UNSCHEDULABLE: Final[Mapping[str, str]] = {
+    "Insufficient nvidia.com/gpu": "add nodes with free NVIDIA GPUs and their device plugin, or lower worker.gpus",
+    "Insufficient amd.com/gpu": "add nodes with free AMD GPUs and their device plugin, or lower worker.gpus",
+    "Insufficient cpu": "add nodes, or lower worker.resources.*.requests.cpu or worker.replicas",
+    "Insufficient memory": "add nodes, or lower worker.resources.*.requests.memory or worker.replicas",
+    "Insufficient ephemeral-storage": "add nodes with more disk",
+    "Too many pods": "add nodes",
+    "PersistentVolumeClaim": "no volume is found for a claim: check the classes under storage and worker.shards",
+    "volume node affinity": "the worker's shards lie where no node fits: add a node in that zone",
+    "untolerated taint": "check worker.tolerations",
+    "node affinity/selector": "check worker.nodeSelector and worker.affinity",
+    "topology spread": "check worker.topologySpreadConstraints",
+    "anti-affinity": "check worker.affinity",
+}
+"""Parts of the scheduler's message -> cure; compared without case. Documentation: "Assigning Pods to Nodes", "Taints
+and Tolerations", "Pod Topology Spread Constraints"."""
+
+GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
+"""Documentation: "Schedule GPUs". GPUs are given in limits, whole."""

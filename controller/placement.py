@@ -1,0 +1,181 @@
+"""Which training partitions are to be made once more, and where: those that nobody holds any more, and copies for
+workers that joined without any. Pure.
+
+A partition is made from its rows on the shared volume by the ETL run's own code, so it is the same wherever it is made.
+Its task belongs to the run that needs it (``fit-2/etl/train/p1``), which has at most one attempt of it open at a time.
+
+Lost: a partition that no registered worker holds. It is made by a worker for ETL on the volume of a worker that can
+read it, where least is held already. One whose holders are only away is waited for.
+
+Copies: a helper is a worker that trains and was not there when the data set was made, or that holds nothing of it. It
+gets the partition whose holders have most left to do, if the least busy of them has more left than the helper by over
+twice the time that the partition took to make; then perhaps another one. Only workers for ETL that have nothing else to
+do make copies, one at a time, so that nobody's training waits for one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
+from cerebro.state.waiting import KIND, needed_partitions
+from cerebro.state.workers import QUEUE_DEPTH
+from controller.fit_board import FitBoard
+
+_WORTH = 2.0
+"""A copy must save more than the time it takes; the rest of the work is shared once it is there."""
+
+
+def making(
+    state: ExperimentState, run: Run, fit: FitBoard | None, load: Mapping[str, int]
+) -> list[tuple[str, TaskKey]]:
+    """Tasks of ETL to assign now, each with its worker.
+
+    Args:
+        run: any run; an ETL run makes partitions of its own and gets none.
+        fit: the board of a fit run.
+        load: alive worker -> tasks it has.
+    """
+    if run.kind == "etl" or run.plan is None:
+        return []
+    places = _Places(state, run, load)
+    lost, helpers = places.lost(fit), places.helpers(fit)
+    if not lost and not helpers:
+        return []
+    needed = needed_partitions(state, run)
+    steps = list(places.make_lost([p for p in lost if p in needed]))
+    if fit is not None:
+        steps += places.make_copies(fit, helpers, needed)
+    return steps
+
+
+def unmakable(state: ExperimentState, run: Run) -> str:
+    """Why a partition that the run needs will never be there again; empty while there is hope."""
+    if run.kind == "etl" or run.plan is None:
+        return ""
+    for task in run.remade.values():
+        if task.state is not TaskState.FAILED or task.failure is None:
+            continue
+        partition = task.key.partition or 0
+        if partition in needed_partitions(state, run) and not state.holders(run.plan.dataset, partition):
+            return (
+                f"training partition {partition} is held by no worker any more, and it could not be made anew: "
+                f"{task.failure.message}\n{task.failure.traceback}"
+            ).rstrip()
+    return ""
+
+
+class _Places:
+    """The volumes partitions can be made on, and what is there or on its way."""
+
+    def __init__(self, state: ExperimentState, run: Run, load: Mapping[str, int]) -> None:
+        assert run.plan is not None
+        self._state, self._run, self._load = state, run, dict(load)
+        self._dataset = run.plan.dataset
+        self._alive = [worker for worker in state.workers.values() if worker.is_alive]
+        self._coming = {
+            task.key.partition or 0: state.workers[task.attempts[-1].worker].volume
+            for task in run.open.values()
+            if task.key.kind == "etl"
+        }
+
+    def lost(self, fit: FitBoard | None) -> list[int]:
+        """Partitions of the data set that no registered worker holds."""
+        if fit is not None:
+            numbered = enumerate(fit.partitions)
+            partitions = [number for index, number in numbered if not fit.board.holders(index)]
+        else:
+            partitions = [part.partition for part in self._state.datasets[self._dataset].plan.splits["train"]]
+        return [p for p in partitions if not self._state.holders(self._dataset, p)]
+
+    def helpers(self, fit: FitBoard | None) -> list[Worker]:
+        """Workers that train and were not there when the data set was made, or that hold nothing of it."""
+        made = self._state.datasets.get(self._dataset)
+        if fit is None or made is None:
+            return []
+        workers = self._state.workers
+        names = {part.worker for part in made.plan.splits.get("train", ())}
+        given = {workers[name].volume for name in names if name in workers}
+        return [
+            w
+            for w in self._alive
+            if w.trains and (w.volume not in given or not fit.board.held[fit.worker(w.name)])
+        ]
+
+    def make_lost(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
+        kind = KIND[self._run.kind]
+        useful = {worker.volume for worker in self._alive if kind in worker.kinds}
+        for partition in partitions:
+            if not self._is_makable(partition):
+                continue
+            key = self._key(partition)
+            failed_at = {attempt.worker for attempt in self._run.task(key).attempts}
+            makers = [w for w in self._makers(QUEUE_DEPTH) if w.volume in useful]
+            if makers:
+                maker = min(
+                    makers, key=lambda w: (w.name in failed_at, self._load[w.name], self._held(w), w.name)
+                )
+                yield self._give(maker, key, partition)
+
+    def make_copies(
+        self, fit: FitBoard, helpers: list[Worker], needed: set[int]
+    ) -> Iterator[tuple[str, TaskKey]]:
+        for worker in helpers:
+            makers = [w for w in self._makers(1) if w.volume == worker.volume]
+            if not makers or worker.volume in self._coming.values():
+                continue
+            partitions = [p for p in sorted(needed) if self._is_makable(p) and self._pays(fit, p, worker)]
+            if partitions:
+                chosen = max(partitions, key=lambda p: (_busy_s(fit, p), -len(_holders(fit, p)), -p))
+                yield self._give(makers[0], self._key(chosen), chosen)
+
+    def _makers(self, depth: int) -> list[Worker]:
+        return [w for w in self._alive if "etl" in w.kinds and self._load.get(w.name, depth) < depth]
+
+    def _is_makable(self, partition: int) -> bool:
+        state = self._run.task(self._key(partition)).state
+        return partition not in self._coming and state is TaskState.PENDING
+
+    def _pays(self, fit: FitBoard, partition: int, helper: Worker) -> bool:
+        if (self._dataset, partition) in helper.holdings:
+            return False
+        index = fit.worker(helper.name)
+        if not fit.estimates.observations:
+            return not fit.board.held[index]
+        gap_s = _busy_s(fit, partition) - fit.board.worker_left[index]
+        return gap_s > _WORTH * self._took_s(partition)
+
+    def _took_s(self, partition: int) -> float:
+        """How long it took to make the partition, the last time that is known; 0 if it is not."""
+        for run in reversed(self._state.runs.values()):
+            if run.plan is not None and run.plan.dataset == self._dataset:
+                task = run.task(replace(self._key(partition), run=run.id))
+                made = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
+                if made:
+                    return made[-1]
+        return 0.0
+
+    def _held(self, worker: Worker) -> int:
+        """Partitions of the data set on the worker's volume, and on their way there."""
+        coming = sum(volume == worker.volume for volume in self._coming.values())
+        return coming + sum(dataset == self._dataset for dataset, _ in worker.holdings)
+
+    def _key(self, partition: int) -> TaskKey:
+        return TaskKey(run=self._run.id, kind="etl", split="train", partition=partition)
+
+    def _give(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
+        self._load[maker.name] += 1
+        self._coming[partition] = maker.volume
+        return maker.name, key
+
+
+def _holders(fit: FitBoard, partition: int) -> tuple[int, ...]:
+    return fit.board.holders(fit.partitions.index(partition))
+
+
+def _busy_s(fit: FitBoard, partition: int) -> float:
+    """How long the least busy of the partition's holders has to train; infinite while none is there."""
+    left = fit.board.worker_left
+    return min((left[worker] for worker in _holders(fit, partition)), default=math.inf)

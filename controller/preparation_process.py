@@ -1,0 +1,128 @@
+"""`controller.preparation` in a process of its own: ``python -m controller.preparation_process``.
+
+Arrow and the metadata take memory that a long-lived process would never give back: 30 MB before the first row is read,
+and the controller has 150 MB in all. Each preparation therefore is one process, which ends with it; the controller goes
+on leading meanwhile, however large the table is.
+
+A question in (JSON on standard input), an answer out (JSON on standard output); errors keep their type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cerebro import errors
+from cerebro.contract.base import Contract
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.errors import CerebroError, MetadataError
+from cerebro.state import ExperimentState
+from cerebro.tether import tethered
+from cerebro.volumes import Volumes
+
+_PACE_S = 1.0
+"""Between two calls of `meanwhile`: well within the controller's lease."""
+
+
+class _Question(Contract):
+    """The arguments of `prepare_etl`."""
+
+    record: ExperimentRecord
+    known: dict[str, EtlPlan]
+    request: EtlRequest
+    weights: dict[str, float]
+    volumes: dict[str, Path]
+
+
+class _Answer(Contract):
+    """A plan, or an error: the name of a class in `cerebro.errors`, empty for any other."""
+
+    plan: EtlPlan | None = None
+    error: str = ""
+    message: str = ""
+
+
+def prepare_etl(
+    record: ExperimentRecord,
+    state: ExperimentState,
+    request: EtlRequest,
+    weights: Mapping[str, float],
+    volumes: Volumes,
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> EtlPlan:
+    """As `controller.preparation.prepare_etl`, in a process of its own.
+
+    Args:
+        meanwhile: called about once a second; `CerebroError`s it raises are its own affair.
+
+    Raises:
+        LocatorError, MetadataError: the metadata cannot be used, or the process was ended by force, as when there is
+            no memory left.
+        RuntimeError: anything unforeseen; its traceback is on standard error.
+    """
+    question = _Question(
+        record=record,
+        known={name: dataset.plan for name, dataset in state.datasets.items()},
+        request=request,
+        weights=dict(weights),
+        volumes=vars(volumes),
+    )
+    command = tethered([sys.executable, "-P", "-m", "controller.preparation_process"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        said = _converse(process, question.model_dump_json().encode(), meanwhile)
+    if process.returncode:
+        raise MetadataError(
+            f"the process that cuts the metadata ended with exit code {process.returncode}; -9 means that it had not "
+            "enough memory: give the controller more (controller.resources.limits.memory on Kubernetes), or fewer rows"
+        )
+    answer = _Answer.model_validate_json(said)
+    if answer.plan is not None:
+        return answer.plan
+    kind = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
+    raise kind(answer.message)
+
+
+def _converse(process: subprocess.Popen[bytes], question: bytes, meanwhile: Callable[[], object]) -> bytes:
+    given: bytes | None = question
+    while True:
+        try:
+            said, _ = process.communicate(given, timeout=_PACE_S)
+        except subprocess.TimeoutExpired:
+            # What is left of the question goes on by itself.
+            given = None
+            with contextlib.suppress(CerebroError):
+                meanwhile()
+        else:
+            return said
+
+
+def _answered(content: bytes) -> _Answer:
+    from controller import preparation
+
+    question = _Question.model_validate_json(content)
+    try:
+        plan = preparation.prepare_etl(
+            question.record, question.known, question.request, question.weights, Volumes(**question.volumes)
+        )
+    except CerebroError as error:
+        return _Answer(error=type(error).__name__, message=str(error))
+    except Exception as error:  # noqa: BLE001 - metadata is what users give: told to the caller, and in full in its log
+        traceback.print_exc()
+        return _Answer(message=f"{type(error).__name__}: {error}")
+    return _Answer(plan=plan)
+
+
+def main() -> None:
+    """Answer the one question."""
+    answer = _answered(sys.stdin.buffer.read())
+    sys.stdout.write(answer.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The workers as the store and a cluster manager tell of them, and what the controller does about their number.
+
+Effects only: it reads registrations, hands wishes for another number of workers on, removes registrations of workers
+that will not come back, and tells why others do not start. What their state means for tasks is decided elsewhere
+(`controller.crew`, `controller.decide`). Not thread-safe: it belongs to the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
+from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
+from cerebro.kvs import KvsClient
+from controller.crew import World, seen
+from controller.orchestrator import Fleet, Orchestrator
+
+log = logging.getLogger(__name__)
+
+NO_MANAGER = (
+    "this cluster has no cluster manager that could start or end workers: on one machine, run `cerebro scale` there, "
+    "without CEREBRO_SERVER"
+)
+
+
+class Roster:
+    """Who is registered, and how they are.
+
+    Args:
+        orchestrator: the cluster manager, if there is one.
+        lease_s: a worker silent for longer is lost.
+        tick_s: longest time between two looks at the registrations.
+    """
+
+    def __init__(
+        self, kvs: KvsClient, orchestrator: Orchestrator | None, *, lease_s: float, tick_s: float
+    ) -> None:
+        self._kvs, self._orchestrator = kvs, orchestrator
+        self._lease_s, self._tick_s = lease_s, tick_s
+        self._workers: tuple[WorkerStatus, ...] = ()
+        self._read_at = self._tended_at = -tick_s
+        self._reachable_since = time.monotonic()
+        self._told: Troubles | None = None
+
+    def look_again(self) -> None:
+        """What is known may be out of date: ask before anything is decided on it."""
+        self._read_at = self._tended_at = -self._tick_s
+
+    def store_was_away(self) -> None:
+        """Nobody could report: silence counts from its return."""
+        self._reachable_since = time.monotonic()
+
+    def world(self, now: float) -> World:
+        """The workers as they are; `now` is the store's clock.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        self._read()
+        fleet = self._fleet()
+        patience_s = time.monotonic() - self._reachable_since
+        return World(
+            now=now,
+            workers={
+                status.record.worker: seen(
+                    status, fleet, silent_s=min(status.silent_s, patience_s), lease_s=self._lease_s
+                )
+                for status in self._workers
+            },
+        )
+
+    def tend(self) -> None:
+        """See to the number of workers, once per tick. To be called by the controller that leads only.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        now = time.monotonic()
+        if now - self._tended_at < self._tick_s:
+            return
+        self._tended_at = now
+        self._resize()
+        fleet = self._fleet()
+        if fleet is not None:
+            self._read()
+            self._remove_gone(fleet)
+            self._tell_troubles(fleet)
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        if now - self._read_at >= self._tick_s:
+            self._workers = self._kvs.workers()
+            self._read_at = now
+
+    def _fleet(self) -> Fleet | None:
+        return self._orchestrator.fleet() if self._orchestrator else None
+
+    def _resize(self) -> None:
+        wish = self._kvs.size()
+        if wish is None or wish.problem:
+            return
+        try:
+            problem = self._apply(wish)
+        except RetryableError as error:
+            log.warning("%s workers are wished, but the cluster manager is away: %s", wish.workers, error)
+            return
+        try:
+            if problem:
+                self._kvs.ask_size(wish.model_copy(update={"problem": problem}))
+            else:
+                self._kvs.drop_size(wish.workers)
+        except ConflictError:
+            log.info("the wish for %s workers was replaced meanwhile", wish.workers)
+
+    def _apply(self, wish: SizeRequest) -> str:
+        """Hand a wish on; returns why it cannot be done."""
+        if self._orchestrator is None:
+            return NO_MANAGER
+        try:
+            self._orchestrator.scale(wish.workers)
+        except PermanentError as error:
+            log.warning("%s workers cannot be had: %s", wish.workers, error)
+            return str(error)
+        log.info("asked for %s workers, as %s wishes", wish.workers, wish.by or "somebody")
+        return ""
+
+    def _remove_gone(self, fleet: Fleet) -> None:
+        """A pod that is not there and not wanted does not come back, nor does its worker."""
+        for status in self._workers:
+            pod = status.record.pod
+            if pod is None or pod.name in fleet.pods or fleet.is_wanted(pod.name):
+                continue
+            try:
+                self._kvs.remove_worker(status.record.worker, status.record.incarnation)
+            except (NotFoundError, ConflictError):
+                pass  # somebody else did, or it is there again
+            else:
+                log.info("removed %s: its pod %s is no longer wanted", status.record.worker, pod.name)
+            self._read_at = -self._tick_s
+
+    def _tell_troubles(self, fleet: Fleet) -> None:
+        troubles = Troubles(pods={name: pod.trouble for name, pod in fleet.pods.items() if pod.trouble})
+        if troubles != self._told:
+            self._kvs.tell_troubles(troubles)
+            self._told = troubles

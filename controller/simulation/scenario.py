@@ -1,0 +1,56 @@
+"""What a simulation is of: workers, their speed, and everything that befalls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cerebro.contract.tasks import Failure, TaskBody
+
+UnitTime = Callable[[TaskBody, str], float]
+"""(task, worker) -> seconds."""
+Outcome = Callable[[TaskBody, int, str], Failure | None]
+"""(task, attempt, worker) -> why the attempt fails, or `None`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """A worker's process is gone from `start` for `length` seconds; it comes back with the partitions it had."""
+
+    worker: str
+    start: float
+    length: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preemption(Outage):
+    """The same with notice: asked to end, it gives back what it has, and ends. In pods only."""
+
+
+@dataclass(kw_only=True)
+class Scenario:
+    """What is simulated.
+
+    Attributes:
+        holdings: worker -> partitions it holds, or is to make if there is ETL.
+        unit_time: how long a task takes.
+        outcome: which attempts fail.
+        outages: workers that go away for a while.
+        joins: worker -> when it is there for the first time, if not from the beginning.
+        removals: worker -> when it goes for good, with its disk.
+        has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
+            volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
+            worker is a process that finds its partitions, does no ETL, and is lost by its silence.
+        lease_s: silence after which a worker is lost.
+        crash_before: numbers of the controller's writes before which it dies and is rebuilt from the log.
+    """
+
+    holdings: Mapping[str, Sequence[int]]
+    unit_time: UnitTime = lambda body, worker: 1.0
+    outcome: Outcome = lambda body, attempt, worker: None
+    outages: Sequence[Outage] = ()
+    joins: Mapping[str, float] = field(default_factory=dict)
+    removals: Mapping[str, float] = field(default_factory=dict)
+    has_pods: bool = False
+    lease_s: float = 10.0
+    crash_before: frozenset[int] = frozenset()

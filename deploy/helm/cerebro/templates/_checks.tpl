@@ -1,0 +1,116 @@
+{{/* Values that contradict each other or the cluster. Each check yields a line that names the field and what to do. */}}
+
+{{- define "cerebro.checks" -}}
+{{- include "cerebro.checks.worker" . }}
+{{- include "cerebro.checks.store" . }}
+{{- include "cerebro.checks.pages" . }}
+{{- include "cerebro.checks.storage" . }}
+{{- include "cerebro.checks.secrets" . }}
+{{- end -}}
+
+{{- define "cerebro.checks.worker" -}}
+{{- $worker := .Values.worker }}
+{{- if and (gt (int $worker.gpus) 0) (not .Values.images.worker.cuda) }}
+worker.gpus is {{ $worker.gpus }} and images.worker.cuda is false: build the worker image with CUDA and set images.worker.cuda=true, or set worker.gpus=0
+{{- end }}
+{{- range $container, $resources := $worker.resources }}
+{{- range list "limits" "requests" }}
+{{- if hasKey (index $resources . | default dict) $worker.gpuResource }}
+worker.resources.{{ $container }}.{{ . }} names {{ $worker.gpuResource }}: GPUs belong to the container `worker`; set worker.gpus instead
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "cerebro.checks.store" -}}
+{{- $external := .Values.redis.external }}
+{{- if and $external.enabled (not $external.existingSecret) }}
+redis.external.existingSecret is empty and redis.external.enabled is true: name the Secret whose key redis.external.key ({{ $external.key }}) holds the URL
+{{- end }}
+{{- if and $external.existingSecret (not $external.enabled) }}
+redis.external.existingSecret is set and redis.external.enabled is false: set redis.external.enabled=true, or leave the Secret out
+{{- end }}
+{{- $kvs := .Values.kvsApi }}
+{{- if and $kvs.podDisruptionBudget.enabled (ge (int $kvs.podDisruptionBudget.minAvailable) (int $kvs.replicas)) }}
+kvsApi.podDisruptionBudget.minAvailable is {{ $kvs.podDisruptionBudget.minAvailable }} of kvsApi.replicas={{ $kvs.replicas }}: no node could ever be drained; lower it, or set kvsApi.podDisruptionBudget.enabled=false
+{{- end }}
+{{- $needed := add 16 (mul 3 .Values.worker.replicas) | int }}
+{{- if and $kvs.threads (lt (int $kvs.threads) $needed) }}
+kvsApi.threads is {{ $kvs.threads }}, and worker.replicas={{ .Values.worker.replicas }} workers alone can hold {{ $needed }}: set at least that, or 0 to let the chart choose
+{{- end }}
+{{- end -}}
+
+{{- define "cerebro.checks.pages" -}}
+{{- range $name := list "tensorboard" "notebook" }}
+{{- if and (index $.Values.dispatcher.links $name) (not (index $.Values $name).enabled) }}
+dispatcher.links.{{ $name }} is set and {{ $name }}.enabled is false: the page would link what is not there; set {{ $name }}.enabled=true, or leave the link out
+{{- end }}
+{{- end }}
+{{- range $name := list "dispatcher" "notebook" }}
+{{- $page := index $.Values $name }}
+{{- if $page.ingress.enabled }}
+{{- if not (dig "enabled" true (omit $page "ingress")) }}
+{{ $name }}.ingress.enabled is true and {{ $name }}.enabled is false: set {{ $name }}.enabled=true, or {{ $name }}.ingress.enabled=false
+{{- end }}
+{{- if not $page.ingress.host }}
+{{ $name }}.ingress.host is empty: set the name under which browsers reach it
+{{- end }}
+{{- end }}
+{{- if and $page.service.nodePort (ne $page.service.type "NodePort") }}
+{{ $name }}.service.nodePort is {{ $page.service.nodePort }} and {{ $name }}.service.type is {{ $page.service.type }}: set the type to NodePort, or nodePort to 0
+{{- end }}
+{{- end }}
+{{- $hosts := list .Values.dispatcher.ingress .Values.notebook.ingress }}
+{{- if and (first $hosts).enabled (last $hosts).enabled (first $hosts).host (eq (first $hosts).host (last $hosts).host) }}
+notebook.ingress.host is dispatcher.ingress.host ({{ (first $hosts).host }}): both answer at "/", so each needs a name of its own
+{{- end }}
+{{- end -}}
+
+{{- define "cerebro.checks.storage" -}}
+{{- range list "checkpoints" "code" "metrics" "shared" }}
+{{- if not (index $.Values.storage .).existingClaim }}
+{{- with (include "cerebro.storage.shared" (dict "root" $ "name" .) | fromJson).problem }}
+{{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $own := list (dict "component" "worker" "field" "worker.shards" "volume" .Values.worker.shards) }}
+{{- if not .Values.redis.external.enabled }}
+{{- $own = append $own (dict "component" "redis" "field" "redis.storage" "volume" .Values.redis.storage) }}
+{{- end }}
+{{- range $own }}
+{{- with (include "cerebro.storage.template" (merge (dict "root" $) .) | fromJson).problem }}
+{{ . }}
+{{- end }}
+{{- end }}
+{{- if and .Values.notebook.enabled (not .Values.notebook.home.existingClaim) }}
+{{- with (include "cerebro.notebook.home" . | fromJson).problem }}
+{{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Secrets that the user says are there. Not asked where nothing of the cluster is seen. */}}
+{{- define "cerebro.checks.secrets" -}}
+{{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) }}
+{{- $redis := .Values.redis.external }}
+{{- $authKeys := ternary (list "token") (list "token" "redis-password") $redis.enabled }}
+{{- range $it := list
+      (dict "field" "auth.existingSecret" "name" .Values.auth.existingSecret "keys" $authKeys)
+      (dict "field" "redis.external.existingSecret" "name" $redis.existingSecret "keys" (list $redis.key))
+      (dict "field" "objectStore.existingSecret" "name" .Values.objectStore.existingSecret "keys" list) }}
+{{- if .name }}
+{{- $secret := lookup "v1" "Secret" $.Release.Namespace .name }}
+{{- if not $secret }}
+{{ .field }} is {{ .name }}: there is no such Secret in namespace {{ $.Release.Namespace }}; create it first
+{{- else }}
+{{- $missing := without .keys }}
+{{- range .keys }}{{ if hasKey ($secret.data | default dict) . }}{{ $missing = without $missing . }}{{ end }}{{ end }}
+{{- with $missing }}
+{{ $it.field }} is {{ $it.name }}, a Secret without the key {{ join ", " . }}: add it
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}

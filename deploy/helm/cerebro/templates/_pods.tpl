@@ -1,0 +1,112 @@
+{{/* What all pods have in common: who they are, what they may do, where they run. */}}
+
+{{/* Head of every pod spec. Of: (dict "root" $ "component" "redis" "place" .Values.redis "tier" "controlPlane"). */}}
+{{- define "cerebro.podSpec" -}}
+serviceAccountName: {{ include "cerebro.component" . }}
+automountServiceAccountToken: {{ eq .component "controller" }}
+# Without this Kubernetes would set CEREBRO_..._PORT for every service of the release.
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+  runAsGroup: 1000
+  fsGroup: 1000
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with .root.Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with include "cerebro.priorityClass" . }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- $common := ternary .root.Values.controlPlane dict (eq .tier "controlPlane") }}
+{{- with .place.nodeSelector | default $common.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .place.tolerations | default $common.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .place.affinity | default $common.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Name of a tier's PriorityClass; empty for none. Of: (dict "root" $ "tier" "worker"). */}}
+{{- define "cerebro.priorityClass" -}}
+{{- $classes := .root.Values.priorityClasses -}}
+{{- $name := (index $classes .tier).name -}}
+{{- if $name -}}
+{{- $name -}}
+{{- else if $classes.create -}}
+{{- printf "%s-%s-%s" .root.Release.Namespace (include "cerebro.fullname" .root) (kebabcase .tier) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Part of every container. Of: (dict "root" $ "image" "control"). */}}
+{{- define "cerebro.container" -}}
+image: {{ include "cerebro.image" . }}
+imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end -}}
+
+{{/* Over nodes, if possible. */}}
+{{- define "cerebro.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "cerebro.selector" . | nindent 8 }}
+{{- end -}}
+
+{{/* Probes. A start is looked at every second, so that who waits for it waits no longer than that. Ready: may be asked, can
+     do its work. Alive: works at all, whatever the store does; killing who waits for the store helps nobody.
+     Of: (dict "port" "http" "ready" "/health" "live" "/live" "startS" 60 "answerS" 5)
+       live: "" for a program without such an address: it is alive while it accepts connections
+       answerS: an answer may take so long, where requests can queue */}}
+{{- define "cerebro.probes" -}}
+{{- $live := dict "tcpSocket" (dict "port" .port) -}}
+{{- if .live }}{{ $live = dict "httpGet" (dict "path" .live "port" .port) }}{{ end -}}
+startupProbe:
+  {{- toYaml $live | nindent 2 }}
+  periodSeconds: 1
+  timeoutSeconds: 5
+  failureThreshold: {{ .startS }}
+readinessProbe:
+  httpGet:
+    path: {{ .ready }}
+    port: {{ .port }}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 3
+livenessProbe:
+  {{- toYaml $live | nindent 2 }}
+  periodSeconds: {{ max 10 .answerS }}
+  timeoutSeconds: {{ .answerS }}
+  failureThreshold: {{ ternary 3 6 (gt .answerS 10) }}
+{{- end -}}
+
+{{/* A service account that may do nothing. Of: (dict "root" $ "component" "redis" "annotations" ...). */}}
+{{- define "cerebro.serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "cerebro.metadata" . | nindent 2 }}
+  {{- with .annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+automountServiceAccountToken: false
+{{- end -}}

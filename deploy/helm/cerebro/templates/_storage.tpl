@@ -1,0 +1,182 @@
+{{/* Class and access mode of claims. What is looked at (`lookup`) apart from what follows from it, so that the latter can be
+     tested without a cluster. */}}
+
+{{/* What there is: {"classes": [...], "nodes": N}; empty where there is no cluster, or nothing may be looked at. */}}
+{{- define "cerebro.storage.cluster" -}}
+{{- if .Values.storage.inspect -}}
+{{- $classes := list -}}
+{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
+{{- $classes = append $classes (dict
+      "name" .metadata.name
+      "provisioner" .provisioner
+      "default" (eq "true" (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .))) -}}
+{{- end -}}
+{{- $nodes := 0 -}}
+{{- range (lookup "v1" "Node" "" "").items -}}
+{{- $isClosed := false -}}
+{{- range dig "spec" "taints" list . -}}
+{{- if and (regexMatch "^node-role.kubernetes.io/(control-plane|master)$" .key) (ne .effect "PreferNoSchedule") -}}
+{{- $isClosed = true -}}
+{{- end -}}
+{{- end -}}
+{{- if not $isClosed }}{{ $nodes = add1 $nodes }}{{ end -}}
+{{- end -}}
+{{- if gt $nodes 0 }}{{ dict "classes" $classes "nodes" $nodes | toJson }}{{ else }}{}{{ end -}}
+{{- else -}}
+{}
+{{- end -}}
+{{- end -}}
+
+{{/* Provisioners that offer only ReadWriteOnce. */}}
+{{- define "cerebro.storage.oneNode" -}}
+cinder.csi.openstack.org
+csi.vsphere.vmware.com
+disk.csi.azure.com
+ebs.csi.aws.com
+ebs.csi.eks.amazonaws.com
+kubernetes.io/aws-ebs
+kubernetes.io/azure-disk
+kubernetes.io/cinder
+kubernetes.io/gce-pd
+kubernetes.io/vsphere-volume
+local.csi.openebs.io
+openebs.io/local
+pd.csi.storage.gke.io
+rancher.io/local-path
+topolvm.io
+{{- end -}}
+
+{{/* Provisioners that take any mode and make a folder on whatever node it is: with several nodes each would see another. */}}
+{{- define "cerebro.storage.folders" -}}
+docker.io/hostpath
+hostpath.csi.k8s.io
+k8s.io/minikube-hostpath
+kubernetes.io/host-path
+microk8s.io/hostpath
+{{- end -}}
+
+{{/* What a claim gets: {"class": C, "mode": M, "problem": P}. Empty class: leave it to the cluster; "-": none.
+     Of: (dict "cluster" CLUSTER "field" F "commonField" G "class" C "mode" M "found" CLAIM)
+       field, commonField: where the user can say otherwise, for the problem
+       class, mode: what the values say; mode auto chooses
+       found: the claim (or a StatefulSet's template of it) as it is in the cluster. Class and mode of a claim cannot
+              change, so what was chosen once stays; what the user asks for is left to the API server to refuse. */}}
+{{- define "cerebro.storage.decision" -}}
+{{- $classes := dig "classes" list .cluster -}}
+{{- $nodes := dig "nodes" 0 .cluster | int -}}
+{{- $class := .class -}}
+{{- $actual := .class -}}
+{{- $names := list -}}
+{{- $defaults := list -}}
+{{- range $classes -}}
+{{- $names = append $names .name -}}
+{{- if .default }}{{ $defaults = append $defaults .name }}{{ end -}}
+{{- end -}}
+{{- $problem := "" -}}
+{{- if and (not $class) .found -}}
+{{- $class = dig "spec" "storageClassName" "" .found }}{{ $actual = $class -}}
+{{- else if and (not $class) $nodes -}}
+{{- if $defaults -}}
+{{- $actual = first $defaults -}}
+{{- else if has "standard" $names -}}
+{{- $class = "standard" }}{{ $actual = "standard" -}}
+{{- else if $names -}}
+{{- $problem = printf "%s.className is empty and no StorageClass of the cluster is marked as default: set %s to one of %s" .field .commonField (join ", " $names) -}}
+{{- else -}}
+{{- $problem = printf "%s.className is empty and the cluster has no StorageClass: install one, or make volumes by hand and set %s to \"-\"" .field .commonField -}}
+{{- end -}}
+{{- else if and $nodes (ne $class "-") (not (has $class $names)) -}}
+{{- $problem = printf "%s.className (or %s) is %q, which the cluster does not have: set it to one of %s" .field .commonField $class (join ", " $names) -}}
+{{- end -}}
+{{- $provisioner := "" -}}
+{{- range $classes }}{{ if eq .name $actual }}{{ $provisioner = .provisioner }}{{ end }}{{ end -}}
+{{- $isOneNode := has $provisioner (include "cerebro.storage.oneNode" . | splitList "\n") -}}
+{{- $isFolder := and (gt $nodes 1) (has $provisioner (include "cerebro.storage.folders" . | splitList "\n")) -}}
+{{- $isShared := regexMatch "efs|nfs|fsx|cephfs|file|longhorn|gluster|lustre|juicefs" $provisioner -}}
+{{- $mode := .mode -}}
+{{- if and (eq $mode "auto") .found -}}
+{{- $mode = first .found.spec.accessModes -}}
+{{- else if eq $mode "auto" -}}
+{{- $mode = ternary "ReadWriteOnce" "ReadWriteMany" (and (eq $nodes 1) (not $isShared)) -}}
+{{- end -}}
+{{- if and (not $problem) (not .found) (or $isOneNode $isFolder) (eq $mode "ReadWriteMany") -}}
+{{- $fault := ternary "makes folders on one node" "offers only ReadWriteOnce" $isFolder -}}
+{{- $way := ternary "ReadWriteOnce, which does the same on this cluster's one node" "auto on a cluster of one node" (eq $nodes 1) -}}
+{{- $problem = printf "%s.accessMode (or storage.accessMode) comes to ReadWriteMany, and StorageClass %q (%s) %s: set %s to a class that many nodes can mount (EFS, NFS, CephFS), or accessMode to %s" .field $actual $provisioner $fault .commonField $way -}}
+{{- end -}}
+{{- dict "class" $class "mode" $mode "problem" $problem | toJson -}}
+{{- end -}}
+
+{{/* Decision for one of the four shared claims. Of: (dict "root" $ "name" "shared"). */}}
+{{- define "cerebro.storage.shared" -}}
+{{- $storage := .root.Values.storage -}}
+{{- $claim := index $storage .name -}}
+{{- include "cerebro.storage.decision" (dict
+      "cluster" (include "cerebro.storage.cluster" .root | fromJson)
+      "field" (printf "storage.%s" .name)
+      "commonField" "storage.className"
+      "class" (coalesce $claim.className $storage.className)
+      "mode" (coalesce $claim.accessMode $storage.accessMode)
+      "found" (lookup "v1" "PersistentVolumeClaim" .root.Release.Namespace (include "cerebro.storage.claim" .))) -}}
+{{- end -}}
+
+{{/* Decision for a volume of one pod. Of: (dict "root" $ "field" "worker.shards" "volume" .Values.worker.shards
+     "found" CLAIM). */}}
+{{- define "cerebro.storage.own" -}}
+{{- include "cerebro.storage.decision" (dict
+      "cluster" (include "cerebro.storage.cluster" .root | fromJson)
+      "field" .field
+      "commonField" "storage.podClassName"
+      "class" (coalesce .volume.className .root.Values.storage.podClassName)
+      "mode" "ReadWriteOnce"
+      "found" .found) -}}
+{{- end -}}
+
+{{/* Decision for the volumes of a StatefulSet's pods. Of: (dict "root" $ "component" "worker" "field" "worker.shards"
+     "volume" .Values.worker.shards). */}}
+{{- define "cerebro.storage.template" -}}
+{{- $set := lookup "apps/v1" "StatefulSet" .root.Release.Namespace (include "cerebro.component" .) | default dict -}}
+{{- $found := dig "spec" "volumeClaimTemplates" list $set | first -}}
+{{- include "cerebro.storage.own" (merge (dict "found" $found) .) -}}
+{{- end -}}
+
+{{/* The class line of a claim's spec. Of a decision. */}}
+{{- define "cerebro.storage.classLine" -}}
+{{- with .class -}}
+storageClassName: {{ ternary "" . (eq . "-") | quote }}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of a shared claim. Of: (dict "root" $ "name" "shared"). */}}
+{{- define "cerebro.storage.claim" -}}
+{{- $own := printf "%s-%s" (include "cerebro.fullname" .root) .name -}}
+{{- index .root.Values.storage .name | dig "existingClaim" "" | default $own -}}
+{{- end -}}
+
+{{/* --- In pods ------------------------------------------------------------------------------------------------- */}}
+
+{{/* Pod volumes of claims. Of: (dict "root" $ "claims" (list "shared" "metrics")). */}}
+{{- define "cerebro.storage.volumes" -}}
+{{- range .claims }}
+- name: {{ . }}
+  persistentVolumeClaim:
+    claimName: {{ include "cerebro.storage.claim" (dict "root" $.root "name" .) }}
+{{- end }}
+{{- end -}}
+
+{{/* Mounts below /volumes, in the layout of cerebro/volumes.py. The metrics claim holds the logs of tasks too, in a folder
+     of their own: an experiment may be called "logs". Of: (dict "write" (list "shared") "read" (list "logs")). */}}
+{{- define "cerebro.storage.mounts" -}}
+{{- range $access, $names := dict "write" .write "read" .read }}
+{{- range $names }}
+- name: {{ ternary "metrics" . (eq . "logs") }}
+  mountPath: /volumes/{{ . }}
+  {{- if has . (list "metrics" "logs") }}
+  subPath: {{ . }}
+  {{- end }}
+  {{- if eq $access "read" }}
+  readOnly: true
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,60 @@
+{{/* Building blocks of NetworkPolicies. */}}
+
+{{/* Head of the policy of one component. Of: (dict "root" $ "component" "redis"). */}}
+{{- define "cerebro.policy" -}}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  {{- include "cerebro.metadata" . | nindent 2 }}
+spec:
+  podSelector:
+    matchLabels:
+      {{- include "cerebro.selector" . | nindent 6 }}
+  policyTypes: [Ingress, Egress]
+{{- end -}}
+
+{{/* Peers that are components of this release. Of: (dict "root" $ "components" (list "controller" "worker")). */}}
+{{- define "cerebro.policy.components" -}}
+{{- range .components }}
+- podSelector:
+    matchLabels:
+      {{- include "cerebro.selector" (dict "root" $.root "component" .) | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/* Names are looked up wherever the cluster's DNS is. */}}
+{{- define "cerebro.policy.dns" -}}
+- ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
+{{- end -}}
+
+{{/* To kvs-api. */}}
+{{- define "cerebro.policy.store" -}}
+- to:
+    {{- include "cerebro.policy.components" (dict "root" . "components" (list "kvs-api")) | trim | nindent 4 }}
+  ports:
+    - port: 7070
+{{- end -}}
+
+{{/* To the peers of a list; anywhere, if it is empty. */}}
+{{- define "cerebro.policy.peers" -}}
+{{- if . -}}
+- to:
+    {{- toYaml . | nindent 4 }}
+{{- else -}}
+- {}
+{{- end -}}
+{{- end -}}
+
+{{/* From anybody of a list; from anywhere, if it is empty. Of: (dict "peers" PEERS "port" 7080). */}}
+{{- define "cerebro.policy.outside" -}}
+- ports:
+    - port: {{ .port }}
+  {{- with .peers }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}

@@ -1,0 +1,9 @@
+{{/* Decision for the home's claim. */}}
+{{- define "cerebro.notebook.home" -}}
+{{- $name := printf "%s-notebook-home" (include "cerebro.fullname" .) -}}
+{{- include "cerebro.storage.own" (dict
+      "root" .
+      "field" "notebook.home"
+      "volume" .Values.notebook.home
+      "found" (lookup "v1" "PersistentVolumeClaim" .Release.Namespace $name)) -}}
+{{- end -}}

@@ -1,0 +1,60 @@
+{{/* Parts of the worker's pod. */}}
+
+{{/* How many workers. `cerebro scale` changes the set behind Helm's back; an upgrade that does not change the value leaves
+     the set as it is. Of: (dict "wanted" 2 "set" SET), the StatefulSet as it is in the cluster, or nothing. */}}
+{{- define "cerebro.worker.replicas" -}}
+{{- $before := dig "metadata" "annotations" "cerebro/replicas" "" (default dict .set) -}}
+{{- if eq $before (toString .wanted) }}{{ .set.spec.replicas }}{{ else }}{{ .wanted }}{{ end -}}
+{{- end -}}
+
+{{/* Environment of one container. Of: (dict "root" $ "container" "etl" "port" 7073). The other container of the pod is a
+     worker of its own; both hold what lies on the pod's volume. */}}
+{{- define "cerebro.worker.env" -}}
+{{- $worker := .root.Values.worker -}}
+{{ include "cerebro.env.client" .root }}
+{{- include "cerebro.env.objectStore" .root }}
+- name: CEREBRO_POD
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: CEREBRO_POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
+- name: CEREBRO_CONTAINER
+  value: {{ .container }}
+- name: CEREBRO_WORKER
+  value: {{ ternary "$(CEREBRO_POD)-etl" "$(CEREBRO_POD)" (eq .container "etl") }}
+{{- range list "CEREBRO_CORES" "OMP_NUM_THREADS" }}
+- name: {{ . }}
+  {{- if $worker.cores }}
+  value: {{ $worker.cores | quote }}
+  {{- else }}
+  valueFrom:
+    # Without a limit: all cores of the node.
+    resourceFieldRef:
+      containerName: {{ $.container }}
+      resource: limits.cpu
+      divisor: "1"
+  {{- end }}
+{{- end }}
+{{- with $worker.weight }}
+- name: CEREBRO_WEIGHT
+  value: {{ . | quote }}
+{{- end }}
+- name: CEREBRO_LEASE_S
+  value: {{ .root.Values.controller.leaseS | quote }}
+- name: CEREBRO_GRACE_S
+  value: {{ $worker.graceS | quote }}
+- name: CEREBRO_HEALTH_BIND
+  value: 0.0.0.0:{{ .port }}
+{{- end -}}
+
+{{/* Resources of the container that owns the GPUs. */}}
+{{- define "cerebro.worker.resources" -}}
+{{- $resources := deepCopy .resources.worker -}}
+{{- if gt (int .gpus) 0 -}}
+{{- $_ := set $resources "limits" (merge (dict .gpuResource (int .gpus)) (default dict $resources.limits)) -}}
+{{- end -}}
+{{ toYaml $resources }}
+{{- end -}}

@@ -1,0 +1,132 @@
+"""``cerebro scale`` and ``cerebro remove`` in a cluster with a cluster manager, against the simulated store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from cerebro import cli_scale
+from cerebro.cli import main
+from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
+from cerebro.errors import ClusterError, NotFoundError
+from cerebro.kvs import KvsClient
+from controller.simulation.store import VirtualStore
+
+
+class Store(VirtualStore):
+    """A store in which something happens each time somebody asks for the wish."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        super().__init__(lambda: self.now)
+        self.on_size: Callable[[SizeRequest], object] = lambda wish: None
+
+    def size(self) -> SizeRequest | None:
+        """See `KvsClient`; the controller is quick."""
+        wish = super().size()
+        if wish is not None:
+            self.on_size(wish)
+        return super().size()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Nobody waits in vain: pauses cost nothing."""
+    monkeypatch.setattr(cli_scale, "_LOOK_AGAIN_S", 0.0)
+    return Store()
+
+
+def kvs(store: Store) -> KvsClient:
+    """The simulation's store has the methods that are used here, with the same meaning."""
+    return cast(KvsClient, store)
+
+
+def join(store: Store, number: int) -> None:
+    """A pod with its two workers."""
+    name = f"w-{number}"
+    for worker, kind in ((name, "train"), (f"{name}-etl", "etl")):
+        pod = PodRef(name=name, uid=f"uid-{number}", container=kind)
+        store.register(
+            WorkerRecord(
+                worker=worker, incarnation="a", weight=1.0, cores=1, kinds=(kind,), pod=pod, volume=name
+            )
+        )
+
+
+def test_a_wish_that_is_taken_up_returns(store: Store) -> None:
+    """The controller has told the cluster manager and dropped the wish."""
+    store.on_size = lambda wish: store.drop_size(wish.workers)
+    cli_scale.wish(kvs(store), 3, by="ann")
+    assert store.size() is None
+
+
+def test_a_refusal_is_told(store: Store) -> None:
+    """In the cluster manager's words."""
+    store.on_size = lambda wish: store.ask_size(wish.model_copy(update={"problem": "the quota is 2"}))
+    with pytest.raises(ClusterError, match="3 workers cannot be had: the quota is 2"):
+        cli_scale.wish(kvs(store), 3, by="ann")
+
+
+def test_another_wish_wins(store: Store) -> None:
+    """Who was first is told by whom it was replaced."""
+    store.on_size = lambda wish: store.ask_size(SizeRequest(workers=5, by="bob"))
+    with pytest.raises(ClusterError, match="bob wishes 5 workers"):
+        cli_scale.wish(kvs(store), 3, by="ann")
+
+
+def test_a_wish_that_nobody_takes_up_is_taken_back(store: Store) -> None:
+    """It must not come true when nobody expects it any more."""
+    with pytest.raises(ClusterError, match="nobody took up"):
+        cli_scale.wish(kvs(store), 3, by="ann", patience_s=0.0)
+    assert store.size() is None
+
+
+def test_pods_are_counted_and_not_their_containers(store: Store) -> None:
+    """It says how many there are, and returns when all are."""
+    join(store, 0)
+    told: list[str] = []
+
+    def say(line: str) -> None:
+        told.append(line)
+        join(store, len(told))
+
+    cli_scale.await_workers(kvs(store), 3, timeout_s=60.0, say=say)
+    assert told == ["1 of 3 workers", "2 of 3 workers"]
+
+
+def test_workers_that_do_not_come_are_told_with_their_troubles(store: Store) -> None:
+    """So that one knows what to mend; those that come later are used all the same."""
+    join(store, 0)
+    store.tell_troubles(Troubles(pods={"w-1": "no node has 4 GPUs"}))
+    with pytest.raises(ClusterError, match=r"1 of 2 workers registered .*w-1: no node has 4 GPUs"):
+        cli_scale.await_workers(kvs(store), 2, timeout_s=0.0, say=lambda line: None)
+
+
+def test_a_worker_is_removed_with_all_on_its_volume(store: Store) -> None:
+    """One that reports is not, and an unknown one is named beside those there are."""
+    for number in (0, 1):
+        join(store, number)
+    with pytest.raises(ClusterError, match="alive"):
+        cli_scale.remove(kvs(store), "w-1")
+    with pytest.raises(NotFoundError, match="w-0, w-0-etl, w-1, w-1-etl"):
+        cli_scale.remove(kvs(store), "w-7")
+    store.now += 2 * cli_scale.HERE_S
+    assert cli_scale.remove(kvs(store), "w-1") == ["w-1", "w-1-etl"]
+    assert [status.record.worker for status in store.workers()] == ["w-0", "w-0-etl"]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "1.5", ""])
+def test_nonsense_is_refused_in_a_sentence(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is asked of anybody."""
+    with pytest.raises(SystemExit) as ended:
+        main(["scale", "--workers", number])
+    assert ended.value.code == 2
+    assert "must be a whole number from 1" in capsys.readouterr().err
+
+
+def test_more_than_the_platform_is_made_for_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the finger must not cost a fortune."""
+    assert main(["scale", "--workers", "10000"]) == 1
+    assert "at most 1000" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""Connecting from outside the cluster: which of both addresses it is, whose certificates count, what is no Cerebro."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from cerebro.connection import connect
+from cerebro.contract import SCHEMA_VERSION
+from cerebro.contract.records import Locator, Locators
+from cerebro.errors import ClusterError, LocatorError, NotFoundError
+from cerebro.files import MountedFiles, cache_folder
+from cerebro.kvs import KvsClient
+from cerebro.locators import check_reach
+from cerebro.volumes import Volumes
+from tests.dispatcher.gateways import Served, served
+from tests.kvs_api.conftest import service, shared_service
+from tests.kvs_api.real import TOKEN, Service
+
+__all__ = ["served", "service", "shared_service"]
+
+
+@pytest.fixture(autouse=True)
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing configured but a cache of the test's own."""
+    for name in ("CEREBRO_SERVER", "CEREBRO_TOKEN", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CEREBRO_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_dispatcher_is_told_from_a_store(served: Served, service: Service) -> None:
+    """Through the one everything goes under its prefix; with the other nothing changes."""
+    outside, inside = connect(served.address + "/", TOKEN), connect(service.address, TOKEN)
+    assert (outside.is_outside, outside.kvs.address) == (True, f"{served.address}/api")
+    assert outside.page == served.address
+    assert (inside.is_outside, inside.kvs.address, inside.page) == (False, service.address, "")
+    assert isinstance(inside.files, MountedFiles)
+    assert outside.kvs.queue() == inside.kvs.queue() == ()
+
+
+def test_the_cache_is_where_the_user_wants_it() -> None:
+    """Else where caches are kept."""
+    assert cache_folder({"CEREBRO_CACHE": "/big/disk"}) == Path("/big/disk")
+    assert cache_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/cerebro")
+    assert cache_folder({}) == Path.home() / ".cache" / "cerebro"
+
+
+def test_a_volume_that_is_not_mounted_is_told_in_words(tmp_path: Path) -> None:
+    """With both ways out."""
+    files = MountedFiles(Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}))
+    with pytest.raises(NotFoundError, match=r"set CEREBRO_VOLUMES .* or connect to the dispatcher"):
+        files.shared("predictions/p0.arrow")
+
+
+# --- locators ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("uri", ["data/train.csv", "./train.csv", "file://train.csv"])
+def test_a_relative_path_is_refused(uri: str) -> None:
+    """It can only mean this machine; wherever in the locators it is."""
+    far = Locator(metadata="s3://bucket/train.csv")
+    for locators in (
+        Locators(train=Locator(metadata=uri)),
+        Locators(train=far, valid=far.model_copy(update={"objects": uri})),
+        Locators(train=far, misc=(uri,)),
+    ):
+        with pytest.raises(LocatorError, match=r"train\.csv is a path of this machine, .* elsewhere: put it"):
+            check_reach(locators, "https://cerebro.example.org")
+
+
+def test_what_may_be_there_is_not_refused(tmp_path: Path) -> None:
+    """Object stores, and full paths that are not here; one that is here is worth a warning."""
+    check_reach(Locators(train=Locator(metadata="s3://b/t.csv", objects="/volumes/shared/t")), "https://x")
+    here = tmp_path / "train.csv"
+    here.touch()
+    with pytest.warns(UserWarning, match=r"train\.csv exists on this machine"):
+        check_reach(Locators(train=Locator(metadata=f"file://{here}")), "https://x")
+
+
+# --- what answers ------------------------------------------------------------------------------------
+
+
+class Web:
+    """A web server that answers every question alike."""
+
+    def __init__(self, status: int, content: bytes, context: ssl.SSLContext | None = None) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if context:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        scheme = "https" if context else "http"
+        self.address = f"{scheme}://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "content"), [(200, b"<html>welcome</html>"), (404, b"nothing"), (308, b""), (200, b'{"x": 1}')]
+)
+def test_what_is_no_cerebro_is_told(status: int, content: bytes) -> None:
+    """At once, whatever else answers there, a redirection included."""
+    web = Web(status, content)
+    try:
+        with pytest.raises(ClusterError, match="answers, but not as a Cerebro"):
+            connect(web.address, TOKEN)
+    finally:
+        web.close()
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """Address of a store behind TLS, and the certificate that signed its own."""
+    if shutil.which("openssl") is None:
+        if os.environ.get("CI"):
+            pytest.fail("openssl is missing, which makes the certificate of this test")
+        pytest.skip("openssl makes the certificate of this test")
+    key, certificate = tmp_path / "key.pem", tmp_path / "ca.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=cerebro test",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    health = {"status": "ok", "schema_version": SCHEMA_VERSION, "version": "0"}
+    web = Web(200, json.dumps(health).encode(), context)
+    yield web.address, certificate
+    web.close()
+
+
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+def test_an_authority_of_ones_own_is_trusted(
+    secure: tuple[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named as for any other program."""
+    address, certificate = secure
+    monkeypatch.setenv(name, str(certificate))
+    ca_file = str(certificate) if name == "REQUESTS_CA_BUNDLE" else None
+    assert KvsClient(address, TOKEN, ca_file=ca_file).health().status == "ok"
+
+
+def test_an_unknown_authority_is_told_at_once(secure: tuple[str, Path]) -> None:
+    """Not after a minute of trying; with what to do about it."""
+    with pytest.raises(ClusterError, match=r"is not trusted .*SSL_CERT_FILE or REQUESTS_CA_BUNDLE"):
+        connect(secure[0], TOKEN)

@@ -1,0 +1,49 @@
+"""What the selftest accepts as a sound run, and what it refuses to run with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cerebro.selftest import specs
+from cerebro.selftest.trial import TrialError, check
+
+UNITS = [(model, epoch, partition) for model in ("m00", "m01") for epoch in (1, 2) for partition in (0, 1)]
+
+
+def test_a_run_whose_units_were_committed_once_is_sound() -> None:
+    """In whatever order."""
+    check(list(reversed(UNITS)), set(UNITS), accuracy=0.9)
+
+
+@pytest.mark.parametrize(
+    ("committed", "said"),
+    [
+        (UNITS[1:], "of 8 units 1 were not committed, 0 more than once, and 0 were nobody's"),
+        ([*UNITS, UNITS[3]], "0 were not committed, 1 more than once"),
+        ([*UNITS[1:], UNITS[1]], "1 were not committed, 1 more than once"),
+        ([*UNITS, ("m02", 1, 0)], "and 1 were nobody's"),
+        ([], "of 8 units 8 were not committed"),
+    ],
+)
+def test_a_run_with_other_units_is_not(committed: list[tuple[str, int, int]], said: str) -> None:
+    """Missing, double and foreign units are counted."""
+    with pytest.raises(TrialError, match=said):
+        check(committed, set(UNITS), accuracy=0.9)
+
+
+def test_a_run_that_learned_nothing_is_not() -> None:
+    """Units that were committed prove nothing if the weights never moved."""
+    with pytest.raises(TrialError, match=r"accuracy is 0\.260, expected 0\.6"):
+        check(UNITS, set(UNITS), accuracy=0.26)
+
+
+def test_pictures_can_be_told_apart_but_not_by_their_mean() -> None:
+    """The brighter quarter is the class; the picture as a whole is as bright in every class."""
+    generator = np.random.default_rng(0)
+    half = specs.SIDE // 2
+    for label in range(specs.CLASSES):
+        mean = np.mean([specs.picture(label, generator) for _ in range(200)], axis=0)
+        quarters = mean.reshape(2, half, 2, half).mean(axis=(1, 3)).ravel()
+        assert quarters.argmax() == label
+        assert abs(mean.mean() - 0.9 / 4) < 0.05

@@ -1,0 +1,191 @@
+"""An API server's objects and their history, as far as the adapter uses them, with faults on demand.
+
+`tests.controller.kubernetes.serving` lets it be asked over HTTP. It has what the adapter's promises rest on: resource
+versions, watches that begin behind one, compaction (410), pages, bookmarks, tokens, and the rules of the adapter's own
+Role. The package `kmock` has none of these: its watches always begin with all objects, its lists have no version.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controller.kubernetes.access import RULES
+
+Json = dict[str, Any]
+
+Entry = tuple[int, str, str, Json]
+"""Version, collection, type of the event, object."""
+
+NAMESPACE, SET = "cerebro", "cerebro-worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the server was asked: `verb` and `resource` as RBAC has them."""
+
+    verb: str
+    resource: str
+    query: Mapping[str, str]
+    token: str = ""
+    body: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Befalls the next request with this verb: a status; or the connection is cut (0); or a line in a watch."""
+
+    verb: str
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    line: bytes = b""
+
+
+class Emulator:
+    """Objects by (resource, name), and the log of all that happened to them."""
+
+    def __init__(self, token_file: Path | None = None) -> None:
+        self.objects: dict[str, dict[str, Json]] = {"pods": {}, "statefulsets": {}}
+        self.requests: list[Request] = []
+        self.faults: deque[Fault] = deque()
+        self.token, self.token_file = "", token_file
+        self.rules: tuple[Mapping[str, Any], ...] = RULES
+        self.page = 2
+        self.version, self.oldest = 10, 10
+        self.log: list[Entry] = []
+        self.news = threading.Condition()
+        self.is_open, self.epoch = True, 0
+        self.hold: Callable[[Request], None] = lambda _: None
+        """Called before a request is answered: a server that is late waits in it."""
+
+    # --- what happens in the cluster -----------------------------------------------------------------
+
+    def put(self, resource: str, content: Json) -> None:
+        """Create or change an object."""
+        with self.news:
+            name = content["metadata"]["name"]
+            self._happen(resource, "MODIFIED" if name in self.objects[resource] else "ADDED", content)
+            self.objects[resource][name] = self.log[-1][3]
+
+    def delete(self, resource: str, name: str) -> None:
+        """Remove an object, if it is there."""
+        with self.news:
+            content = self.objects[resource].pop(name, None)
+            if content is not None:
+                self._happen(resource, "DELETED", content)
+
+    def scale(self, size: int) -> None:
+        """As somebody with kubectl does."""
+        self.put("statefulsets", worker_set(size))
+
+    def compact(self) -> None:
+        """Forget the past: a watch cannot begin there any more."""
+        with self.news:
+            self.version += 1
+            self.oldest = self.version
+
+    def bookmark(self) -> None:
+        """Tell all watches how far they are."""
+        with self.news:
+            self.version += 1
+            for resource in self.objects:
+                content = {"metadata": {"resourceVersion": str(self.version)}}
+                self.log.append((self.version, resource, "BOOKMARK", content))
+            self.news.notify_all()
+
+    def end_watches(self) -> None:
+        """In good order, as after their timeout."""
+        with self.news:
+            self.epoch += 1
+            self.news.notify_all()
+
+    def fail(self, *faults: Fault) -> None:
+        """Let the next requests meet these; those of watches end the present ones."""
+        with self.news:
+            self.faults.extend(faults)
+            self.epoch += 1
+            self.news.notify_all()
+
+    def _happen(self, resource: str, kind: str, content: Json) -> None:
+        self.version += 1
+        content = copy.deepcopy(content)
+        content["metadata"]["resourceVersion"] = str(self.version)
+        self.log.append((self.version, resource, kind, content))
+        self.news.notify_all()
+
+    def close(self) -> None:
+        """End all watches for good: the server ends."""
+        with self.news:
+            self.is_open = False
+            self.news.notify_all()
+
+    # --- what is asked -------------------------------------------------------------------------------
+
+    def allows(self, request: Request) -> bool:
+        """Whether a rule covers it, as RBAC decides."""
+        named = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        if request.resource == "statefulsets/scale":
+            named = SET
+        return any(
+            request.resource in rule["resources"]
+            and request.verb in rule["verbs"]
+            and named
+            in [SET if n == "$CEREBRO_WORKER_SET" else n for n in rule.get("resourceNames", [named])]
+            for rule in self.rules
+        )
+
+    def fault(self, verb: str) -> Fault | None:
+        """The next one, if it befalls this verb."""
+        with self.news:
+            return self.faults.popleft() if self.is_next(verb) else None
+
+    def is_next(self, verb: str) -> bool:
+        """Whether the next fault befalls this verb."""
+        return bool(self.faults) and self.faults[0].verb == verb
+
+    def news_since(self, epoch: int, limit_s: float) -> Iterator[list[Entry]]:
+        """The log in pieces, as it grows. What comes after an end of all watches is for the next ones."""
+        place = 0
+
+        def is_over() -> bool:
+            return self.epoch != epoch or not self.is_open
+
+        def is_news() -> bool:
+            return len(self.log) > place
+
+        while True:
+            with self.news:
+                self.news.wait_for(lambda: is_over() or is_news(), limit_s)
+                if is_over() or not is_news():
+                    return
+                entries, place = self.log[place:], len(self.log)
+            yield entries
+
+    def matching(self, request: Request) -> list[Json]:
+        """The objects of a collection that the selectors let through."""
+        found = self.objects[request.resource].values()
+        return [content for content in found if self.matches(request, content)]
+
+    def matches(self, request: Request, content: Json) -> bool:
+        """Selectors: of a name, and of equal labels."""
+        metadata = content["metadata"]
+        if "fieldSelector" in request.query:
+            return bool(request.query["fieldSelector"] == f"metadata.name={metadata['name']}")
+        wanted = dict(part.split("=") for part in request.query["labelSelector"].split(","))
+        return bool(wanted.items() <= metadata["labels"].items())
+
+
+def worker_set(size: int) -> Json:
+    """The StatefulSet of the workers."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": SET, "namespace": NAMESPACE, "uid": "5e7", "labels": {}},
+        "spec": {"replicas": size, "selector": {"matchLabels": {"app": "cerebro", "component": "worker"}}},
+    }

@@ -1,0 +1,259 @@
+"""The adapter before an API server that answers late, wrongly, not at all, or as it should."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from controller.kubernetes.watching import PATIENCE_S, WATCH_S
+from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, worker_set
+from tests.controller.kubernetes.pods import deleted, pod
+from tests.controller.kubernetes.watching import Watched
+
+FIRST, SECOND = f"{SET}-0", f"{SET}-1"
+
+
+# --- an API server as it should be -------------------------------------------------------------------
+
+
+def test_all_pages_of_the_pods_are_listed_and_those_of_others_left_out(emulator: Emulator) -> None:
+    """A pod with the same labels counts if the StatefulSet owns it, or nobody does."""
+    other, orphan = pod(7), pod(8)
+    other["metadata"]["ownerReferences"][0] |= {"kind": "ReplicaSet", "name": "other"}
+    del orphan["metadata"]["ownerReferences"]
+    stranger = pod(9)
+    stranger["metadata"]["labels"] = {"app": "something-else"}
+    for content in (other, orphan, stranger):
+        emulator.put("pods", content)
+    with Watched(emulator).watching() as watched:
+        fleet = watched.until(lambda fleet: fleet is not None)
+    assert fleet is not None
+    assert fleet.pods.keys() == {FIRST, SECOND, f"{SET}-2", f"{SET}-8"}
+    assert fleet.size == 3
+
+
+def test_the_life_of_a_pod_is_followed(watched: Watched) -> None:
+    """Asked to leave, gone, and back as another one: each is seen without a new list."""
+    watched.emulator.put("pods", deleted(pod(0)))
+    watched.until(lambda fleet: fleet is not None and fleet.pods[FIRST].leaving is not None)
+    watched.emulator.delete("pods", FIRST)
+    watched.until(lambda fleet: fleet is not None and FIRST not in fleet.pods)
+    watched.emulator.put("pods", pod(0, "another"))
+    watched.until(lambda fleet: fleet is not None and fleet.pods.get(FIRST) is not None)
+    watched.sees_the_truth()
+    assert len([r for r in watched.emulator.requests if r.resource == "pods" and r.verb == "list"]) == 2, (
+        "one list of two pages"
+    )
+
+
+def test_a_watch_that_ends_is_continued_where_it_was(watched: Watched) -> None:
+    """Nothing is listed again, and a bookmark moves the place on."""
+    watched.emulator.bookmark()
+    watched.emulator.end_watches()
+    watched.emulator.put("pods", pod(1, "another"))
+    watched.sees_the_truth()
+    watches = [r for r in watched.emulator.requests if r.resource == "pods" and r.verb == "watch"]
+    versions = [int(r.query["resourceVersion"]) for r in watches]
+    assert versions == sorted(versions)
+    assert all(r.query["timeoutSeconds"] == str(WATCH_S) for r in watches)
+    assert len([r for r in watched.emulator.requests if r.resource == "pods" and r.verb == "list"]) == 2
+
+
+def test_scaling_asks_for_a_number_and_its_effect_is_seen(watched: Watched) -> None:
+    """A pod whose ordinal is not below the number will not come back."""
+    watched.orchestrator.scale(2)
+    fleet = watched.until(lambda fleet: fleet is not None and fleet.size == 2)
+    assert fleet is not None
+    assert [fleet.is_wanted(name) for name in (FIRST, SECOND, f"{SET}-2")] == [True, True, False]
+
+
+def test_only_what_the_role_allows_is_asked(watched: Watched) -> None:
+    """The emulator enforces the Role; every rule and verb of it is needed."""
+    watched.orchestrator.scale(3)
+    asked = {(request.resource, request.verb) for request in watched.emulator.requests}
+    allowed = {
+        (resource, verb)
+        for rule in watched.emulator.rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert asked == allowed
+
+
+def test_without_the_stateful_set_there_is_no_fleet(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said by name; once it is made, its pods are found."""
+    emulator.delete("statefulsets", SET)
+    with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:
+        watched.until(lambda _: f"has no StatefulSet {SET} in namespace cerebro" in caplog.text)
+        assert watched.orchestrator.fleet() is None
+        emulator.put("statefulsets", worker_set(3))
+        watched.sees_the_truth()
+
+
+def test_a_set_that_is_made_anew_may_select_other_pods(watched: Watched) -> None:
+    """By the end of the watch that runs, its own pods are seen."""
+    emulator = watched.emulator
+    for name in list(emulator.objects["pods"]):
+        emulator.delete("pods", name)
+    anew, its_own = worker_set(1), pod(0, "another")
+    anew["spec"]["selector"] = {"matchLabels": {"release": "two"}}
+    its_own["metadata"]["labels"] = {"release": "two"}
+    emulator.delete("statefulsets", SET)
+    emulator.put("statefulsets", anew)
+    emulator.put("pods", its_own)
+    watched.until(lambda fleet: fleet is not None and fleet.size == 1)
+    emulator.end_watches()
+    watched.sees_the_truth()
+
+
+# --- one that is not ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(verb="watch"),
+        Fault(verb="watch", status=500),
+        Fault(verb="watch", status=503, headers={"Retry-After": "0"}),
+        Fault(verb="watch", status=429, headers={"Retry-After": "0"}),
+        Fault(verb="watch", status=410),
+        Fault(verb="watch", status=403, body=b'{"message": "no"}'),
+        Fault(verb="watch", status=200, body=b"<html>a proxy</html>"),
+        Fault(verb="watch", line=b"not json\n"),
+        Fault(verb="watch", line=b"[1, 2]\n"),
+        Fault(verb="watch", line=b'{"type": "MODIFIED"}\n'),
+        Fault(verb="watch", line=b'{"type": "MODIFIED", "object": {}}\n'),
+        Fault(verb="watch", line=b'{"type": "MODIFIED", "object": {"metadata": {"name": 7}}}\n'),
+        Fault(verb="watch", line=b'{"type": "RENAMED", "object": {"metadata": {"name": "x"}}}\n'),
+        Fault(verb="watch", line=b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}\n'),
+        Fault(verb="watch", line=b'{"type": "ERROR", "object": {"code": 500, "message": "etcd"}}\n'),
+        Fault(verb="watch", line=b'{"type": "DELETED", "obj'),
+    ],
+    ids=lambda fault: f"{fault.status} {(fault.line or fault.body)[:40].decode()}",
+)
+def test_after_any_fault_of_a_watch_the_truth_is_seen_again(watched: Watched, fault: Fault) -> None:
+    """What happened meanwhile included, a deletion too, of which no later event tells."""
+    with watched.emulator.news:
+        watched.emulator.fail(fault, fault)
+        watched.emulator.delete("pods", SECOND)
+        watched.emulator.put("pods", pod(5))
+    watched.sees_the_truth()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(verb="list"),
+        Fault(verb="list", status=500),
+        Fault(verb="list", status=410),
+        Fault(verb="list", status=429, headers={"Retry-After": "0"}),
+        Fault(verb="list", status=200, body=b"{}"),
+        Fault(verb="list", status=200, body=b'{"metadata": {"resourceVersion": "7"}, "items": [7]}'),
+        Fault(verb="list", status=200, body=b'{"metadata": {"resourceVersion": "7"}, "items": [{}]}'),
+    ],
+    ids=lambda fault: f"{fault.status} {fault.body[:40].decode()}",
+)
+def test_a_list_that_fails_is_asked_for_again(emulator: Emulator, fault: Fault) -> None:
+    """Until one is whole."""
+    emulator.fail(fault, fault, fault)
+    with Watched(emulator).watching() as watched:
+        watched.sees_the_truth()
+
+
+def test_a_past_that_the_server_has_forgotten_is_listed_anew(watched: Watched) -> None:
+    """410 Gone comes as an event of the watch that would go on there."""
+    with watched.emulator.news:
+        watched.emulator.end_watches()
+        watched.emulator.delete("pods", SECOND)
+        watched.emulator.compact()
+    watched.sees_the_truth()
+
+
+def test_a_list_that_changes_between_its_pages_is_begun_again(emulator: Emulator) -> None:
+    """Its further pages are gone then."""
+    changed = threading.Event()
+
+    def change(request: Request) -> None:
+        if "continue" in request.query and not changed.is_set():
+            changed.set()
+            emulator.delete("pods", FIRST)
+
+    emulator.hold = change
+    with Watched(emulator).watching() as watched:
+        watched.sees_the_truth()
+    assert changed.is_set()
+
+
+def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:
+    """A connection that died without a word is not taken for one without news; the next sign of life ends it."""
+    watched.now += WATCH_S + PATIENCE_S
+    assert watched.orchestrator.fleet() is not None
+    watched.now += 0.1
+    assert watched.orchestrator.fleet() is None
+    watched.emulator.bookmark()
+    watched.sees_the_truth()
+
+
+def test_nobody_waits_for_a_server_that_is_late(emulator: Emulator) -> None:
+    """`fleet` answers at once, that it does not know."""
+    arrived, answer = threading.Event(), threading.Event()
+
+    def late(_: Request) -> None:
+        arrived.set()
+        answer.wait()
+
+    emulator.hold = late
+    with Watched(emulator).watching() as watched:
+        arrived.wait()
+        assert watched.orchestrator.fleet() is None
+        answer.set()
+        watched.sees_the_truth()
+
+
+def test_what_a_watch_broke_off_is_unknown_until_it_is_listed(watched: Watched) -> None:
+    """Better no view than one that may lag: silence tells then."""
+    answer = threading.Event()
+
+    def late(request: Request) -> None:
+        if request.verb == "list":
+            answer.wait()
+
+    watched.emulator.hold = late
+    watched.emulator.fail(Fault(verb="watch"), Fault(verb="watch"))
+    watched.until(lambda fleet: fleet is None)
+    answer.set()
+    watched.sees_the_truth()
+
+
+def test_a_refusal_is_said_once_with_the_verb_it_lacks(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at every try; and its end is said too."""
+    rules, emulator.rules = emulator.rules, ()
+    with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:
+        watched.until_asked(lambda: len(emulator.requests) > 2)
+        assert caplog.text.count('cannot list resource "statefulsets"') == 1
+        assert "the controller's Role lacks this verb" in caplog.text
+        emulator.rules = rules
+        watched.sees_the_truth()
+        assert f"StatefulSet {SET}: seen again" in caplog.text
+
+
+def test_a_token_that_is_replaced_on_disk_is_used(tmp_path: Path, emulator: Emulator) -> None:
+    """The kubelet does so about once an hour."""
+    emulator.token_file = tmp_path / "token"
+    emulator.token_file.write_text("old\n")
+    emulator.token = "old"
+    with Watched(emulator).watching() as watched:
+        watched.sees_the_truth()
+        emulator.token_file.write_text("new\n")
+        emulator.token = "new"
+        emulator.end_watches()
+        emulator.put("pods", pod(1, "another"))
+        watched.sees_the_truth()
+    assert {request.token for request in emulator.requests} == {"old", "new"}

@@ -1,0 +1,273 @@
+"""What pod objects mean: pure, a table per question."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import RETRYABLE, FailureKind
+from controller.kubernetes.reading import read_pod
+from controller.orchestrator import Pod
+from tests.controller.kubernetes.pods import IMAGE, condition, container, deleted, pod, terminated, waiting
+
+TAKEN, LOST, MEMORY = FailureKind.PREEMPTED, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY
+
+Json = dict[str, Any]
+
+
+def disrupted(reason: str, message: str = "") -> Json:
+    return condition("DisruptionTarget", "True", reason, message)
+
+
+def ended(*ends: Json) -> list[Json]:
+    return [container(name, {"terminated": end}) for name, end in zip(("etl", "worker"), ends, strict=True)]
+
+
+def failed(reason: str, message: str, **status: Any) -> Json:
+    """A pod its node ended or refused: the kubelet says why in the status itself."""
+    return pod(phase="Failed", reason=reason, message=message, containerStatuses=[], **status)
+
+
+def test_a_pod_that_runs_says_nothing_but_who_it_is() -> None:
+    """Neither leaving nor dead, no exits, no trouble."""
+    assert read_pod(pod(3, "u-1")) == Pod(uid="u-1")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ((), "deleted: by hand, by a smaller number"),
+        ((disrupted("EvictionByEvictionAPI", "Eviction API: evicting"),), "node is drained"),
+        ((disrupted("PreemptionByScheduler"),), "higher priority"),
+        ((disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),), "tainted"),
+        ((disrupted("TerminationByKubelet", "Pod was terminated in response to imminent node shutdown."),),
+         "imminent node shutdown"),
+        ((disrupted("SomethingNew"),), "deleted"),
+        ((condition("DisruptionTarget", "False", "EvictionByEvictionAPI"),), "deleted: by hand"),
+    ],
+)  # fmt: skip
+def test_a_deleted_pod_is_leaving_and_was_taken_away(conditions: tuple[Json, ...], said: str) -> None:
+    """Whatever the reason, what ran there counts for nothing."""
+    read = read_pod(deleted(pod(), *conditions))
+    assert read.leaving is not None
+    assert read.leaving.kind is TAKEN
+    assert said in read.leaving.reason
+    assert read.dead is None
+
+
+def test_a_disruption_that_may_be_called_off_is_no_leaving() -> None:
+    """The condition alone may be cleared again; the deletion cannot."""
+    content = pod()
+    content["status"]["conditions"].append(disrupted("PreemptionByScheduler"))
+    assert read_pod(content).leaving is None
+
+
+def test_a_node_that_does_not_answer_is_no_proof_of_death() -> None:
+    """Its processes may run: the lease tells when to stop waiting."""
+    said = "Node node-a which was running pod cerebro-worker-0 is unresponsive"
+    content = deleted(pod(reason="NodeLost", message=said))
+    read = read_pod(content)
+    assert read.dead is None
+    assert read.leaving is not None
+    assert read.leaving.kind is LOST
+    assert "unresponsive" in read.leaving.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (failed("Evicted", "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
+                "Container worker was using 3Gi, request is 384Mi, has larger consumption of memory. "),
+         MEMORY, "worker.resources.*.requests.memory"),
+        (failed("Evicted", "Pod ephemeral local storage usage exceeds the total limit of containers 4Gi. "),
+         LOST, "worker.tmpSize"),
+        (failed("Evicted", 'Usage of EmptyDir volume "tmp" exceeds the limit "4Gi". '), LOST, "worker.tmpSize"),
+        (failed("Evicted", "The node had condition: [DiskPressure]. "), LOST, "more disk"),
+        (failed("Evicted", "Pod was evicted"), LOST, "Pod was evicted"),
+        (failed("Terminated", "Pod was terminated in response to imminent node shutdown."), TAKEN, "shut down"),
+        (failed("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed"), TAKEN, "labels"),
+        (failed("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to no healthy devices present; "
+                "cannot allocate unhealthy devices nvidia.com/gpu, which is unexpected"), TAKEN, "no healthy devices"),
+        (failed("OutOfnvidia.com/gpu", "Pod was rejected: Node didn't have enough resource: nvidia.com/gpu"),
+         TAKEN, "OutOfnvidia.com/gpu"),
+        (failed("", "", conditions=[disrupted("DeletionByPodGC", "PodGC: node no longer exists")]), TAKEN, "removed"),
+        (pod(phase="Failed", containerStatuses=ended(terminated("Error", 1), terminated("OOMKilled", 137))),
+         MEMORY, "container worker: OOMKilled"),
+        (pod(phase="Failed", containerStatuses=ended(terminated("Completed", 0), terminated("Error", 139))),
+         LOST, "SIGSEGV"),
+        (deleted(pod(phase="Failed", containerStatuses=ended(terminated("Completed", 0), terminated("Error", 137)))),
+         TAKEN, "deleted"),
+        (pod(phase="Succeeded", containerStatuses=ended(terminated("Completed", 0), terminated("Completed", 0))),
+         TAKEN, "ended by itself"),
+        (pod(phase="Failed", containerStatuses=[]), LOST, "has ended"),
+    ],
+)  # fmt: skip
+def test_an_ended_pod_is_dead_for_a_reason(content: Json, kind: FailureKind, said: str) -> None:
+    """The reason reaches a person, with the cure; the kind decides how a task counts."""
+    read = read_pod(content)
+    assert read.dead is not None
+    assert read.dead.kind is kind
+    assert said in read.dead.reason
+    assert read.leaving is None
+    assert read.trouble == ""
+
+
+def test_a_failed_pod_with_a_running_container_is_not_dead_yet() -> None:
+    """An evicted pod is called Failed while the kubelet still ends its containers."""
+    assert read_pod(pod(phase="Failed", reason="Evicted", message="low on memory")).dead is None
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "said"),
+    [
+        (terminated("OOMKilled", 137), MEMORY, "memory limit of 4Gi"),
+        (terminated("OOMKilled", 137), MEMORY, "raise worker.resources.worker.limits.memory"),
+        (terminated("Error", 137), LOST, "exit code 137 (SIGKILL)"),
+        (terminated("Error", 139), LOST, "exit code 139 (SIGSEGV)"),
+        (terminated("Error", 1, "Traceback: boom"), LOST, "exit code 1: Traceback: boom"),
+        (terminated("Error", 143), TAKEN, "asked to"),
+        (terminated("Completed", 0), TAKEN, "asked to"),
+        (terminated("StartError", 128, "exec: no such file"), LOST, "no such file"),
+        (terminated("ContainerStatusUnknown", 137, "The container could not be located"), LOST, "lost track"),
+    ],
+)
+@pytest.mark.parametrize("is_back", [True, False])
+def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, is_back: bool) -> None:
+    """Before and after it is started again the same: `state` holds it first, then `lastState`."""
+    status = (
+        container("worker", last=end, restarts=1) if is_back else container("worker", {"terminated": end})
+    )
+    exits = read_pod(pod(containerStatuses=[container("etl"), status])).exits
+    assert exits.keys() == {"worker"}
+    assert exits["worker"].kind is kind
+    assert said in exits["worker"].reason
+
+
+def test_a_container_without_a_memory_limit_is_told_to_have_one() -> None:
+    """The message names what is there."""
+    content = pod(containerStatuses=[container("worker", last=terminated("OOMKilled", 137))])
+    del content["spec"]["containers"][1]["resources"]
+    assert "set worker.resources.worker.limits.memory" in read_pod(content).exits["worker"].reason
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (waiting("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"'), IMAGE),
+        (waiting("ImagePullBackOff"), "images.pullSecrets"),
+        (waiting("ErrImagePull", "rpc error: code = NotFound"), "code = NotFound"),
+        (waiting("InvalidImageName", "couldn't parse image name"), "images.*.repository"),
+        (
+            waiting("CreateContainerConfigError", 'secret "cerebro-auth" not found'),
+            'secret "cerebro-auth" not found',
+        ),
+        (waiting("CrashLoopBackOff", "back-off 5m0s restarting failed container"), "kubectl logs --previous"),
+    ],
+)
+def test_a_container_that_waits_in_vain_says_for_what(state: Json, said: str) -> None:
+    """With what to change."""
+    read = read_pod(pod(phase="Pending", containerStatuses=[container("etl"), container("worker", state)]))
+    assert said in read.trouble
+    assert read.trouble.startswith("container worker: ")
+
+
+def test_a_crash_loop_tells_the_last_end() -> None:
+    """What it ended of is what a person wants to know."""
+    looping = container("worker", waiting("CrashLoopBackOff"), terminated("OOMKilled", 137), restarts=6)
+    read = read_pod(pod(containerStatuses=[container("etl"), looping]))
+    assert "memory limit of 4Gi" in read.trouble
+    assert read.exits["worker"].kind is MEMORY
+
+
+@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
+def test_a_start_under_way_is_no_trouble(reason: str) -> None:
+    """It passes by itself."""
+    assert (
+        read_pod(pod(phase="Pending", containerStatuses=[container("worker", waiting(reason))])).trouble == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        (
+            "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available",
+            "worker.gpus",
+        ),
+        ("0/1 nodes are available: 1 Insufficient memory.", "requests.memory"),
+        (
+            "0/2 nodes are available: 2 node(s) had untolerated taint {nvidia.com/gpu: present}.",
+            "worker.tolerations",
+        ),
+        (
+            "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.",
+            "worker.nodeSelector",
+        ),
+        (
+            "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+            "classes under storage",
+        ),
+        ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "in that zone"),
+    ],
+)
+def test_a_pod_that_no_node_takes_says_what_is_missing(message: str, cure: str) -> None:
+    """The scheduler's words, and the value to change."""
+    unscheduled = [condition("PodScheduled", "False", "Unschedulable", message)]
+    read = read_pod(pod(phase="Pending", conditions=unscheduled, containerStatuses=[]))
+    assert message in read.trouble
+    assert cure in read.trouble
+
+
+def test_gpus_are_those_of_all_containers() -> None:
+    """Of either make; without a limit there are none."""
+    content = pod(gpus=4)
+    content["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] = 1
+    assert read_pod(content).gpus == 5
+    assert read_pod(pod()).gpus == 0
+
+
+def test_out_of_memory_is_worth_another_try() -> None:
+    """The kinds used here are those that the core knows what to do with."""
+    assert {MEMORY, LOST} <= RETRYABLE
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def _paths(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
+    return [path, *(found for key, value in inner for found in _paths(value, (*path, key)))]
+
+
+_FULL = deleted(
+    failed("Evicted", "memory") | {"x": 1},
+    condition("PodScheduled", "False", "Unschedulable", "x"),
+)
+_FULL["status"]["containerStatuses"] = [
+    container("worker", waiting("CrashLoopBackOff"), terminated("Error", 9))
+]
+
+
+@given(path=st.sampled_from([path for path in _paths(_FULL) if path]), value=_JSON)
+def test_no_object_is_too_odd_to_be_read(path: tuple[Any, ...], value: Any) -> None:
+    """Any field may be missing or of another type: the rest is read."""
+    content = copy.deepcopy(_FULL)
+    inner: Any = content
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    assert isinstance(read_pod(content), Pod)

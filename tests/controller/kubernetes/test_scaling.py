@@ -1,0 +1,47 @@
+"""Asking for a number of workers: what comes of it when the API server does not do it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.errors import ClusterError, RetryableError
+from controller.kubernetes import Access, KubernetesOrchestrator
+from tests.controller.kubernetes.emulator import SET, Fault
+from tests.controller.kubernetes.watching import Watched
+
+
+def test_a_conflict_is_tried_again(watched: Watched) -> None:
+    """Somebody else wrote meanwhile."""
+    watched.emulator.fail(Fault(verb="patch", status=409))
+    watched.orchestrator.scale(5)
+    assert watched.emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 5
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "said"),
+    [
+        ([Fault(verb="patch", status=409)] * 3, RetryableError, "HTTP 409"),
+        ([Fault(verb="patch", status=429, headers={"Retry-After": "1"})], RetryableError, "HTTP 429"),
+        ([Fault(verb="patch", status=500)], RetryableError, "HTTP 500"),
+        ([Fault(verb="patch")], RetryableError, "broke off"),
+        ([Fault(verb="patch", status=403, body=b'{"message": "cannot patch"}')], ClusterError, "Role lacks this verb"),
+        ([Fault(verb="patch", status=404, body=b'{"message": "not found"}')], ClusterError, "CEREBRO_WORKER_SET"),
+        ([Fault(verb="patch", status=422, body=b'{"message": "invalid"}')], ClusterError, "invalid"),
+    ],
+)  # fmt: skip
+def test_a_failed_scaling_says_whether_to_ask_again(
+    watched: Watched, faults: list[Fault], error: type[Exception], said: str
+) -> None:
+    """By type, as everywhere; with what the server said."""
+    watched.emulator.fail(*faults)
+    with pytest.raises(error, match=f"cannot scale StatefulSet {SET} to 4.*{said}"):
+        watched.orchestrator.scale(4)
+    assert watched.emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 3
+
+
+def test_a_server_that_nobody_runs_is_no_server() -> None:
+    """Neither a view nor a size."""
+    orchestrator = KubernetesOrchestrator(Access(server="http://127.0.0.1:1", namespace="cerebro"), SET)
+    assert orchestrator.fleet() is None
+    with pytest.raises(RetryableError, match="does not answer"):
+        orchestrator.scale(1)

@@ -1,0 +1,74 @@
+"""The adapter before an emulated API server, and waiting for what it sees: by notice, never by the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from controller.kubernetes import KubernetesOrchestrator
+from controller.kubernetes.reading import read_pod
+from controller.orchestrator import Fleet
+from tests.controller.kubernetes.emulator import SET, Emulator
+from tests.controller.kubernetes.serving import serving
+
+LIMIT_S = 30.0
+"""How long a test waits for what must come; it comes in milliseconds, but for pauses after faults."""
+
+
+class Watched:
+    """An orchestrator, and the notices it gives.
+
+    Attributes:
+        now: the clock by which its view gets out of date; moved by hand.
+    """
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self.now = 0.0
+        self._news = threading.Condition()
+        self.orchestrator: KubernetesOrchestrator
+
+    def until(self, is_there: Callable[[Fleet | None], bool]) -> Fleet | None:
+        """The first view that satisfies; fails the test when none comes."""
+
+        def seen() -> bool:
+            return is_there(self.orchestrator.fleet())
+
+        with self._news:
+            assert self._news.wait_for(seen, LIMIT_S), f"last seen: {self.orchestrator.fleet()}"
+            return self.orchestrator.fleet()
+
+    def until_asked(self, is_asked: Callable[[], bool]) -> None:
+        """Until the server was asked so."""
+        with self.emulator.news:
+            assert self.emulator.news.wait_for(is_asked, LIMIT_S)
+
+    def truth(self) -> Fleet | None:
+        """What the cluster holds in fact."""
+        objects = self.emulator.objects
+        if SET not in objects["statefulsets"]:
+            return None
+        pods = {name: read_pod(content) for name, content in objects["pods"].items()}
+        return Fleet(pods=pods, size=objects["statefulsets"][SET]["spec"]["replicas"])
+
+    def sees_the_truth(self) -> None:
+        """Waits until it does."""
+        self.until(lambda fleet: fleet == self.truth())
+
+    @contextmanager
+    def watching(self) -> Iterator[Watched]:
+        """Until the block ends."""
+
+        def notify() -> None:
+            with self._news:
+                self._news.notify_all()
+
+        with serving(self.emulator) as access:
+            self.orchestrator = KubernetesOrchestrator(access, SET, clock=lambda: self.now, changed=notify)
+            self.orchestrator.start()
+            try:
+                yield self
+            finally:
+                self.orchestrator.ask_to_stop()
+        self.orchestrator.stop()

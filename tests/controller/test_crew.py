@@ -1,0 +1,119 @@
+"""What the store, a cluster manager and silence say of one worker, as the controller sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.contract.records import PodRef, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import FailureKind
+from controller.crew import SILENT, STARTED_ANEW, Absence, Away, seen
+from controller.orchestrator import Exit, Fleet, Pod
+
+LEASE_S = 10.0
+EVICTED = Exit(reason="evicted: the node is out of disk", kind=FailureKind.PREEMPTED)
+DRAINED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
+KILLED = Exit(reason="killed for memory: 4 GiB are too little", kind=FailureKind.OUT_OF_MEMORY)
+
+
+def status(*, pod: PodRef | None = None, **fields: Any) -> WorkerStatus:
+    """A worker that has just reported."""
+    record = WorkerRecord(
+        worker="w-0-etl",
+        incarnation="a",
+        weight=1.0,
+        cores=1,
+        kinds=("etl",),
+        pod=pod,
+        volume="w-0",
+        **fields,
+    )
+    return WorkerStatus(record=record, silent_s=0.0)
+
+
+def fleet(**fields: Any) -> Fleet:
+    """One pod, ``w-0``, as the worker registered in it unless said otherwise."""
+    return Fleet(pods={"w-0": Pod(**({"uid": "1"} | fields))}, size=1)
+
+
+REF = PodRef(name="w-0", uid="1", container="etl")
+GONE, LEAVING = Away.GONE, Away.LEAVING
+NO_POD = Exit(reason="its pod w-0 is no longer there", kind=FailureKind.PREEMPTED)
+OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKind.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("given", "silent_s", "expected"),
+    [
+        pytest.param(None, 0.0, None, id="no manager, heard of"),
+        pytest.param(None, 11.0, (Away.SILENT, SILENT), id="no manager, silent"),
+        pytest.param(fleet(), 0.0, None, id="its pod is there"),
+        pytest.param(fleet(), 11.0, (Away.SILENT, SILENT), id="its pod is there, it is silent"),
+        pytest.param(Fleet(pods={}, size=1), 0.0, (GONE, NO_POD), id="no such pod"),
+        pytest.param(fleet(uid="2"), 0.0, (GONE, OTHER_POD), id="another pod"),
+        pytest.param(fleet(dead=EVICTED), 0.0, (GONE, EVICTED), id="its pod is dead"),
+        pytest.param(fleet(dead=KILLED, leaving=DRAINED), 0.0, (GONE, KILLED), id="dead while leaving"),
+        pytest.param(fleet(leaving=DRAINED), 0.0, (LEAVING, DRAINED), id="its pod is leaving"),
+        pytest.param(fleet(leaving=DRAINED), 11.0, (Away.SILENT, DRAINED), id="leaving, and silent"),
+        pytest.param(fleet(dead=EVICTED), 11.0, (GONE, EVICTED), id="dead, and silent"),
+    ],
+)
+def test_absence(given: Fleet | None, silent_s: float, expected: tuple[Away, Exit] | None) -> None:
+    """What is known for certain comes before what is announced, and that before silence."""
+    found = seen(status(pod=REF), given, silent_s=silent_s, lease_s=LEASE_S)
+    assert found.absence == (Absence(how=expected[0], exit=expected[1]) if expected else None)
+
+
+SIGTERM = Exit(reason="SIGTERM: w-0-etl was asked to end", kind=FailureKind.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("given", "silent_s", "expected"),
+    [
+        pytest.param(None, 0.0, (LEAVING, SIGTERM), id="no manager"),
+        pytest.param(fleet(), 0.0, (LEAVING, SIGTERM), id="its pod is there"),
+        pytest.param(fleet(leaving=DRAINED), 0.0, (LEAVING, DRAINED), id="its pod is leaving, too"),
+        pytest.param(fleet(uid="2"), 0.0, (GONE, OTHER_POD), id="another pod"),
+        pytest.param(None, 11.0, (Away.SILENT, SIGTERM), id="silent by now"),
+    ],
+)
+def test_a_worker_that_says_that_it_leaves(
+    given: Fleet | None, silent_s: float, expected: tuple[Away, Exit]
+) -> None:
+    """It is believed, with or without a cluster manager, which may know more."""
+    told = status(pod=REF).model_copy(update={"leaving": SIGTERM.reason})
+    found = seen(told, given, silent_s=silent_s, lease_s=LEASE_S)
+    assert found.absence == Absence(how=expected[0], exit=expected[1])
+
+
+def test_a_worker_outside_pods_is_lost_by_silence_only() -> None:
+    """A cluster manager has nothing to say of it."""
+    assert seen(status(), Fleet(pods={}, size=0), silent_s=0.0, lease_s=LEASE_S).absence is None
+
+
+def test_a_pod_that_does_not_start_in_the_place_of_another_says_why() -> None:
+    """The loss carries what one can do something about."""
+    found = seen(status(pod=REF), fleet(uid="2", trouble="image not found"), silent_s=0.0, lease_s=LEASE_S)
+    assert found.absence is not None
+    assert found.absence.exit.reason.endswith("which does not start: image not found")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(None, STARTED_ANEW, id="no manager"),
+        pytest.param(fleet(exits={"etl": KILLED}), KILLED, id="the container ended before"),
+        pytest.param(fleet(exits={"worker": KILLED}), OTHER_POD, id="only the other container did"),
+        pytest.param(fleet(), OTHER_POD, id="a new pod"),
+    ],
+)
+def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> None:
+    """A container's last exit in this pod; in a new pod, that the old one was replaced."""
+    assert seen(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
+
+
+@pytest.mark.parametrize(("gpus", "weight"), [(0, 1.0), (4, 4.0)])
+def test_granted_gpus_are_the_weight(gpus: int, weight: float) -> None:
+    """The container for ETL sees none of the GPUs that its data is for."""
+    assert seen(status(pod=REF), fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight

@@ -1,0 +1,389 @@
+"""Crews that change in a run, with two workers in each pod: lost, preempted, removed for good, joined without data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    Event,
+    TaskAssigned,
+    TaskCommitted,
+    TaskRevoked,
+    TaskStarted,
+    WorkerLost,
+    WorkerRemoved,
+)
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
+from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, chart, schedule_now
+from cerebro.state.experiment import fold
+from controller import tasks
+from controller.simulation.cluster import EXPERIMENT, Simulation
+from controller.simulation.scenario import Outage, Preemption, Scenario, UnitTime
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    own_partition,
+    plan,
+    request,
+)
+
+ETL_S = 2.0
+UNIT_S = 3.0
+
+
+def at_speed(etl_s: float = ETL_S, unit_s: float = UNIT_S) -> UnitTime:
+    """So many seconds for making a partition, and for a unit."""
+    return lambda body, worker: etl_s if isinstance(body, EtlTask) else unit_s
+
+
+def simulate(
+    scenario: Scenario, *, models: int = 3, epochs: int = 2, partitions: int | None = None
+) -> Simulation:
+    """A finished run in pods."""
+    scenario.has_pods = True
+    count = partitions or len({p for held in scenario.holdings.values() for p in held})
+    simulation = Simulation(scenario, request(models, epochs), plan(models, count))
+    simulation.run()
+    return simulation
+
+
+def remade(log: Sequence[Event]) -> list[tuple[str, str]]:
+    """(partition, worker) of partitions made within the fit run."""
+    return [
+        (event.task.removeprefix("fit-1/etl/train/"), event.worker)
+        for event in log
+        if isinstance(event, TaskCommitted) and event.task.startswith("fit-1/etl/train/")
+    ]
+
+
+def trained_by(state: ExperimentState) -> dict[int, set[str]]:
+    """Partition -> workers that trained on it."""
+    found: dict[int, set[str]] = {}
+    for model in state.runs["fit-1"].models.values():
+        for visit in model.visits:
+            found.setdefault(visit.partition, set()).add(visit.worker)
+    return found
+
+
+# --- two workers in a pod ----------------------------------------------------------------------------
+
+
+def test_what_the_etl_container_makes_the_other_one_trains_on() -> None:
+    """They share the pod's volume; each does what it has handlers for, and nothing else."""
+    simulation = simulate(Scenario(holdings=own_partition(2), unit_time=at_speed()))
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=2)
+    assert trained_by(state) == {0: {"worker-0"}, 1: {"worker-1"}}
+    kinds = {"worker-0": "train", "worker-1": "train", "worker-0-etl": "etl", "worker-1-etl": "etl"}
+    started = [event for event in simulation.log if isinstance(event, TaskStarted)]
+    assert all(TaskKey.parse(event.task).kind == kinds[event.worker] for event in started)
+
+
+def test_workers_for_etl_are_no_places_to_train() -> None:
+    """They are in no chart and in no sum: their idle time is not the schedule's."""
+    simulation = simulate(Scenario(holdings=own_partition(2), unit_time=at_speed()), models=2)
+    state = fold(EXPERIMENT, simulation.log)
+    run = state.runs["fit-1"]
+    drawing = chart(state, run, simulation.now, newest=100)
+    assert "worker-1" in str(drawing)
+    assert "etl" not in str(drawing)
+    report = schedule_now(state, run, simulation.now)
+    assert report is not None
+    assert report.idle_s == pytest.approx(0.0)
+    assert all(set(epoch.idle_s) == {"worker-0", "worker-1"} for epoch in run.epochs)
+    assert simulation.core.board is None
+
+
+def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
+    """The cluster manager knows; nobody waits for a lease, and nothing counts as a failure."""
+    scenario = Scenario(
+        holdings=own_partition(2),
+        unit_time=at_speed(),
+        outages=[Outage(worker="worker-1", start=ETL_S + 1, length=5.0)],
+        lease_s=1000.0,
+    )
+    simulation = simulate(scenario)
+    lost = [event for event in simulation.log if isinstance(event, WorkerLost)]
+    assert {event.worker for event in lost} == {"worker-1", "worker-1-etl"}
+    assert {event.time for event in lost} == {ETL_S + 1}
+    revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
+    assert {event.loss for event in revoked} <= {FailureKind.PREEMPTED, None}
+    assert simulation.now < 60
+    tasks_done = fold(EXPERIMENT, simulation.log).runs["fit-1"].tasks.values()
+    assert sum(task.losses + task.failures for task in tasks_done) == 0
+
+
+def test_a_worker_that_is_asked_to_end_gives_back_what_it_has() -> None:
+    """What it ran is free at once, nothing is given to it any more, and it is there again afterwards."""
+    notice = ETL_S + 1
+    scenario = Scenario(
+        holdings={"worker-0": [0], "worker-1": [1], "worker-2": []},
+        unit_time=at_speed(),
+        outages=[Preemption(worker="worker-1", start=notice, length=4.0)],
+    )
+    simulation = simulate(scenario, epochs=3)
+    log = simulation.log
+    assert_complete(fold(EXPERIMENT, log), epochs=3, partitions=2)
+    between = [e for e in log if isinstance(e, TaskAssigned) and notice < e.time < notice + 5]
+    assert all(not event.worker.startswith("worker-1") for event in between)
+    (lost,) = [event for event in log if isinstance(event, WorkerLost) and event.worker == "worker-1"]
+    assert (lost.time, lost.reason) == (notice, "its node is being drained")
+
+
+# --- gone for good -----------------------------------------------------------------------------------
+
+
+def test_a_partition_that_only_a_removed_worker_held_is_made_anew() -> None:
+    """On a pod that trains, by its worker for ETL, within the run that needs it; the run ends as it would have."""
+    scenario = Scenario(
+        holdings=own_partition(3), unit_time=at_speed(), removals={"worker-1": ETL_S + UNIT_S + 1}
+    )
+    simulation = simulate(scenario)
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=3)
+    assert_exclusive(simulation)
+    ((partition, maker),) = remade(simulation.log)
+    assert partition == "p1"
+    assert maker in ("worker-0-etl", "worker-2-etl")
+    assert trained_by(state)[1] == {"worker-1", maker.removesuffix("-etl")}
+    removed = {event.worker for event in simulation.log if isinstance(event, WorkerRemoved)}
+    assert removed == {"worker-1", "worker-1-etl"}
+    assert not state.workers["worker-1"].holdings
+
+
+def test_lost_partitions_are_spread_over_those_who_are_left() -> None:
+    """Two pods go, two are left: each makes one of the two partitions, at the same time."""
+    at = ETL_S + 1
+    scenario = Scenario(
+        holdings=own_partition(4), unit_time=at_speed(), removals={"worker-0": at, "worker-3": at}
+    )
+    simulation = simulate(scenario)
+    made = remade(simulation.log)
+    assert {partition for partition, _ in made} == {"p0", "p3"}
+    assert {worker for _, worker in made} == {"worker-1-etl", "worker-2-etl"}
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=4)
+
+
+def test_a_partition_may_be_made_anew_more_than_once() -> None:
+    """The pod that made it goes as well: the same task is done again under the next attempt."""
+    scenario = Scenario(
+        holdings=own_partition(3),
+        unit_time=at_speed(unit_s=20.0),
+        removals={"worker-2": ETL_S + 1, "worker-0": ETL_S + 90},
+    )
+    simulation = simulate(scenario)
+    assert Counter(partition for partition, _ in remade(simulation.log))["p2"] in (1, 2)
+    assert {worker for _, worker in remade(simulation.log)[1:]} == {"worker-1-etl"}
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=3)
+
+
+def test_what_cannot_be_made_anew_ends_the_run_with_the_reason() -> None:
+    """The run does not wait for ever for a partition that nobody can make."""
+    boom = Failure(kind=FailureKind.USER_ERROR, message="row 7: no such image")
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        return boom if isinstance(body, EtlTask) and body.key.startswith("fit-1") else None
+
+    scenario = Scenario(
+        holdings=own_partition(2), unit_time=at_speed(), outcome=outcome, removals={"worker-1": ETL_S + 1}
+    )
+    run = fold(EXPERIMENT, simulate(scenario).log).runs["fit-1"]
+    assert run.state is RunState.FAILED
+    assert "training partition 1" in run.error
+    assert "no such image" in run.error
+
+
+def test_a_worker_removed_before_it_made_its_part_is_replaced_in_the_etl_run() -> None:
+    """The others share what was given to it."""
+    scenario = Scenario(holdings=own_partition(3), unit_time=at_speed(), removals={"worker-2": 1.0})
+    simulation = simulate(scenario)
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["etl-1"].state is RunState.FINISHED
+    assert_complete(state, epochs=2, partitions=3)
+
+
+def test_the_body_of_a_remade_partition_is_the_etl_runs_own() -> None:
+    """Same data set, code, rows and locators: so are the bytes."""
+    simulation = simulate(
+        Scenario(holdings=own_partition(2), unit_time=at_speed(), removals={"worker-1": ETL_S + 1})
+    )
+    state = fold(EXPERIMENT, simulation.log)
+    record = ExperimentRecord(
+        name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")), archive="3" * 64
+    )
+    etl, fit = state.runs["etl-1"], state.runs["fit-1"]
+    first = tasks.body(record, state, etl, TaskKey(run="etl-1", kind="etl", split="train", partition=1))
+    again = tasks.body(record, state, fit, TaskKey(run="fit-1", kind="etl", split="train", partition=1))
+    assert again == first.model_copy(update={"key": "fit-1/etl/train/p1"})
+
+
+# --- joined without data -----------------------------------------------------------------------------
+
+
+def test_a_worker_that_joins_without_data_gets_a_copy_and_trains() -> None:
+    """Of as many partitions as pay, one after the other; the run ends sooner than without it."""
+    holdings: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
+    short = {"worker-0": [0], "worker-1": [1]}
+    without = simulate(Scenario(holdings=short, unit_time=at_speed()), models=6, epochs=3)
+    with_it = simulate(
+        Scenario(holdings=holdings, unit_time=at_speed(), joins={"worker-2": 10.0}), models=6, epochs=3
+    )
+    assert sorted(remade(with_it.log)) == [("p0", "worker-2-etl"), ("p1", "worker-2-etl")]
+    state = fold(EXPERIMENT, with_it.log)
+    assert_complete(state, epochs=3, partitions=2)
+    assert all("worker-2" in workers for workers in trained_by(state).values())
+    assert with_it.now < 0.85 * without.now
+
+
+def test_a_copy_that_would_not_pay_is_not_made() -> None:
+    """Making it would take longer than what is left."""
+    holdings: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
+    slow = at_speed(etl_s=1000.0)
+    scenario = Scenario(holdings=holdings, unit_time=slow, joins={"worker-2": 1000.0 + 2 * UNIT_S + 1})
+    simulation = simulate(scenario)
+    assigned = [e.task for e in simulation.log if isinstance(e, TaskAssigned)]
+    assert not [task for task in assigned if task.startswith("fit-1/etl")]
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_copy() -> None:
+    """It is taken back once nobody has anything left to read there."""
+    holdings: Mapping[str, Sequence[int]] = {"worker-0": [0], "worker-1": [1], "worker-2": []}
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        is_copy = isinstance(body, EtlTask) and body.key.startswith("fit-1")
+        return 1000.0 if is_copy else at_speed()(body, worker)
+
+    scenario = Scenario(holdings=holdings, unit_time=unit_time, joins={"worker-2": ETL_S + 1})
+    simulation = simulate(scenario, models=4, epochs=3)
+    revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
+    assert [event.task for event in revoked if "/etl/" in event.task] == ["fit-1/etl/train/p0"]
+    assert simulation.now < 100
+    assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.FINISHED
+
+
+# --- out of memory -----------------------------------------------------------------------------------
+
+
+def out_of_memory_once(model: str, unit: int) -> tuple[list[str], object]:
+    """An outcome that fails the model's unit the first time; and where it was tried."""
+    tried: list[str] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        if getattr(body, "model", "") == model and getattr(body, "unit", -1) == unit:
+            tried.append(worker)
+            if len(tried) == 1:
+                return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
+        return None
+
+    return tried, outcome
+
+
+def test_a_unit_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
+    """Another holder of the partition may have more."""
+    tried, outcome = out_of_memory_once("m01", 0)
+    scenario = Scenario(
+        holdings={"worker-0": [0, 1], "worker-1": [0, 1]},
+        outcome=outcome,  # type: ignore[arg-type]
+    )
+    simulation = Simulation(scenario, request(4, 2), plan(4, 2))
+    simulation.run()
+    assert len(set(tried[:2])) == 2
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
+
+
+def test_a_unit_that_ran_out_of_memory_is_alone_the_next_time() -> None:
+    """Nothing is queued behind it or before it, so no second model is in memory meanwhile."""
+    tried, outcome = out_of_memory_once("m01", 1)
+    scenario = Scenario(holdings=own_partition(2), outcome=outcome)  # type: ignore[arg-type]
+    simulation = Simulation(scenario, request(6, 3), plan(6, 2))
+    simulation.run()
+    assert len(tried) == 2
+    state = ExperimentState(name=EXPERIMENT)
+    seen_retry = False
+    for event in simulation.log:
+        state.apply(event)
+        worker = state.workers.get(tried[1])
+        open_tasks = worker.open_tasks if worker else []
+        retried = [
+            key
+            for key in open_tasks
+            if (task := state.runs["fit-1"].tasks[key]).exhausted and task.attempt == 2
+        ]
+        seen_retry |= bool(retried)
+        assert not retried or len(open_tasks) == 1
+    assert seen_retry
+    assert_complete(state, epochs=3, partitions=2)
+
+
+def test_a_unit_that_always_runs_out_of_memory_is_given_up() -> None:
+    """After as many attempts as the run allows, with its model only."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_large = getattr(body, "model", "") == "m00"
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_large else None
+
+    simulation = Simulation(Scenario(holdings=own_partition(2), outcome=outcome), request(2, 1), plan(2, 2))
+    simulation.run()
+    models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
+    assert models["m00"].state is ModelState.FAILED
+    assert models["m01"].state is ModelState.FINISHED
+
+
+# --- anything ----------------------------------------------------------------------------------------
+
+happenings = st.lists(
+    st.tuples(
+        st.sampled_from(["loss", "preemption", "removal"]),
+        st.integers(0, 3),
+        st.floats(0.5, 60),
+        st.floats(1.5, 30),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
+    events=happenings,
+    joined=st.lists(st.floats(0.5, 60), max_size=2),
+    crashes=st.frozensets(st.integers(0, 60), max_size=3),
+    etl_s=st.sampled_from([0.5, 5.0, 40.0]),
+)
+def test_whatever_happens_to_the_crew_every_unit_is_done_once(shape, events, joined, crashes, etl_s) -> None:  # type: ignore[no-untyped-def]
+    """Any losses, preemptions, removals (of all but the first pod) and joins, with a controller that dies."""
+    models, workers, epochs = shape
+    holdings: dict[str, Sequence[int]] = dict(own_partition(workers))
+    joins = {f"worker-{workers + number}": at for number, at in enumerate(joined)}
+    holdings |= dict.fromkeys(joins, ())
+    names = list(holdings)
+    outages: list[Outage] = []
+    removals: dict[str, float] = {}
+    for kind, number, start, length in events:
+        name = names[number % len(names)]
+        if kind == "removal" and name != "worker-0":
+            removals[name] = start
+        elif kind == "loss":
+            outages.append(Outage(worker=name, start=start, length=length))
+        elif kind == "preemption":
+            outages.append(Preemption(worker=name, start=start, length=length))
+    scenario = Scenario(
+        holdings=holdings,
+        unit_time=at_speed(etl_s=etl_s),
+        outages=outages,
+        removals=removals,
+        joins=joins,
+        crash_before=crashes,
+    )
+    simulation = simulate(scenario, models=models, epochs=epochs, partitions=workers)
+    state = fold(EXPERIMENT, simulation.log)
+    assert state.runs["fit-1"].state is RunState.FINISHED
+    assert_complete(state, epochs=epochs, partitions=workers)
+    assert_exclusive(simulation)

@@ -1,0 +1,82 @@
+"""The leadership at the end of a controller: whoever stands by takes it at once, not when a lease has run out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.records import SizeRequest
+from cerebro.kvs import KvsClient
+from controller.leadership import resign
+from tests.kvs_api.real import TOKEN, Database, Service
+
+LONG_S = 3600.0
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    database = Database(tmp_path_factory.mktemp("leadership"))
+    service = Service(database)
+    yield service
+    service.close()
+    database.kill()
+
+
+@pytest.fixture
+def kvs(shared_service: Service) -> Iterator[KvsClient]:
+    shared_service.database.empty()
+    client = shared_service.client()
+    yield client
+    client.close()
+
+
+def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:
+    """The next one has a term of its own."""
+    term = kvs.lead("first", LONG_S).term
+    resign(kvs.address, TOKEN, "first")
+    assert kvs.lead("second", LONG_S).term == term + 1
+
+
+def test_who_does_not_lead_has_nothing_to_give_back(kvs: KvsClient) -> None:
+    """A standby that ends leaves the leader alone."""
+    kvs.lead("first", LONG_S)
+    resign(kvs.address, TOKEN, "second")
+    assert kvs.lead("second", LONG_S).term == 0
+
+
+def test_a_store_that_is_away_is_not_waited_for() -> None:
+    """The lease runs out by itself."""
+    began = time.monotonic()
+    resign("http://127.0.0.1:1", TOKEN, "first")
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Path) -> None:
+    """SIGTERM: a standby leads as soon as the process has ended, which is before the lease has."""
+    kvs.ask_size(SizeRequest(workers=2))
+    environment = {
+        **os.environ,
+        "CEREBRO_SERVER": kvs.address,
+        "CEREBRO_TOKEN": TOKEN,
+        "CEREBRO_VOLUMES": str(tmp_path),
+        "CEREBRO_HOLDER": "first",
+    }
+    with subprocess.Popen([sys.executable, "-P", "-m", "controller"], env=environment) as process:
+        try:
+            # Only the controller that leads answers wishes.
+            deadline = time.monotonic() + 60
+            while (wish := kvs.size()) is None or not wish.problem:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                kvs.watch({}, 10**9, 0.05)
+            assert kvs.lead("second", LONG_S).term == 0
+        finally:
+            process.terminate()
+            process.wait(30)
+    assert kvs.lead("second", LONG_S).term > 0

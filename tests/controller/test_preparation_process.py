@@ -1,0 +1,103 @@
+"""Preparing in another process: the same plan and the same errors as in this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.errors import LocatorError, MetadataError, StoreUnavailableError
+from cerebro.state import ExperimentState
+from cerebro.volumes import Volumes
+from controller import preparation, preparation_process
+from tests.state.stories import SHA
+
+WEIGHTS = {"worker-0": 1.0, "worker-1": 1.0}
+REQUEST = EtlRequest(code=SHA, code_fingerprint=SHA)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> ExperimentRecord:
+    (tmp_path / "train.csv").write_text("id\n" + "\n".join(f"r{n}" for n in range(9)) + "\n")
+    train = Locator(metadata=str(tmp_path / "train.csv"), objects=str(tmp_path))
+    return ExperimentRecord(name="one", locators=Locators(train=train))
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
+
+
+def prepared(record: ExperimentRecord, volumes: Volumes, **more: Any) -> EtlPlan:
+    state = ExperimentState(name=record.name)
+    return preparation_process.prepare_etl(record, state, REQUEST, WEIGHTS, volumes, **more)
+
+
+def test_the_plan_is_the_same(record: ExperimentRecord, volumes: Volumes) -> None:
+    """And the files are where it says."""
+    plan = prepared(record, volumes)
+    assert plan == preparation.prepare_etl(record, {}, REQUEST, WEIGHTS, volumes)
+    assert all(volumes.metadata(plan.dataset, "train", p.partition).is_file() for p in plan.splits["train"])
+
+
+def test_errors_keep_their_type_and_words(record: ExperimentRecord, volumes: Volumes, tmp_path: Path) -> None:
+    """The user reads them as if nothing lay between."""
+    (tmp_path / "train.csv").write_text("key\n1\n2\n")
+    with pytest.raises(MetadataError, match="no column 'id'"):
+        prepared(record, volumes)
+    (tmp_path / "train.csv").unlink()
+    with pytest.raises(LocatorError, match=r"train\.csv"):
+        prepared(record, volumes)
+
+
+def test_what_nobody_foresaw_is_told(
+    record: ExperimentRecord, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Type and words to the caller, the traceback to the log."""
+    (tmp_path / "volumes").write_text("a file where a folder should be")
+    with pytest.raises(RuntimeError, match="NotADirectoryError"):
+        prepared(record, Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}))
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_an_end_by_force_names_memory(
+    record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says nothing when it ends a process for its memory."""
+    _replace(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
+    with pytest.raises(MetadataError, match=r"exit code -9; .*controller\.resources\.limits\.memory"):
+        prepared(record, volumes)
+
+
+def test_the_caller_goes_on_meanwhile(
+    record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is called while the process works, and what it meets is its own affair."""
+    os.mkfifo(tmp_path / "gate")
+    _replace(
+        monkeypatch,
+        f"open({str(tmp_path / 'gate')!r}).read(); from controller.preparation_process import main; main()",
+    )
+    monkeypatch.setattr(preparation_process, "_PACE_S", 0.01)
+    called: list[int] = []
+
+    def meanwhile() -> None:
+        called.append(1)
+        if len(called) == 2:
+            # The process has its go only now: it could not have answered before.
+            (tmp_path / "gate").write_text("go")
+        raise StoreUnavailableError("away")
+
+    assert prepared(record, volumes, meanwhile=meanwhile).dataset
+    assert len(called) >= 2
+
+
+def _replace(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Let the process run another program."""
+    monkeypatch.setattr(preparation_process, "tethered", lambda _: [sys.executable, "-c", script])

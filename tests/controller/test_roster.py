@@ -1,0 +1,128 @@
+"""Wishes for another number of workers, workers that do not come back, and those that do not start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
+from cerebro.errors import ClusterError, StoreUnavailableError
+from cerebro.kvs import KvsClient
+from controller.orchestrator import Fleet, Pod
+from controller.roster import Roster
+from controller.simulation.store import VirtualStore
+
+
+@dataclass
+class Manager:
+    """A cluster manager that does what it is told, unless it has a reason not to."""
+
+    pods: Fleet | None = None
+    sizes: list[int] = field(default_factory=list)
+    error: Exception | None = None
+
+    def fleet(self) -> Fleet | None:
+        """See `Orchestrator`."""
+        return self.pods
+
+    def scale(self, workers: int) -> None:
+        """See `Orchestrator`."""
+        if self.error:
+            raise self.error
+        self.sizes.append(workers)
+
+
+@pytest.fixture
+def store() -> VirtualStore:
+    """With the rules of the real one."""
+    return VirtualStore(lambda: 0.0)
+
+
+def roster(store: VirtualStore, manager: Manager | None) -> Roster:
+    """One that looks at every call."""
+    # The simulation's store has the methods that are used here, with the same meaning.
+    return Roster(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0)
+
+
+def record(number: int, **fields: Any) -> WorkerRecord:
+    """A worker in its pod."""
+    pod = PodRef(name=f"w-{number}", uid=f"uid-{number}", container="worker")
+    made = WorkerRecord(worker=f"w-{number}", incarnation="a", weight=1.0, cores=1, kinds=("train",), pod=pod)
+    return made.model_copy(update=fields)
+
+
+def fleet(*numbers: int, size: int, **fields: Any) -> Fleet:
+    """Pods of these numbers, of so many that are wanted."""
+    return Fleet(pods={f"w-{n}": Pod(uid=f"uid-{n}", **fields) for n in numbers}, size=size)
+
+
+def test_a_wish_is_handed_on_once(store: VirtualStore) -> None:
+    """It is done when the cluster manager has been told."""
+    manager = Manager()
+    store.ask_size(SizeRequest(workers=5))
+    for _ in range(3):
+        roster(store, manager).tend()
+    assert manager.sizes == [5]
+    assert store.size() is None
+
+
+def test_a_refusal_is_kept_for_who_wished(store: VirtualStore) -> None:
+    """And not tried again and again."""
+    manager = Manager(error=ClusterError("the quota is 4 nodes"))
+    store.ask_size(SizeRequest(workers=5))
+    roster(store, manager).tend()
+    manager.error = None
+    roster(store, manager).tend()
+    assert store.size() == SizeRequest(workers=5, problem="the quota is 4 nodes")
+    assert manager.sizes == []
+
+
+def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
+    """The wish stays pending."""
+    manager = Manager(error=StoreUnavailableError("no answer"))
+    store.ask_size(SizeRequest(workers=5))
+    roster(store, manager).tend()
+    assert store.size() == SizeRequest(workers=5)
+    manager.error = None
+    roster(store, manager).tend()
+    assert manager.sizes == [5]
+
+
+def test_without_a_manager_a_wish_is_answered(store: VirtualStore) -> None:
+    """Nobody waits for what cannot be."""
+    store.ask_size(SizeRequest(workers=5))
+    roster(store, None).tend()
+    wish = store.size()
+    assert wish is not None
+    assert "no cluster manager" in wish.problem
+
+
+def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualStore) -> None:
+    """Once they are not listed; one that is wanted, is still there, or is no pod at all stays."""
+    for number in range(4):
+        store.register(record(number))
+    store.register(record(9, worker="guest", pod=None))
+    watcher = roster(store, Manager(pods=fleet(0, 2, size=2)))
+    watcher.tend()
+    assert [status.record.worker for status in store.workers()] == ["guest", "w-0", "w-1", "w-2"]
+    assert set(watcher.world(0.0).workers) == {"guest", "w-0", "w-1", "w-2"}
+
+
+def test_nothing_is_removed_while_the_pods_are_not_known(store: VirtualStore) -> None:
+    """A cluster manager that is not heard is no reason to forget anybody."""
+    store.register(record(7))
+    roster(store, Manager(pods=None)).tend()
+    assert len(store.workers()) == 1
+
+
+def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:
+    """Until they run."""
+    manager = Manager(pods=fleet(0, size=1, trouble="the image cannot be pulled"))
+    watcher = roster(store, manager)
+    watcher.tend()
+    assert store.troubles() == Troubles(pods={"w-0": "the image cannot be pulled"})
+    manager.pods = fleet(0, size=1)
+    watcher.tend()
+    assert store.troubles() == Troubles()

@@ -1,0 +1,152 @@
+"""What changes from one rendering to the next: what should, and nothing else."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart.rendering import (
+    CHART,
+    NAMESPACE,
+    RELEASE,
+    VALUES,
+    Rendered,
+    render,
+    render_with,
+    run,
+    template,
+)
+
+
+def _without_secrets(text: str) -> str:
+    text = re.sub(r'(checksum/auth: )"[0-9a-f]{64}"', r"\1", text)
+    return re.sub(r'(token|redis-password): "[A-Za-z0-9+/=]+"', r"\1", text)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_two_renderings_differ_in_generated_secrets_only(values: str) -> None:
+    """Everything else is the same to the letter; with a Secret of the user there is no difference at all."""
+    first, second = (template(CHART, json.dumps(VALUES[values])) for _ in range(2))
+    assert _without_secrets(first) == _without_secrets(second)
+    assert (first == second) is (values == "existing")
+
+
+KEPT = {"auth": {"existingSecret": "ours"}}
+"""So that secrets do not differ between renderings."""
+
+CHANGES = {
+    "controller: {leaseS: 20}": {"controller", "worker"},
+    "worker: {graceS: 30}": {"worker"},
+    "worker: {replicas: 3}": set[str](),
+    "worker: {resources: {etl: {limits: {memory: 3Gi}}}}": {"worker"},
+    "kvsApi: {threads: 100}": {"kvs-api"},
+    "redis: {resources: {limits: {memory: 1Gi}}}": {"redis"},
+    "dispatcher: {publicHosts: [a.org]}": {"dispatcher"},
+    "dispatcher: {service: {type: NodePort}}": set[str](),
+    "notebook: {extraEnv: [{name: A, value: b}]}": {"notebook"},
+    "notebook: {enabled: false}": {"notebook", "dispatcher"},
+    "tensorboard: {reloadIntervalS: 5}": {"tensorboard"},
+    "objectStore: {region: eu-west-1}": {"controller", "worker", "notebook"},
+    "objectStore: {existingSecret: bucket}": {"controller", "worker", "notebook"},
+    "images: {worker: {tag: '2'}}": {"worker"},
+    "images: {notebook: {tag: '2'}}": {"notebook", "tensorboard", "test"},
+    "images: {control: {tag: '2'}}": {"redis", "kvs-api", "controller", "dispatcher"},
+    "networkPolicy: {enabled: false}": set[str](),
+    "storage: {metrics: {size: 50Gi}}": set[str](),
+}
+"""Values -> components whose pods differ."""
+
+
+def _pods(rendered: Rendered) -> dict[str, Any]:
+    return {
+        name: (pod["metadata"].get("annotations"), pod["metadata"]["labels"], pod["spec"])
+        for name, pod in rendered.pods()
+    }
+
+
+@pytest.mark.parametrize(("values", "touched"), CHANGES.items())
+def test_a_change_restarts_what_it_touches(values: str, touched: set[str]) -> None:
+    """Kubernetes restarts pods whose template differs: those of the components concerned, and no others."""
+    before = _pods(render_with(KEPT))
+    after = _pods(render_with({**KEPT, **yaml.safe_load(values)}))
+    assert {name for name in before | after if before.get(name) != after.get(name)} == touched
+
+
+def test_new_secrets_restart_what_uses_them() -> None:
+    """Another token: all that talk to the store, and Redis; TensorBoard and the network know nothing of it."""
+    before, after = (_pods(Rendered(tuple(_fresh()))) for _ in range(2))
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"redis", "kvs-api", "controller", "dispatcher", "notebook", "worker"}
+
+
+def test_pods_carry_the_checksum_of_the_secret_that_is_made_with_them() -> None:
+    """Secrets are made once per rendering: the upgrade after an installation, which had none, restarts nobody."""
+    rendered = Rendered(tuple(_fresh()))
+    (secret,) = rendered.of("Secret")
+    text = "".join(f'\n{key}: "{secret["data"][key]}"' for key in ("redis-password", "token"))
+    found = {pod["metadata"].get("annotations", {}).get("checksum/auth") for _, pod in rendered.pods()}
+    assert found - {None} == {hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _fresh() -> list[Any]:
+    return [one for one in yaml.load_all(template(CHART, "{}"), Loader=yaml.CSafeLoader) if one]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_selectors_and_templates_of_claims_are_free_of_versions(values: str) -> None:
+    """They cannot be changed: a version or a label of the user in them would make the next upgrade fail."""
+    for one in render(values).objects:
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            fixed = [one["spec"]["selector"]["matchLabels"]]
+            fixed += [claim["metadata"]["labels"] for claim in one["spec"].get("volumeClaimTemplates", ())]
+            for labels in fixed:
+                assert labels.keys() == {
+                    "app.kubernetes.io/name",
+                    "app.kubernetes.io/instance",
+                    "app.kubernetes.io/component",
+                }
+
+
+def test_pods_carry_no_version_of_the_chart() -> None:
+    """A new chart with the same images restarts nothing: pods have the selector's labels, and those of the user."""
+    for values, extra in (("defaults", set[str]()), ("many", {"team"})):
+        for name, pod in render(values).pods():
+            if name == "test":
+                continue
+            wanted = {f"app.kubernetes.io/{key}" for key in ("name", "instance", "component")} | extra
+            assert pod["metadata"]["labels"].keys() == wanted, name
+
+
+def test_another_release_shares_no_name() -> None:
+    """Two releases in one namespace, each under its own name; long names stay within what Kubernetes takes."""
+    names = []
+    for release in (RELEASE, "a-rather-long-name-for-a-release-of-a-team-it-is"):
+        text = run("template", release, str(CHART), "--namespace", NAMESPACE)
+        found = [one for one in yaml.load_all(text, Loader=yaml.CSafeLoader) if one]
+        names.append({(one["kind"], one["metadata"]["name"]) for one in found})
+    assert not names[0] & names[1]
+    # 63 less "-" and a hash of ten characters, which Kubernetes adds to the names of a StatefulSet's pods.
+    assert all(len(name) <= 52 for kind, name in names[1] if kind in ("StatefulSet", "Deployment", "Service"))
+
+
+def test_notes_tell_how_to_reach_everything() -> None:
+    """Token, page, notebook, TensorBoard, from outside, scale, test, and what stays after uninstalling."""
+    notes = run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=client").partition(
+        "NOTES:"
+    )[2]
+    for needed in (
+        "get secret cerebro-auth -o jsonpath='{.data.token}'",
+        "port-forward service/cerebro-dispatcher 7080:80",
+        "port-forward service/cerebro-notebook 8888:80",
+        "port-forward service/cerebro-tensorboard 6006:80",
+        'server="http://127.0.0.1:7080"',
+        "scale statefulset/cerebro-worker",
+        "helm test cerebro -n lab",
+        "`helm uninstall cerebro -n lab` keeps the data",
+        "cerebro-checkpoints",
+        "delete persistentvolumeclaim,secret -l app.kubernetes.io/instance=cerebro",
+    ):
+        assert needed in notes

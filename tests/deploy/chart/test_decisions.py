@@ -1,0 +1,183 @@
+"""What the chart makes of what it finds in a cluster.
+
+A cluster is not needed: templates separate looking (`lookup`) from concluding, and the latter is called here from a
+chart of a few lines. That `lookup` finds these things is Helm's promise; an installation on a real cluster shows it.
+"""
+
+import base64
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.deploy.chart.rendering import CHART, parse, template
+
+LOCAL_PATH, EBS, EFS, NFS = "rancher.io/local-path", "ebs.csi.aws.com", "efs.csi.aws.com", "nfs.csi.k8s.io"
+HOST_PATH, MINIKUBE = "kubernetes.io/host-path", "k8s.io/minikube-hostpath"
+
+Conclude = Callable[[str, Sequence[Any]], list[Any]]
+
+
+@pytest.fixture(scope="module")
+def conclude(tmp_path_factory: pytest.TempPathFactory) -> Conclude:
+    """Calls a helper of the chart with each of several arguments."""
+    chart = tmp_path_factory.mktemp("chart")
+    (chart / "Chart.yaml").write_text("{apiVersion: v2, name: cerebro, version: 0.0.0}")
+    (chart / "templates").mkdir()
+    for name in ("_names.tpl", "_storage.tpl", "_auth.tpl", "worker/_parts.tpl"):
+        shutil.copy(CHART / "templates" / name, chart / "templates" / name.replace("/", "-"))
+    (chart / "templates" / "call.yaml").write_text(
+        "results:\n{{ range .Values.cases }}- {{ include $.Values.helper . | quote }}\n{{ end }}"
+    )
+
+    def call(helper: str, cases: Sequence[Any]) -> list[Any]:
+        (printed,) = parse(template(chart, json.dumps({"helper": helper, "cases": list(cases)})))
+        return list(printed["results"])
+
+    return call
+
+
+def _case(
+    *provisioners: str,
+    nodes: int = 1,
+    names: Sequence[str] = ("standard",),
+    default: int | None = 0,
+    chosen: str = "",
+    mode: str = "auto",
+    found: Any = None,
+) -> dict[str, Any]:
+    classes = [
+        {"name": name, "provisioner": provisioner, "default": number == default}
+        for number, (name, provisioner) in enumerate(zip(names, provisioners, strict=True))
+    ]
+    return {
+        "cluster": {"classes": classes, "nodes": nodes} if nodes else {},
+        "field": "storage.shared",
+        "commonField": "storage.className",
+        "class": chosen,
+        "mode": mode,
+        "found": found or {},
+    }
+
+
+def _decided(conclude: Conclude, *cases: dict[str, Any]) -> list[tuple[str, str]]:
+    decisions = [json.loads(line) for line in conclude("cerebro.storage.decision", cases)]
+    assert [decision["problem"] for decision in decisions] == [""] * len(cases)
+    return [(decision["class"], decision["mode"]) for decision in decisions]
+
+
+def _problem(conclude: Conclude, case: dict[str, Any]) -> str:
+    (line,) = conclude("cerebro.storage.decision", [case])
+    return str(json.loads(line)["problem"])
+
+
+def test_one_node_needs_no_shared_class(conclude: Conclude) -> None:
+    """On one node every class does, ReadWriteOnce; a class that many nodes can mount stays that."""
+    assert _decided(
+        conclude, _case(LOCAL_PATH), _case(EBS), _case(HOST_PATH), _case("example.org/new"), _case(EFS)
+    ) == [
+        ("", "ReadWriteOnce"),
+        ("", "ReadWriteOnce"),
+        ("", "ReadWriteOnce"),
+        ("", "ReadWriteOnce"),
+        ("", "ReadWriteMany"),
+    ]
+
+
+def test_several_nodes_share_volumes(conclude: Conclude) -> None:
+    """ReadWriteMany, of the default class or the one chosen."""
+    names = ("gp3", "efs-sc")
+    cases = (_case(NFS, nodes=3), _case(EBS, EFS, names=names, nodes=3, chosen="efs-sc"))
+    assert _decided(conclude, *cases) == [("", "ReadWriteMany"), ("efs-sc", "ReadWriteMany")]
+
+
+@pytest.mark.parametrize(
+    "provisioner", [LOCAL_PATH, EBS, "kubernetes.io/aws-ebs", "pd.csi.storage.gke.io", "disk.csi.azure.com"]
+)
+def test_several_nodes_refuse_a_class_for_one(conclude: Conclude, provisioner: str) -> None:
+    """The field, the class and its provisioner are named, and what to do."""
+    said = _problem(conclude, _case(provisioner, nodes=2))
+    assert "storage.shared.accessMode" in said
+    assert provisioner in said
+    assert "set storage.className to a class that many nodes can mount" in said
+
+
+@pytest.mark.parametrize("provisioner", [HOST_PATH, MINIKUBE])
+def test_folders_of_one_node_are_not_shared_between_several(conclude: Conclude, provisioner: str) -> None:
+    """Such a class takes every mode, and each node would see a folder of its own; on one node any mode is good."""
+    assert "storage.shared.accessMode" in _problem(conclude, _case(provisioner, nodes=2))
+    assert _decided(conclude, _case(provisioner, mode="ReadWriteMany")) == [("", "ReadWriteMany")]
+
+
+def test_one_node_refuses_the_mode_that_its_class_has_not(conclude: Conclude) -> None:
+    """ReadWriteMany asked for by name is not silently something else."""
+    said = _problem(conclude, _case(LOCAL_PATH, mode="ReadWriteMany"))
+    assert "storage.shared.accessMode" in said
+    assert "ReadWriteOnce" in said
+
+
+def test_a_class_named_standard_stands_in_for_the_default(conclude: Conclude) -> None:
+    """Where none is marked; otherwise the cluster chooses."""
+    cases = (
+        _case(HOST_PATH, default=None),
+        _case(EBS, HOST_PATH, names=("a", "standard"), default=None),
+        _case(EBS, HOST_PATH, names=("a", "standard"), default=0),
+    )
+    assert [name for name, _ in _decided(conclude, *cases)] == ["standard", "standard", ""]
+
+
+def test_missing_classes_are_named(conclude: Conclude) -> None:
+    """No default, none at all, or one that the cluster does not have."""
+    assert "set storage.className to one of a, b" in _problem(
+        conclude, _case(EBS, EBS, names=("a", "b"), default=None)
+    )
+    assert "no StorageClass" in _problem(conclude, _case(names=()))
+    assert 'is "gp4", which the cluster does not have' in _problem(
+        conclude, _case(EBS, names=("gp3",), chosen="gp4")
+    )
+
+
+def test_volumes_made_by_hand_need_no_class(conclude: Conclude) -> None:
+    """ "-" is no class, on any cluster."""
+    assert _decided(conclude, _case(names=(), chosen="-", nodes=2)) == [("-", "ReadWriteMany")]
+
+
+def test_a_claim_stays_what_it_was(conclude: Conclude) -> None:
+    """A second node, a new default class: class and mode of a claim cannot change, and an upgrade does not try."""
+    found = {"spec": {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"]}}
+    cases = (_case(LOCAL_PATH, nodes=4, found=found), _case(EBS, names=("gp3",), found=found))
+    assert _decided(conclude, *cases) == [("standard", "ReadWriteOnce")] * 2
+
+
+def test_without_a_cluster_claims_are_shared(conclude: Conclude) -> None:
+    """`helm template` sees no classes and no nodes: the default class, ReadWriteMany."""
+    assert _decided(conclude, _case(names=(), nodes=0)) == [("", "ReadWriteMany")]
+
+
+def test_secrets_that_exist_are_kept(conclude: Conclude) -> None:
+    """What the Secret holds stays; a key that it lacks is made."""
+    kept = {"token": base64.b64encode(b"mine").decode(), "redis-password": base64.b64encode(b"too").decode()}
+    whole, half, none = conclude(
+        "cerebro.auth.data", [{"data": kept}, {"data": {"token": kept["token"]}}, {"data": {}}]
+    )
+    assert f'token: "{kept["token"]}"' in whole
+    assert f'redis-password: "{kept["redis-password"]}"' in whole
+    assert f'token: "{kept["token"]}"' in half
+    assert kept["redis-password"] not in half
+    assert kept["token"] not in none
+
+
+def _worker_set(told: int, live: int) -> dict[str, Any]:
+    return {"metadata": {"annotations": {"cerebro/replicas": str(told)}}, "spec": {"replicas": live}}
+
+
+def test_an_upgrade_keeps_the_scale_unless_told_anew(conclude: Conclude) -> None:
+    """`cerebro scale` holds while worker.replicas stays what it was; a new value counts."""
+    cases = [
+        {"wanted": 2, "set": {}},
+        {"wanted": 2, "set": _worker_set(told=2, live=6)},
+        {"wanted": 4, "set": _worker_set(told=2, live=6)},
+    ]
+    assert conclude("cerebro.worker.replicas", cases) == ["2", "6", "4"]

@@ -1,0 +1,165 @@
+"""What the chart tells the services is what their settings read, and the reverse."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping, Set
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import cerebro.agent.settings
+import controller.settings
+import dispatcher.settings
+import kvs_api.settings
+from tests.deploy.chart.rendering import VALUES, Object, render
+
+SETTINGS: Mapping[str, ModuleType] = {
+    "kvs-api/kvs-api": kvs_api.settings,
+    "controller/controller": controller.settings,
+    "dispatcher/dispatcher": dispatcher.settings,
+    "worker/worker": cerebro.agent.settings,
+    "worker/etl": cerebro.agent.settings,
+}
+READERS = {
+    **{name: (module.__name__, "cerebro.volumes") for name, module in SETTINGS.items()},
+    "kvs-api/kvs-api": ("kvs_api.settings",),
+    "notebook/notebook": ("cerebro.connection", "cerebro.volumes"),
+    "test/selftest": ("cerebro.connection", "cerebro.volumes"),
+    "tensorboard/tensorboard": (),
+    "redis/redis": (),
+}
+"""Container -> modules that read its environment."""
+
+LEFT_OUT = "CEREBRO_VOLUME"
+"""How variables begin that settings read and the chart does not set: volumes are mounted where the default looks."""
+
+FOREIGN = {
+    "AWS_ENDPOINT_URL": {"controller", "worker", "notebook"},
+    "AWS_REGION": {"controller", "worker", "notebook"},
+    "AWS_DEFAULT_REGION": {"controller", "worker", "notebook"},
+    "MALLOC_ARENA_MAX": {"kvs-api", "controller", "dispatcher"},
+    "OMP_NUM_THREADS": {"kvs-api", "controller", "dispatcher", "worker"},
+    "REDIS_PASSWORD": {"redis", "kvs-api"},
+    "JUPYTER_TOKEN": {"notebook"},
+    "HOME": {"notebook"},
+    "NVIDIA_VISIBLE_DEVICES": {"worker"},
+    "HF_HOME": {"worker"},  # the extraEnv of a set of values
+}
+"""Variables that are not Cerebro's, and the components that get them."""
+
+
+def _read(modules: tuple[str, ...]) -> set[str]:
+    """Names of variables in the source of modules: settings are the only readers of the environment."""
+    sources = "".join(inspect.getsource(importlib.import_module(module)) for module in modules)
+    return set(re.findall(r"CEREBRO_[A-Z][A-Z_]*", sources))
+
+
+def _told(name: str, values: str) -> Set[str]:
+    container = dict(render(values).containers())[name]
+    return {entry["name"] for entry in container.get("env", ())}
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_every_variable_that_is_set_is_one_that_the_service_reads(values: str) -> None:
+    """A misspelt or outdated variable in the chart would be ignored in silence."""
+    for name, _ in render(values).containers():
+        ours = {variable for variable in _told(name, values) if variable.startswith("CEREBRO_")}
+        assert ours <= _read(READERS[name]), name
+        for variable in _told(name, values) - ours:
+            assert name.split("/")[0] in FOREIGN[variable], (name, variable)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_variable_that_a_service_reads_can_be_set(name: str) -> None:
+    """Each setting is in some set of values told to its service, or is left out for a reason."""
+    told = {
+        variable
+        for values in VALUES
+        if name in dict(render(values).containers())
+        for variable in _told(name, values)
+    }
+    assert {
+        variable for variable in _read(READERS[name]) - told if not variable.startswith(LEFT_OUT)
+    } == set()
+
+
+def _environment(container: Object) -> dict[str, str]:
+    """As the kubelet makes it, with a stand-in for what a cluster would fill in."""
+    stand_in = {
+        "metadata.name": "cerebro-worker-0",
+        "metadata.namespace": "lab",
+        "metadata.uid": "a2f0c0de-0000-4000-8000-000000000001",
+    }
+    made: dict[str, str] = {}
+    for entry in container["env"]:
+        source: dict[str, Any] = entry.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            value = "s" * 43 if source["secretKeyRef"]["key"] != "url" else "redis://:s@elsewhere:6379/0"
+        elif "fieldRef" in source:
+            value = stand_in[source["fieldRef"]["fieldPath"]]
+        elif "resourceFieldRef" in source:
+            value = "2"
+        else:
+            value = re.sub(r"\$\((\w+)\)", lambda found: made[found[1]], entry["value"])
+        made[entry["name"]] = value
+    return made
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_service_accepts_what_it_is_told(name: str, values: str) -> None:
+    """The settings of each service are read from its container's environment, as it will be."""
+    environment = _environment(dict(render(values).containers())[name])
+    # Speaking to the API server takes the files of a pod: tests/controller/kubernetes reads such.
+    environment.pop("CEREBRO_WORKER_SET", None)
+    assert SETTINGS[name].Settings.from_environment(environment).token == "s" * 43
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_services_listen_where_their_ports_and_probes_are(name: str) -> None:
+    """The port that a service binds is its container's, on all addresses."""
+    container = dict(render("defaults").containers())[name]
+    environment = _environment(container)
+    host, _, port = (environment.get("CEREBRO_HEALTH_BIND") or environment["CEREBRO_BIND"]).rpartition(":")
+    assert (host, [int(port)]) == ("0.0.0.0", [one["containerPort"] for one in container["ports"]])
+
+
+def test_workers_and_controller_agree_on_the_lease() -> None:
+    """One value for both sides of it."""
+    leases = {
+        _environment(container)["CEREBRO_LEASE_S"]
+        for name, container in render("many").containers()
+        if name in ("controller/controller", "worker/worker", "worker/etl")
+    }
+    assert leases == {"15"}
+
+
+def test_the_page_knows_the_names_it_is_reached_by() -> None:
+    """The service's own, the Ingress' and the user's; cookies are for TLS only where the Ingress has a certificate."""
+    settings = {}
+    for values in ("defaults", "ingress"):
+        container = dict(render(values).containers())["dispatcher/dispatcher"]
+        settings[values] = dispatcher.settings.Settings.from_environment(_environment(container))
+    assert {"cerebro-dispatcher", "cerebro-dispatcher.lab.svc"} <= settings["defaults"].public_hosts
+    assert {"cerebro.example.org", "cerebro.internal"} <= settings["ingress"].public_hosts
+    assert (settings["defaults"].is_https, settings["ingress"].is_https) == (False, True)
+
+
+def test_the_page_links_what_is_there() -> None:
+    """By default where NOTES tell to forward to, with an Ingress its address, and nothing that is switched off."""
+    links = {}
+    for values in ("defaults", "ingress", "bare"):
+        told = _environment(dict(render(values).containers())["dispatcher/dispatcher"])
+        links[values] = (told.get("CEREBRO_LINK_TENSORBOARD"), told.get("CEREBRO_LINK_NOTEBOOK"))
+    assert links == {
+        "defaults": ("http://127.0.0.1:6006", "http://127.0.0.1:8888"),
+        "ingress": ("http://127.0.0.1:6006", "https://notebook.example.org"),
+        "bare": (None, None),
+    }
+
+
+def test_no_pod_is_told_of_services_by_variables() -> None:
+    """Kubernetes would set CEREBRO_REDIS_PORT and the like, which look like settings."""
+    assert all(pod["spec"]["enableServiceLinks"] is False for _, pod in render("defaults").pods())

@@ -1,0 +1,198 @@
+"""Who reaches whom, computed from the rendered policies by the rules of the NetworkPolicy API."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.deploy.chart.rendering import NAMESPACE, Object, Rendered, render
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a connection: a pod with its namespace's labels, or just an address."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    namespace: Mapping[str, str] | None = None
+    address: str = "10.244.0.9"
+
+    @property
+    def is_of_release_namespace(self) -> bool:
+        return self.namespace is not None and self.namespace["kubernetes.io/metadata.name"] == NAMESPACE
+
+
+HERE = {"kubernetes.io/metadata.name": NAMESPACE}
+OUTSIDERS = {
+    "internet": End(address="93.184.216.34"),
+    "node": End(address="10.0.0.7"),
+    "neighbour": End(labels={"app": "other"}, namespace=HERE),
+    "viewer": End(labels={"app": "viewer"}, namespace=HERE),
+    "ingress": End(
+        labels={"app": "nginx"}, namespace={"kubernetes.io/metadata.name": "ingress", "name": "ingress"}
+    ),
+}
+PORTS = {
+    "redis": 6379,
+    "kvs-api": 7070,
+    "controller": 7071,
+    "worker": 7072,
+    "dispatcher": 7080,
+    "notebook": 8888,
+    "tensorboard": 6006,
+}
+
+
+def _ends(rendered: Rendered) -> dict[str, End]:
+    pods = {name: End(labels=pod["metadata"]["labels"], namespace=HERE) for name, pod in rendered.pods()}
+    return {**OUTSIDERS, **pods}
+
+
+def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    assert selector.keys() <= {"matchLabels"}, "the model below knows matchLabels only"
+    wanted: Mapping[str, str] = selector.get("matchLabels", {})
+    return wanted.items() <= labels.items()
+
+
+def _is_peer(peer: Object, end: End) -> bool:
+    if "ipBlock" in peer:
+        return end.namespace is None and ipaddress.ip_address(end.address) in ipaddress.ip_network(
+            peer["ipBlock"]["cidr"]
+        )
+    if end.namespace is None:
+        return False
+    is_place = (
+        _selects(peer["namespaceSelector"], end.namespace)
+        if "namespaceSelector" in peer
+        else end.is_of_release_namespace
+    )
+    return is_place and _selects(peer.get("podSelector", {}), end.labels)
+
+
+def _allows(rendered: Rendered, direction: str, owner: End, other: End, port: int) -> bool:
+    """Whether the policies that select `owner` let it take (Ingress) or make (Egress) a connection."""
+    if not owner.is_of_release_namespace:
+        return True
+    policies = [
+        one["spec"]
+        for one in rendered.of("NetworkPolicy")
+        if direction in one["spec"]["policyTypes"] and _selects(one["spec"]["podSelector"], owner.labels)
+    ]
+    if not policies:
+        return True
+    side = {"Ingress": "from", "Egress": "to"}[direction]
+    return any(
+        (side not in rule or any(_is_peer(peer, other) for peer in rule[side]))
+        and ("ports" not in rule or any(one["port"] == port for one in rule["ports"]))
+        for policy in policies
+        for rule in policy.get(direction.lower(), ())
+    )
+
+
+def reaches(rendered: Rendered, source: str, target: str, port: int) -> bool:
+    """Whether `source` can open a connection to `port` of `target`."""
+    ends = _ends(rendered)
+    return _allows(rendered, "Egress", ends[source], ends[target], port) and _allows(
+        rendered, "Ingress", ends[target], ends[source], port
+    )
+
+
+def _callers(rendered: Rendered, target: str) -> set[str]:
+    return {
+        source
+        for source in _ends(rendered)
+        if source != target and reaches(rendered, source, target, PORTS[target])
+    }
+
+
+EVERYBODY_OUTSIDE = set(OUTSIDERS)
+
+
+def test_by_default_only_page_and_notebook_are_open() -> None:
+    """The table of callers per component."""
+    rendered = render("defaults")
+    assert {target: _callers(rendered, target) for target in PORTS} == {
+        "redis": {"kvs-api"},
+        "kvs-api": {"controller", "dispatcher", "worker", "notebook", "test"},
+        "controller": set(),
+        "worker": set(),
+        # Those who may go anywhere may go to what is open to anybody.
+        "dispatcher": EVERYBODY_OUTSIDE | {"notebook", "worker", "controller"},
+        "notebook": EVERYBODY_OUTSIDE | {"worker", "controller"},
+        "tensorboard": {"notebook"},
+    }
+
+
+def test_only_ports_of_services_are_open() -> None:
+    """No other port of any pod takes connections from anywhere."""
+    rendered = render("defaults")
+    open_ports = {
+        (target, port)
+        for target in PORTS
+        for port in {*PORTS.values(), 22, 7073}
+        if any(reaches(rendered, source, target, port) for source in _ends(rendered) if source != target)
+    }
+    assert open_ports == {(target, PORTS[target]) for target in PORTS} - {
+        ("controller", 7071),
+        ("worker", 7072),
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "is_free"),
+    [
+        ("redis", False),
+        ("tensorboard", False),
+        ("kvs-api", False),
+        ("dispatcher", False),
+        ("test", False),
+        ("controller", True),
+        ("worker", True),
+        ("notebook", True),
+    ],
+)
+def test_only_those_who_fetch_data_get_out(source: str, is_free: bool) -> None:
+    """Object stores and package indexes: controller, workers, notebook. Redis and TensorBoard reach nobody at all."""
+    rendered = render("defaults")
+    assert reaches(rendered, source, "internet", 443) is is_free
+    ends = _ends(rendered)
+    can_look_up = _allows(rendered, "Egress", ends[source], ends["node"], 53)
+    assert can_look_up is (source not in ("redis", "tensorboard"))
+
+
+def test_peers_narrow_who_comes_in_and_where_pods_get_out() -> None:
+    """With peers in the values: the pages from the Ingress, TensorBoard from a viewer, out to one net."""
+    rendered = render("ingress")
+    assert _callers(rendered, "dispatcher") == {"ingress"}
+    assert _callers(rendered, "notebook") == {"ingress"}
+    assert _callers(rendered, "tensorboard") == {"notebook", "viewer"}
+    for source in ("controller", "worker", "notebook"):
+        assert not reaches(rendered, source, "internet", 443)
+        assert reaches(rendered, source, "node", 443)
+        assert reaches(rendered, source, "kvs-api", 7070)
+
+
+def test_an_external_redis_is_reached_where_it_is() -> None:
+    """kvs-api gets out to the peers that the values name, and nowhere else."""
+    rendered = render("external-redis")
+    ends = {**_ends(rendered), "theirs": End(address="10.1.2.3")}
+    assert _allows(rendered, "Egress", ends["kvs-api"], ends["theirs"], 6379)
+    assert not _allows(rendered, "Egress", ends["kvs-api"], ends["internet"], 6379)
+
+
+def test_every_pod_is_selected_by_a_policy_of_its_own() -> None:
+    """Both directions are decided for every component, beside the one policy that closes all."""
+    rendered = render("defaults")
+    decided = {
+        one["metadata"]["labels"].get("app.kubernetes.io/component"): set(one["spec"]["policyTypes"])
+        for one in rendered.of("NetworkPolicy")
+    }
+    assert decided.pop(None) == {"Ingress"}
+    assert decided == {name: {"Ingress", "Egress"} for name, _ in rendered.pods()}
+
+
+def test_policies_can_be_left_out() -> None:
+    """networkPolicy.enabled=false: none."""
+    assert not render("bare").of("NetworkPolicy")

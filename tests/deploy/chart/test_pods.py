@@ -1,0 +1,302 @@
+"""Claims about every pod: what it may do, how it is watched, what it asks for."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tests.deploy.chart.rendering import VALUES, Object, Rendered, render, render_with
+
+SUFFIXES: Mapping[str, Fraction | int] = {
+    "": 1,
+    "m": Fraction(1, 1000),
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def quantity(text: str | int | float) -> Fraction:
+    """A Kubernetes quantity as a number."""
+    digits = str(text).rstrip("mKMGTi")
+    return Fraction(digits) * SUFFIXES[str(text)[len(digits) :]]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_every_pod_passes_the_restricted_profile(values: str) -> None:
+    """Pod Security Standards, "Restricted": every rule, for every pod of the matrix, helm test included."""
+    for name, pod in render(values).pods():
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 1000, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & spec.keys(), name
+        kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+        assert kinds <= {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}, name
+    for name, container in render(values).containers():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, name
+        assert not any("hostPort" in port for port in container.get("ports", ())), name
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_every_container_can_write_to_tmp_and_no_container_fills_a_node(values: str) -> None:
+    """The root file system is read-only; /tmp is an emptyDir of its own with a limit, and so is shared memory."""
+    for name, pod in render(values).pods():
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        for volume in volumes.values():
+            assert "emptyDir" not in volume or quantity(volume["emptyDir"]["sizeLimit"]) > 0, name
+        scratch = [
+            mount["name"]
+            for container in pod["spec"]["containers"]
+            for mount in container["volumeMounts"]
+            if mount["mountPath"] == "/tmp"
+        ]
+        assert len(scratch) == len(set(scratch)) == len(pod["spec"]["containers"]), name
+        assert all("emptyDir" in volumes[volume] for volume in scratch), name
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
+    """Startup, readiness, liveness: looked at every second while it starts; the test pod, which ends, has none."""
+    for name, container in render(values).containers():
+        if name.startswith("test/"):
+            continue
+        ports = {port["name"] for port in container["ports"]}
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = container[kind]
+            (way,) = probe.keys() & {"httpGet", "tcpSocket", "exec"}
+            assert way == "exec" or probe[way]["port"] in ports, (name, kind)
+            assert probe["timeoutSeconds"] >= 5, (name, kind)  # a loaded node is no reason to kill
+        assert container["startupProbe"]["periodSeconds"] == 1, name
+        assert container["startupProbe"]["failureThreshold"] >= 60, name
+        assert (
+            container["livenessProbe"]["failureThreshold"] * container["livenessProbe"]["periodSeconds"] >= 60
+        ), name
+
+
+def test_readiness_asks_for_work_and_liveness_does_not() -> None:
+    """Ready needs the store (/health), alive does not (/live): a store that is away gets nobody killed."""
+    probed = {
+        name: (container["readinessProbe"]["httpGet"]["path"], container["livenessProbe"]["httpGet"]["path"])
+        for name, container in render("defaults").containers()
+        if name.split("/")[0] in ("kvs-api", "controller", "dispatcher", "worker")
+    }
+    assert set(probed.values()) == {("/health", "/live")}
+    assert len(probed) == 5
+
+
+def test_kvs_api_is_not_killed_while_blocking_reads_hold_its_threads() -> None:
+    """A blocking read ends after 30 s at most (cerebro.contract.api), so liveness waits longer than that."""
+    from cerebro.contract.api import MAX_WAIT_S
+
+    (container,) = render("defaults").pod("kvs-api")["spec"]["containers"]
+    assert container["livenessProbe"]["timeoutSeconds"] > MAX_WAIT_S
+
+
+def test_the_defaults_fit_a_node_with_two_cores() -> None:
+    """All requests together, helm test included, leave half of two cores and of 5 GiB to the node's own pods."""
+    cpu, memory = _requests(render("defaults"))
+    assert cpu <= 1
+    assert memory <= quantity("2.5Gi")
+
+
+def _requests(rendered: Rendered) -> tuple[Fraction, Fraction]:
+    cpu = memory = Fraction(0)
+    for one in rendered.objects:
+        if one["kind"] not in ("Pod", "Deployment", "StatefulSet"):
+            continue
+        pod = one if one["kind"] == "Pod" else one["spec"]["template"]
+        replicas = one["spec"].get("replicas", 1)
+        for container in pod["spec"]["containers"]:
+            requests = container["resources"]["requests"]
+            cpu += replicas * quantity(requests["cpu"])
+            memory += replicas * quantity(requests["memory"])
+    return cpu, memory
+
+
+def test_every_container_has_a_memory_limit_by_default() -> None:
+    """What grows without end is killed itself, not its node."""
+    for name, container in render("defaults").containers():
+        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+        assert quantity(limits["memory"]) >= quantity(requests["memory"]), name
+
+
+# --- who runs how ----------------------------------------------------------------------------------------------------
+
+
+def test_redis_writes_to_disk_before_it_answers() -> None:
+    """Append-only file, synced at every write, nothing evicted, a password, a claim of its own."""
+    one = render("defaults").get("StatefulSet", "redis")
+    (container,) = one["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["valkey-server"]
+    assert {
+        "--appendonly yes",
+        "--appendfsync always",
+        "--maxmemory 0",
+        "--maxmemory-policy noeviction",
+        "--requirepass $(REDIS_PASSWORD)",
+        "--protected-mode yes",
+        "--dir /data",
+    } <= set(container["args"])
+    assert {"name": "data", "mountPath": "/data"} in container["volumeMounts"]
+    (claim,) = one["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "data"
+
+
+def test_an_external_redis_replaces_ours() -> None:
+    """No StatefulSet, service, account or password of ours; kvs-api's URL comes from the user's Secret."""
+    rendered = render("external-redis")
+    assert "redis" not in dict(rendered.pods())
+    (container,) = rendered.pod("kvs-api")["spec"]["containers"]
+    (url,) = [entry for entry in container["env"] if "REDIS" in entry["name"]]
+    assert url == {
+        "name": "CEREBRO_REDIS_URL",
+        "valueFrom": {"secretKeyRef": {"name": "our-redis", "key": "url"}},
+    }
+
+
+@pytest.mark.parametrize("name", ["kvs-api", "controller", "dispatcher"])
+def test_upgrades_never_leave_fewer_than_before(name: str) -> None:
+    """The new pod is ready before an old one goes."""
+    strategy = render("defaults").get("Deployment", name)["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+@pytest.mark.parametrize("values", ["defaults", "many"])
+def test_a_drain_leaves_a_replica_of_kvs_api_and_is_not_blocked(values: str) -> None:
+    """The disruption budget selects kvs-api's pods and allows at least one to go."""
+    rendered = render(values)
+    budget = rendered.get("PodDisruptionBudget", "kvs-api")["spec"]
+    deployment = rendered.get("Deployment", "kvs-api")["spec"]
+    assert budget["selector"] == deployment["selector"]
+    assert 1 <= budget["minAvailable"] < deployment["replicas"]
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+@pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
+def test_services_pause_before_they_end_and_have_time_to_drain(name: str) -> None:
+    """preStop covers the time until nobody is sent here; then requests in hand are answered within the grace period."""
+    from cerebro.draining import GRACE_S
+
+    spec = render("defaults").pod(name)["spec"]
+    (command,) = [container["lifecycle"]["preStop"]["exec"]["command"] for container in spec["containers"]]
+    assert spec["terminationGracePeriodSeconds"] > float(command[1]) + GRACE_S
+
+
+def test_workers_start_together_and_keep_their_volumes() -> None:
+    """Parallel management, a claim per pod that stays when the set goes; scaling down deletes it if told."""
+    spec = render("defaults").get("StatefulSet", "worker")["spec"]
+    assert spec["podManagementPolicy"] == "Parallel"
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["shards"]
+    many = render("many").get("StatefulSet", "worker")["spec"]
+    assert many["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Delete"
+    assert many["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "gp3"
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_a_worker_is_given_more_time_to_end_than_it_takes(values: str) -> None:
+    """terminationGracePeriodSeconds exceeds CEREBRO_GRACE_S by enough for saving and handing over."""
+    spec = render(values).pod("worker")["spec"]
+    for container in spec["containers"]:
+        assert spec["terminationGracePeriodSeconds"] >= float(plain(container)["CEREBRO_GRACE_S"]) + 20
+
+
+def plain(container: Object) -> Mapping[str, str]:
+    """Variables of a container that are given as text."""
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+
+
+def _worker(values: str) -> dict[str, Any]:
+    return {one["name"]: one for one in render(values).pod("worker")["spec"]["containers"]}
+
+
+def test_gpus_belong_to_one_container() -> None:
+    """The container `worker` gets all GPUs, `etl` sees none; what the user asked for beside them stays."""
+    containers = _worker("gpus")
+    assert containers["worker"]["resources"]["limits"] == {
+        "cpu": "16",
+        "memory": "96Gi",
+        "nvidia.com/gpu": 4,
+    }
+    assert "nvidia.com/gpu" not in str(containers["etl"]["resources"])
+    assert plain(containers["etl"])["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert "NVIDIA_VISIBLE_DEVICES" not in plain(containers["worker"])
+    assert render("gpus").pod("worker")["spec"]["runtimeClassName"] == "nvidia"
+
+
+def test_no_gpu_is_asked_for_by_default() -> None:
+    """CPU only unless told."""
+    assert "gpu" not in str([container["resources"] for _, container in render("defaults").containers()])
+
+
+def test_each_container_of_a_worker_registers_under_a_name_of_its_own() -> None:
+    """The pod's name for the one that trains, with "-etl" for the one that preprocesses; one handler each."""
+    containers = _worker("defaults")
+    assert plain(containers["worker"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)"
+    assert plain(containers["etl"])["CEREBRO_WORKER"] == "$(CEREBRO_POD)-etl"
+    for container, handler in (("worker", "model_hopper"), ("etl", "etl_worker")):
+        assert containers[container]["command"][-2:] == ["--handlers", handler]
+        names = [entry["name"] for entry in containers[container]["env"]]
+        assert names.index("CEREBRO_POD") < names.index("CEREBRO_WORKER"), "expansion needs this order"
+
+
+def test_shared_memory_is_larger_than_the_64_mib_of_a_container() -> None:
+    """Both containers of a worker have /dev/shm in memory, of the size that the values say."""
+    spec = render("defaults").pod("worker")["spec"]
+    volumes = {volume["name"]: volume.get("emptyDir") for volume in spec["volumes"]}
+    for container in spec["containers"]:
+        (name,) = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/dev/shm"]
+        assert volumes[name] == {"medium": "Memory", "sizeLimit": "1Gi"}
+
+
+def test_workers_spread_over_nodes_and_yield_to_the_control_plane() -> None:
+    """Topology spread selects the workers themselves; their priority is the lower one, and they push nobody out."""
+    rendered = render("defaults")
+    spec = rendered.pod("worker")["spec"]
+    (spread,) = spec["topologySpreadConstraints"]
+    selector = rendered.get("StatefulSet", "worker")["spec"]["selector"]
+    assert (spread["topologyKey"], spread["labelSelector"]) == ("kubernetes.io/hostname", selector)
+    classes = {one["metadata"]["name"]: one for one in rendered.of("PriorityClass")}
+    workers = classes[spec["priorityClassName"]]
+    assert workers["preemptionPolicy"] == "Never"
+    for name, pod in rendered.pods():
+        if name != "worker":
+            assert classes[pod["spec"]["priorityClassName"]]["value"] > workers["value"], name
+
+
+def test_components_are_placed_as_told() -> None:
+    """controlPlane places everything but workers; a component's own words replace it; workers have theirs."""
+    rendered = render_with(
+        {
+            "controlPlane": {"nodeSelector": {"pool": "control"}},
+            "notebook": {"nodeSelector": {"pool": "people"}},
+            "worker": {"nodeSelector": {"pool": "gpu"}},
+        }
+    )
+    pools = {name: pod["spec"]["nodeSelector"]["pool"] for name, pod in rendered.pods()}
+    assert pools.pop("worker") == "gpu"
+    assert pools.pop("notebook") == "people"
+    assert set(pools.values()) == {"control"}
+
+
+def test_images_are_named_by_registry_tag_and_digest() -> None:
+    """The registry comes in front of all; a digest wins over tags; without a tag it is the chart's version."""
+    plain_tag = dict(render("defaults").containers())["worker/etl"]["image"]
+    registry = dict(render("gpus").containers())["worker/etl"]["image"]
+    digest = dict(render("existing").containers())["controller/controller"]["image"]
+    assert plain_tag.startswith("cerebro/cerebro-worker:")
+    assert registry == "registry.example.org:5000/team/cerebro/cerebro-worker:9.9"
+    assert digest == "cerebro/cerebro-control@sha256:" + "ab" * 32
+
+
+def test_kvs_api_has_a_thread_for_every_blocking_read() -> None:
+    """Any replica may have to serve all of 60 workers, two containers each, alone."""
+    (container,) = render("many").pod("kvs-api")["spec"]["containers"]
+    assert int(plain(container)["CEREBRO_THREADS"]) >= 2 * 2 * 60

@@ -1,0 +1,109 @@
+"""Redis as the chart starts it, with the real server: durable, closed, and asked by the chart's own probe."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from cerebro.local.database import find_server
+from tests.deploy.chart.rendering import Object, render
+
+PASSWORD = "p-_" + "x" * 40
+
+
+@pytest.fixture(scope="module")
+def container() -> Object:
+    """Redis' container as rendered."""
+    (one,) = render("defaults").pod("redis")["spec"]["containers"]
+    return dict(one)
+
+
+@pytest.fixture
+def port() -> int:
+    """A port nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _running(container: Object, folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The server with the container's arguments, but for folder and port."""
+    arguments = [
+        text.replace("$(REDIS_PASSWORD)", PASSWORD)
+        .replace("--dir /data", f"--dir {folder}")
+        .replace("6379", str(port))
+        for text in container["args"]
+    ]
+    server = find_server()
+    assert server is not None
+    process = subprocess.Popen([str(server), *arguments], stdout=subprocess.DEVNULL)
+    try:
+        _until(lambda: _ping(container, port)[0] == 0)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if is_so():
+            return
+        threading.Event().wait(0.02)
+    pytest.fail("Redis does not serve")
+
+
+def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, str]:
+    """Status and output of the container's readiness probe."""
+    command = container["readinessProbe"]["exec"]["command"]
+    assert command[0] == "python"
+    environment = {**os.environ, "REDIS_PASSWORD": password, "REDIS_PORT": str(port)}
+    done = subprocess.run(
+        [sys.executable, *command[1:]],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_the_probe_tells_whether_it_serves(container: Object, tmp_path: Path, port: int) -> None:
+    """Zero while it serves; not without a server, nor with a wrong password, and then it says what it heard."""
+    assert _ping(container, port)[0] != 0
+    with _running(container, tmp_path, port):
+        assert _ping(container, port) == (0, "")
+        status, said = _ping(container, port, password="wrong")
+        assert status != 0
+        assert "WRONGPASS" in said
+
+
+def test_nothing_is_answered_without_the_password(container: Object, tmp_path: Path, port: int) -> None:
+    """Neither reading nor writing."""
+    with (
+        _running(container, tmp_path, port),
+        redis.Redis(port=port) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        client.get("key")
+
+
+def test_what_was_answered_survives_a_kill(container: Object, tmp_path: Path, port: int) -> None:
+    """kill -9 right after an answer, a new start on the same volume: the record is there."""
+    with _running(container, tmp_path, port) as process, redis.Redis(port=port, password=PASSWORD) as client:
+        client.set("key", "value")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with _running(container, tmp_path, port), redis.Redis(port=port, password=PASSWORD) as client:
+        assert client.get("key") == b"value"
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}

@@ -1,0 +1,83 @@
+"""Values that contradict are refused before anything is made, with the field's name and what to do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.chart.rendering import HelmError, render_with
+
+CONTRADICTIONS = {
+    "worker.gpus is 2 and images.worker.cuda is false": "worker: {gpus: 2}",
+    "worker.resources.etl.limits names nvidia.com/gpu": 'worker: {resources: {etl: {limits: {nvidia.com/gpu: "1"}}}}',
+    "redis.external.existingSecret is empty": "redis: {external: {enabled: true}}",
+    "redis.external.enabled is false": "redis: {external: {existingSecret: ours}}",
+    "kvsApi.podDisruptionBudget.minAvailable is 1 of kvsApi.replicas=1": "kvsApi: {replicas: 1}",
+    "kvsApi.podDisruptionBudget.minAvailable is 3": "kvsApi: {podDisruptionBudget: {minAvailable: 3}}",
+    "kvsApi.threads is 20": "{kvsApi: {threads: 20}, worker: {replicas: 10}}",
+    "dispatcher.links.notebook is set and notebook.enabled is false": (
+        "{notebook: {enabled: false}, dispatcher: {links: {notebook: 'http://n'}}}"
+    ),
+    "dispatcher.links.tensorboard is set and tensorboard.enabled is false": (
+        "{tensorboard: {enabled: false}, dispatcher: {links: {tensorboard: 'http://t'}}}"
+    ),
+    "notebook.ingress.enabled is true and notebook.enabled is false": (
+        "notebook: {enabled: false, ingress: {enabled: true, host: n.example.org}}"
+    ),
+    "dispatcher.ingress.host is empty": "dispatcher: {ingress: {enabled: true}}",
+    "notebook.ingress.host is dispatcher.ingress.host (a.org)": (
+        "{notebook: {ingress: {enabled: true, host: a.org}}, dispatcher: {ingress: {enabled: true, host: a.org}}}"
+    ),
+    "dispatcher.service.nodePort is 30000 and dispatcher.service.type is ClusterIP": (
+        "dispatcher: {service: {nodePort: 30000}}"
+    ),
+}
+"""What the chart's own check says -> values."""
+
+MISTAKES = {
+    "/worker/replicas": "worker: {replicas: 0}",
+    "/worker/gpus": "worker: {gpus: -1}",
+    "/kvsApi/replicas": "kvsApi: {replicas: 0}",
+    "/controller/replicas": "controller: {replicas: 0}",
+    "'replica' not allowed": "worker: {replica: 3}",
+    "'gpu' not allowed": "gpu: 1",
+    "/storage/shared/accessMode": "storage: {shared: {accessMode: ReadWriteAll}}",
+    "/storage/metrics/size": "storage: {metrics: {size: 0Gi}}",
+    "/worker/shards/whenScaled": "worker: {shards: {whenScaled: Keep}}",
+    "/worker/resources/worker/limits/memory": "worker: {resources: {worker: {limits: {memory: lots}}}}",
+    "/images/worker/digest": "images: {worker: {digest: latest}}",
+    "/notebook/folder": "notebook: {folder: /home}",
+    "/controller/extraEnv/0/name": "controller: {extraEnv: [{name: CEREBRO_LEASE_S, value: '1'}]}",
+    "/networkPolicy/ingress/notebook/0": "networkPolicy: {ingress: {notebook: [{cidr: 10.0.0.0/8}]}}",
+    "/dispatcher/service/type": "dispatcher: {service: {type: nodeport}}",
+    "/objectStore/endpoint": "objectStore: {endpoint: 'minio:9000'}",
+}
+"""Field in the schema's words -> values."""
+
+
+def _refusal(values: str) -> str:
+    parsed: Mapping[str, Any] = yaml.safe_load(values)
+    with pytest.raises(HelmError) as refused:
+        render_with(parsed)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("message", "values"), CONTRADICTIONS.items())
+def test_contradictions_are_refused(message: str, values: str) -> None:
+    """The chart's own check names the fields that do not fit together."""
+    assert message in _refusal(values)
+
+
+@pytest.mark.parametrize(("field", "values"), MISTAKES.items())
+def test_mistakes_are_refused(field: str, values: str) -> None:
+    """The schema names the field."""
+    assert field in _refusal(values)
+
+
+def test_all_contradictions_are_told_at_once() -> None:
+    """Nobody mends one field only to be told of the next."""
+    said = _refusal(
+        "{worker: {gpus: 1}, redis: {external: {enabled: true}}, dispatcher: {ingress: {enabled: true}}}"
+    )
+    assert said.count("\n  - ") == 3

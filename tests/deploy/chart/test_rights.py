@@ -1,0 +1,128 @@
+"""Least privilege: the API, secrets, and what is left behind."""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from controller.kubernetes.access import RULES
+from tests.deploy.chart.rendering import VALUES, Object, component, render
+
+
+def _named(rules: Sequence[Mapping[str, Any]], worker_set: str) -> list[Any]:
+    text = json.dumps(list(rules)).replace("$CEREBRO_WORKER_SET", worker_set)
+    return sorted(json.loads(text), key=str)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_the_controller_may_do_what_its_adapter_does_and_nothing_else(values: str) -> None:
+    """The one Role has exactly the rules that controller.kubernetes declares, for this release's worker set."""
+    rendered = render(values)
+    (role,) = rendered.of("Role")
+    assert sorted(role["rules"], key=str) == _named(RULES, "cerebro-worker")
+    (container,) = rendered.pod("controller")["spec"]["containers"]
+    assert {"name": "CEREBRO_WORKER_SET", "value": "cerebro-worker"} in container["env"]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_nothing_is_granted_in_the_whole_cluster(values: str) -> None:
+    """No ClusterRole and no binding to one."""
+    kinds = {one["kind"] for one in render(values).objects}
+    assert not kinds & {"ClusterRole", "ClusterRoleBinding"}
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_only_the_controller_gets_a_token_of_the_api(values: str) -> None:
+    """An account per component, none of which mounts its token by itself; of the pods only the controller's does."""
+    rendered = render(values)
+    accounts = {name: pod["spec"]["serviceAccountName"] for name, pod in rendered.pods()}
+    assert len(set(accounts.values())) == len(accounts)
+    assert all(account["automountServiceAccountToken"] is False for account in rendered.of("ServiceAccount"))
+    assert {account["metadata"]["name"] for account in rendered.of("ServiceAccount")} == set(
+        accounts.values()
+    )
+    mounting = {name for name, pod in rendered.pods() if pod["spec"]["automountServiceAccountToken"]}
+    assert mounting == {"controller"}
+
+
+def test_object_store_credentials_reach_those_who_read_objects() -> None:
+    """Annotated accounts and the credentials' Secret: controller, workers and notebook; Redis' password: kvs-api."""
+    rendered = render("existing")
+    readers = {"controller", "notebook", "worker"}
+    annotated = {
+        component(one) for one in rendered.of("ServiceAccount") if one["metadata"].get("annotations")
+    }
+    assert annotated == readers
+    told = {name.split("/")[0] for name, container in rendered.containers() if "envFrom" in container}
+    assert told == readers
+    by_key: dict[str, set[str]] = {}
+    for name, container in rendered.containers():
+        for entry in container.get("env", ()):
+            key = entry.get("valueFrom", {}).get("secretKeyRef", {}).get("key")
+            by_key.setdefault(key, set()).add(name.split("/")[0])
+    assert by_key["redis-password"] == {"redis", "kvs-api"}
+    assert by_key["token"] == {"kvs-api", "controller", "dispatcher", "notebook", "worker", "test"}
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_secrets_stand_in_secrets_only(values: str) -> None:
+    """Neither what the Secret holds, plain or encoded, nor anything like it stands in another object."""
+    rendered = render(values)
+    others = json.dumps([one for one in rendered.objects if one["kind"] != "Secret"])
+    assert not rendered.of("ConfigMap")
+    for secret in rendered.of("Secret"):
+        for text in secret["data"].values():
+            assert text not in others
+            assert base64.b64decode(text).decode() not in others
+    for name, container in rendered.containers():
+        for entry in container.get("env", ()):
+            is_secret = re.search(r"TOKEN|PASSWORD|SECRET|_KEY", entry["name"])
+            assert not is_secret or "secretKeyRef" in entry["valueFrom"], (name, entry["name"])
+            assert not re.search(r"://[^$@]*:[^$@]+@", entry.get("value", "")), (name, entry["name"])
+
+
+def test_secrets_are_long_url_safe_and_different() -> None:
+    """256 random bits each, of letters that need no quoting in a URL; a new rendering has new ones."""
+    texts = [base64.b64decode(text).decode() for text in _generated("defaults").values()]
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{43}", text) for text in texts)
+    assert len(set(texts)) == 2
+
+
+def _generated(values: str) -> Mapping[str, str]:
+    (secret,) = render(values).of("Secret")
+    data: Mapping[str, str] = secret["data"]
+    return data
+
+
+def test_a_secret_of_the_user_replaces_ours() -> None:
+    """With auth.existingSecret none is made."""
+    assert not render("existing").of("Secret")
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_uninstalling_keeps_secret_and_claims(values: str) -> None:
+    """All claims and the Secret are kept; nothing else is; claims of StatefulSets stay with or without them."""
+    rendered = render(values)
+
+    def is_kept(one: Object) -> bool:
+        annotations = one["metadata"].get("annotations", {})
+        return bool(annotations.get("helm.sh/resource-policy") == "keep")
+
+    for one in rendered.objects:
+        assert is_kept(one) == (one["kind"] in ("PersistentVolumeClaim", "Secret")), one["metadata"]["name"]
+    for one in rendered.of("StatefulSet"):
+        assert one["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+
+
+def test_the_test_pod_stays_until_the_next_one() -> None:
+    """Its log can be read after a failure; it ends by itself."""
+    (pod,) = render("defaults").of("Pod")
+    assert pod["metadata"]["annotations"] == {
+        "helm.sh/hook": "test",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+    }
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["activeDeadlineSeconds"] == 900

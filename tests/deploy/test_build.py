@@ -1,0 +1,130 @@
+"""`deploy/images/build`, which `make images` runs, with a stand-in for docker that notes what it is asked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = '#!/bin/sh\necho "$*" >> "$ASKED"\n'
+
+
+class Checkout:
+    """A folder with the script and what it writes to, and a PATH with the stand-in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.asked = folder / "checkout", folder / "asked"
+        self.images = self.folder / "deploy" / "images"
+        for name in ("wheels", "certificates"):
+            (self.images / name).mkdir(parents=True)
+        shutil.copy(ROOT / "deploy" / "images" / "build", self.images)
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.install("docker")
+
+    def install(self, program: str) -> None:
+        """Put a stand-in on PATH."""
+        (self.bin / program).write_text(STAND_IN)
+        (self.bin / program).chmod(0o755)
+
+    def build(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the script."""
+        path = f"{self.bin}:/usr/bin:/bin"
+        given = {"PATH": path, "VERSION": "1.2.3", "ASKED": str(self.asked), **environment}
+        command = [str(self.images / "build")]
+        return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+
+    def builds(self) -> list[str]:
+        """What docker was asked to build."""
+        lines = self.asked.read_text().splitlines() if self.asked.exists() else []
+        return [line for line in lines if line.startswith("build ")]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_three_images_are_built_and_tagged_with_the_version(checkout: Checkout) -> None:
+    """Control, worker, notebook, in this order; nothing is pushed without a registry."""
+    assert checkout.build().returncode == 0
+    targets = [line.split("--target ")[1].split()[:3] for line in checkout.builds()]
+    assert targets == [[n, "--tag", f"cerebro/cerebro-{n}:1.2.3"] for n in ("control", "worker", "notebook")]
+    assert "push" not in checkout.asked.read_text()
+
+
+def test_a_registry_stands_in_front_of_names_and_gets_the_images(checkout: Checkout) -> None:
+    """With or without a slash at its end."""
+    assert checkout.build(REGISTRY="registry.example/team/").returncode == 0
+    lines = checkout.asked.read_text().splitlines()
+    pushed = [line.removeprefix("push ") for line in lines if line.startswith("push ")]
+    assert pushed == [
+        f"registry.example/team/cerebro/cerebro-{name}:1.2.3" for name in ("control", "worker", "notebook")
+    ]
+
+
+def test_flags_torch_and_base_reach_the_builder(checkout: Checkout) -> None:
+    """What was asked for is a build argument, what was not keeps the Dockerfile's default."""
+    checkout.build(DOCKER_BUILD_FLAGS="--network host", TORCH="cu130", BASE="mine:1")
+    assert all(
+        line.startswith("build --network host ") and "TORCH=cu130" in line and "BASE=mine:1" in line
+        for line in checkout.builds()
+    )
+    checkout.asked.unlink()
+    checkout.build()
+    assert not [line for line in checkout.builds() if "BASE" in line]
+
+
+def test_wheels_and_certificates_of_this_machine_go_into_the_context(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    """A builder sees no folder of this machine: wheels are copied, addresses are passed on."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "torch-1-py3-none-any.whl").touch()
+    authority = tmp_path / "authority.pem"
+    authority.write_text("authority")
+    done = checkout.build(PIP_FIND_LINKS=f"{wheels} https://wheels.example", PIP_CERT=str(authority))
+    assert done.returncode == 0, done.stderr
+    assert (checkout.images / "wheels" / "torch-1-py3-none-any.whl").exists()
+    assert (checkout.images / "certificates" / "pip-cert.crt").read_text() == "authority"
+    assert all("PIP_FIND_LINKS=https://wheels.example " in line for line in checkout.builds())
+
+
+def test_podman_does_as_well(checkout: Checkout) -> None:
+    """DOCKER names the program."""
+    (checkout.bin / "docker").unlink()
+    checkout.install("podman")
+    assert checkout.build(DOCKER="podman").returncode == 0
+    assert len(checkout.builds()) == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"DOCKER": "no-such-docker"}, "'no-such-docker' is not on PATH"),
+        ({"DOCKER": "false"}, "'false info' fails: is its daemon running"),
+        ({"WHEELS": "/no/such/folder"}, "WHEELS is '/no/such/folder', expected a folder"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_built(
+    environment: dict[str, str], said: str, checkout: Checkout
+) -> None:
+    """Exit status 1, one line, no build."""
+    done = checkout.build(**environment)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert checkout.builds() == []
+
+
+def test_an_address_of_the_source_loses_its_password(checkout: Checkout) -> None:
+    """The label `source` is the remote's address; whoever pulls the image must not get a token with it."""
+    git = ["git", "-C", str(checkout.folder)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "remote", "add", "origin", "https://user:secret@code.example/cerebro"], check=True)
+    assert checkout.build().returncode == 0
+    assert all("SOURCE=https://code.example/cerebro" in line for line in checkout.builds())
+    assert "secret" not in checkout.asked.read_text()

@@ -1,0 +1,186 @@
+"""The images, built, run as the chart's pods run them: read-only, as user 1000, two workers of two containers each."""
+
+from __future__ import annotations
+
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import containers
+from tests.deploy.containers import Platform, docker, image
+
+pytestmark = pytest.mark.slow
+
+MB = 1_000_000
+CONTROL_BAR_BYTES = 500 * MB
+WORKER_BAR_BYTES = 450 * MB
+"""Beyond torch and what it depends on."""
+GRACE_S = 20.0
+
+_SIZE_OF_TORCH = """
+import re
+from importlib.metadata import PackageNotFoundError, distribution
+def closure(name, seen):
+    if name in seen:
+        return seen
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return seen
+    tops = {found.locate_file(file.parts[0]) for file in found.files or () if file.parts[0] != ".."}
+    files = {path for top in tops for path in (top.rglob("*") if top.is_dir() else [top])}
+    seen[name] = sum(path.stat().st_size for path in files if path.is_file())
+    for line in found.requires or ():
+        if "extra ==" not in line:
+            closure(re.match(r"[A-Za-z0-9._-]+", line)[0].lower().replace("_", "-"), seen)
+    return seen
+print(sum(closure("torch", {}).values()))
+"""
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One for all tests that leave it whole."""
+    yield from _platform(tmp_path_factory.mktemp("containers"))
+
+
+@pytest.fixture
+def own_platform(tmp_path: Path) -> Iterator[Platform]:
+    yield from _platform(tmp_path)
+
+
+def _platform(folder: Path) -> Iterator[Platform]:
+    containers.require()
+    made = Platform(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(autouse=True)
+def _images() -> None:
+    containers.require()
+
+
+def size(name: str) -> int:
+    """Bytes of an image, unpacked."""
+    return int(docker("image", "inspect", "--format={{.Size}}", image(name)).stdout)
+
+
+def in_image(name: str, *command: str) -> str:
+    """What a command in a new container of an image prints."""
+    return docker(
+        "run", "--rm", "--network=none", "--read-only", "--tmpfs=/tmp", image(name), *command
+    ).stdout
+
+
+def test_control_image_is_within_its_bar_and_has_no_torch() -> None:
+    """500 MB unpacked at most; neither torch nor pip is in it."""
+    assert size("control") <= CONTROL_BAR_BYTES
+    script = "from importlib.util import find_spec as f; print([f(n) for n in ('torch', 'pandas', 'pip')])"
+    assert in_image("control", "python", "-c", script).strip() == "[None, None, None]"
+
+
+def test_worker_image_is_within_its_bar() -> None:
+    """450 MB at most beyond torch and what torch depends on."""
+    torch = int(in_image("worker", "python", "-c", _SIZE_OF_TORCH))
+    assert torch > 100 * MB, "torch was not measured"
+    assert size("worker") - torch <= WORKER_BAR_BYTES
+
+
+@pytest.mark.parametrize("name", ["control", "worker", "notebook"])
+def test_images_carry_no_tools_of_the_build(name: str) -> None:
+    """No compiler, no package lists, no pip cache; the user is 1000 and owns nothing below /opt."""
+    look = (
+        "for tool in gcc cc g++ clang ld as; do command -v $tool; done; "
+        "find /var/lib/apt/lists /var/cache/apt/archives /wheels /source -type f ! -name lock; find /opt -user 1000"
+    )
+    assert in_image(name, "sh", "-c", f"{{ {look}; }} 2>/dev/null; id -u").split() == ["1000"]
+    config = json.loads(docker("image", "inspect", "--format={{json .Config}}", image(name)).stdout)
+    assert config["User"] == "1000:1000"
+    assert config["Labels"]["org.opencontainers.image.version"] == containers.VERSION
+    assert not [line for line in config["Env"] if line.startswith("PIP_")]
+
+
+@pytest.mark.parametrize("name", ["control", "worker", "notebook"])
+def test_nothing_is_compiled_at_start(name: str) -> None:
+    """Whatever Cerebro imports has bytecode in the image, which nobody checks against its source."""
+    script = (
+        "import importlib, pathlib\n"
+        "for name in ('cerebro.kvs', 'cerebro.data.tables', 'controller.loop', 'urllib3', 'pyarrow.parquet'):\n"
+        "    cached = importlib.import_module(name).__cached__\n"
+        "    assert pathlib.Path(cached).read_bytes()[4] == 1, cached\n"  # PEP 552: hash-based, not checked
+        "print('ok')"
+    )
+    assert in_image(name, "python", "-c", script).strip() == "ok"
+
+
+def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
+    """ETL and fit over both workers, started in the notebook image: the selftest, as `helm test` runs it."""
+    done = platform.notebook("python", "-P", "-m", "cerebro.selftest", "--timeout", "120")
+    assert done.returncode == 0, done.stdout + done.stderr + platform.logs("worker-0")
+    assert "each committed exactly once" in done.stdout
+    assert list((platform.folder / "shared" / "selftest").iterdir()) == []
+
+
+def test_health_commands_tell_the_state(platform: Platform) -> None:
+    """Docker's health command says healthy in every service's container; for the notebook the address is its own."""
+    for name in ("kvs-api", "controller", "dispatcher", "worker-0", "worker-0-etl"):
+        docker("exec", platform.name(name), "python", "-m", "cerebro.health")
+
+
+def test_requirements_of_user_code_are_installed_on_the_shards_volume(
+    platform: Platform, tmp_path: Path
+) -> None:
+    """A worker makes an environment for a requirements.txt although its own packages are read-only."""
+    wheel = tmp_path / "greeting-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("greeting.py", "TEXT = 'hello'\n")
+        archive.writestr(
+            "greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            "greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("greeting-1.0.dist-info/RECORD", "")
+    code = platform.folder / "code" / "mine"
+    code.mkdir()
+    (code / wheel.name).write_bytes(wheel.read_bytes())
+    (code / "requirements.txt").write_text(f"--no-index\n./{wheel.name}\n")
+    script = (
+        "import os, subprocess\n"
+        "from cerebro.agent.environment import python_for\n"
+        "from cerebro.volumes import Volumes\n"
+        "python = python_for('/volumes/code/mine', Volumes.from_environment(os.environ))\n"
+        "print(subprocess.check_output([python, '-c', 'import greeting, torch; print(greeting.TEXT)'], text=True))"
+    )
+    done = docker("exec", platform.name("worker-0"), "python", "-c", script)
+    assert done.stdout.strip() == "hello"
+
+
+def test_jupyterlab_starts_with_the_notebooks_in_place(platform: Platform) -> None:
+    """start-notebook copies the quickstart to the shared volume, once, and answers; its own token is asked for."""
+    folder = platform.folder / "shared" / "notebooks"
+    command = ["start-notebook", "/volumes/shared/notebooks"]
+    environment = {"JUPYTER_TOKEN": "secret", "JUPYTER_PORT": str(platform.ports["notebook"])}
+    platform.run("notebook", "notebook", command, environment, ["shared"])
+    platform.await_url("notebook", "/api")
+    platform.await_url("notebook", "/api/contents/quickstart.ipynb?token=secret")
+    assert (folder / "quickstart.ipynb").exists()
+    docker("stop", "--time=20", platform.name("notebook"))
+    assert platform.state("notebook")["ExitCode"] == 0
+
+
+def test_whoever_is_told_to_stop_ends_by_itself(own_platform: Platform) -> None:
+    """As a container's first process each of them hears SIGTERM: exit status 0 within the grace, no kill."""
+    for name in ("worker-1", "worker-1-etl", "dispatcher", "controller", "kvs-api", "redis"):
+        began = time.monotonic()
+        docker("stop", f"--time={GRACE_S + 10:.0f}", own_platform.name(name))
+        assert time.monotonic() - began < GRACE_S
+        assert own_platform.state(name)["ExitCode"] == 0, own_platform.logs(name)

@@ -1,0 +1,156 @@
+"""The images' recipe: what it builds from, what it lets in, what it installs. Built and run, they are tried in
+test_containers.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "deploy" / "images"
+DOCKERFILE = (IMAGES / "Dockerfile").read_text()
+INSTRUCTIONS = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)).splitlines()
+TARGETS = ("control", "worker", "notebook")
+
+
+def load(name: str) -> ModuleType:
+    """A script of deploy/images as a module."""
+    spec = importlib.util.spec_from_file_location(f"images_{name}", IMAGES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def stage(name: str) -> list[str]:
+    """Instructions of a stage."""
+    starts = [i for i, line in enumerate(INSTRUCTIONS) if line.startswith("FROM ")]
+    begin = next(i for i in starts if INSTRUCTIONS[i].endswith(f" AS {name}"))
+    end = next((i for i in starts if i > begin), len(INSTRUCTIONS))
+    return [line for line in INSTRUCTIONS[begin:end] if line.strip()]
+
+
+def required(command: str) -> set[str]:
+    """Names of the distributions that a ``python3 packages.py ARGUMENTS > FILE`` of the Dockerfile writes."""
+    found = re.search(rf"packages\.py ([a-z0-9 -]+) > {command}\.txt", DOCKERFILE)
+    assert found is not None
+    packages = load("packages")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return {packages.name(line) for line in packages.requirements(project, found[1].split())}
+
+
+@pytest.fixture
+def let_in() -> list[str]:
+    """Patterns of .dockerignore that let something in."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*", "the list has to begin by keeping all out"
+    return [rule[1:] for rule in rules if rule.startswith("!")]
+
+
+def test_builders_without_buildkit_can_build_it() -> None:
+    """No mount, no here-document, no syntax line: these need BuildKit."""
+    assert not re.search(r"^# *syntax=|^RUN --|<<-?['\"]?[A-Z]", DOCKERFILE, flags=re.MULTILINE)
+
+
+def test_whatever_is_copied_is_let_in_and_exists(let_in: list[str]) -> None:
+    """Each path that COPY takes from the checkout is there, and .dockerignore lets it in."""
+    copies = [line.split()[1:-1] for line in INSTRUCTIONS if re.match(r"COPY (?!--from)", line)]
+    sources = {source.rstrip("/") for words in copies for source in words}
+    assert "cerebro" in sources
+    for source in sources:
+        assert (ROOT / source).exists()
+        entrances = [rule for rule in let_in if rule == source or rule.startswith(f"{source}/")]
+        assert entrances, f".dockerignore keeps {source} out"
+
+
+def test_every_package_of_the_project_is_built_in() -> None:
+    """The packages that pyproject.toml installs are those that the images are built from."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {
+        name for name in project["tool"]["setuptools"]["packages"]["find"]["include"] if "." not in name
+    }
+    copied = {line.split()[1].rstrip("/") for line in stage("code") if line.startswith("COPY ")}
+    assert packages == {name for name in copied if (ROOT / name).is_dir()}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [".env", ".git/config", ".venv/bin/python", "results/digits/leaderboard.csv", "token", "data/train.csv",
+     "infra/eksctl/cluster.yaml", ".cerebro/run/token", "deploy/helm/values-secret.yaml"],
+)  # fmt: skip
+def test_what_is_not_named_stays_out(secret: str, let_in: list[str]) -> None:
+    """Secrets, data and results of a checkout never reach a builder."""
+    assert not [rule for rule in let_in if secret == rule or secret.startswith(f"{rule}/")]
+    assert not [rule for rule in let_in if fnmatch.fnmatch(secret, rule)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
+    """User 1000, a health command, the OCI labels; nothing is installed where it would stay."""
+    lines = stage(target) + (stage("worker") if target == "notebook" else [])
+    text = "\n".join(lines)
+    assert "USER 1000:1000" in lines
+    assert "HEALTHCHECK" in text
+    for label in ("title", "version", "revision", "source", "licenses"):
+        assert f"org.opencontainers.image.{label}=" in text
+    assert not re.search(r"pip3? install|apt-get", text)
+
+
+def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
+    """The control image has the services' libraries, the worker's torch and what examples/digits.py needs there."""
+    control, worker = required("control"), required("worker")
+    assert {"flask", "waitress", "redis", "pyarrow", "boto3"} <= control
+    assert not {"torch", "pandas", "ortools"} & control
+    assert {"torch", "numpy", "pyarrow", "pillow", "boto3", "cloudpickle"} <= worker
+    assert "scikit-learn" not in worker
+    assert {"jupyterlab", "tensorboard", "pandas", "scikit-learn"} <= required("notebook")
+
+
+def test_all_that_reading_a_bucket_takes_stays_in_the_control_image(tmp_path: Path) -> None:
+    """Trimming takes AWS' other services and packages' tests, and leaves S3, signing in, and the rest of a package."""
+    finish = load("finish")
+    gone = ["botocore/data/ec2/x.json", "numpy/linalg/tests/t.py", "pyarrow/libarrow_flight.so.1"]
+    kept = [
+        "botocore/data/s3/x.json",
+        "botocore/data/sts/x.json",
+        "botocore/data/endpoints.json",
+        "numpy/linalg/a.py",
+        "pyarrow/libarrow.so.1",
+    ]
+    for name in gone + kept:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    finish.trim(tmp_path, "control")
+    assert [name for name in gone if (tmp_path / name).exists()] == []
+    assert [name for name in kept if not (tmp_path / name).exists()] == []
+
+
+def test_equal_libraries_become_one(tmp_path: Path) -> None:
+    """Copies under several names become links, others stay as they are."""
+    folder = tmp_path / "pyarrow"
+    folder.mkdir()
+    for name, content in (("libx.so", "x"), ("libx.so.1", "x"), ("liby.so", "y")):
+        (folder / name).write_text(content)
+    load("finish").link_copies(tmp_path)
+    assert [path.name for path in folder.iterdir() if path.is_symlink()] == ["libx.so.1"]
+    assert (folder / "libx.so.1").read_text() == "x"
+    assert (folder / "liby.so").read_text() == "y"
+
+
+def test_an_unknown_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that pyproject.toml does not have ends the build with its name and those there are."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit, match="no group 'contrl', only client, control"):
+        load("packages").main(["contrl"])

@@ -1,0 +1,103 @@
+"""SIGTERM to a worker that works, as drains, spot notices and rollouts send it: nothing shows in the result."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from cerebro.contract.events import Event, TaskAssigned, TaskFailed
+from cerebro.contract.tasks import FailureKind
+from cerebro.data.mapped import MappedRows
+from cerebro.local import processes
+from tests.e2e.harness import ROWS, Lab, Log
+from tests.e2e.specs import TinyETL, TinyTraining
+
+pytestmark = pytest.mark.slow
+
+GRACE_S = 3.0
+"""Of local workers, below the supervisor's own."""
+
+
+def preempted(log: Log, worker: str, part: str) -> TaskFailed:
+    """The end of the task with this part in its key, which must be that its worker was asked to end."""
+
+    def is_it(event: Event) -> bool:
+        return isinstance(event, TaskFailed) and part in event.task
+
+    event = log.until(is_it, f"the end of {part} at {worker}")
+    assert isinstance(event, TaskFailed)
+    assert (event.worker, event.failure.kind) == (worker, FailureKind.PREEMPTED)
+    assert event.failure.message.startswith(f"SIGTERM: {worker} was asked to end")
+    return event
+
+
+@pytest.mark.parametrize("reaches", [True, False], ids=["reaches a batch boundary", "never does"])
+def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -> None:
+    """It costs no attempt and leaves no file; the worker is gone inside its grace; the weights are a replay's."""
+    experiment = lab.attach(prepared)
+    log = lab.log(experiment)
+    log.skip()
+    spec = TinyTraining(gate=lab.gate.port, holds=[("b", 2)])
+    fit = lab.fit(experiment, spec, max_attempts=1)
+    knock = lab.gate.knock()
+    began = time.monotonic()
+    old = lab.send(knock.worker, signal.SIGTERM)
+    if reaches:
+        lab.gate.open()
+    event = preempted(log, knock.worker, "/train/m01/")
+    assert processes.wait_gone(old, GRACE_S + 10)
+    took_s = time.monotonic() - began
+    assert took_s < GRACE_S + 1.5
+    assert ("between two batches" in event.failure.message) == reaches
+    assert (took_s < GRACE_S) == reaches
+    lab.gate.open()
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    run = lab.check(experiment, result.run)
+    task = run.tasks[event.task]
+    assert (task.failures, task.losses, len(task.attempts)) == (0, 0, 2)
+    assert [path for path in lab.volumes.checkpoints.rglob(".*") if path.is_file()] == []
+
+
+def test_what_waits_goes_to_others_at_once(lab: Lab, prepared: str) -> None:
+    """Before the running unit has ended; the leaving worker is given nothing more until it is back."""
+    experiment = lab.attach(prepared)
+    log = lab.log(experiment)
+    log.skip()
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="abcd")
+    knock = lab.gate.knock()
+    asked = len(log.read())
+    old = lab.send(knock.worker, signal.SIGTERM)
+    ended = preempted(log, knock.worker, "/train/m00/")
+    assert processes.wait_gone(old, GRACE_S + 10)
+    lab.gate.open()
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    lab.check(experiment, result.run)
+    events = log.read()
+    back = next(e.seq for e in events[asked:] if e.type == "WorkerJoined" and e.worker == knock.worker)
+    meanwhile = [e for e in events if asked < e.seq < back]
+    given = [e for e in meanwhile if isinstance(e, TaskAssigned) and e.worker == knock.worker]
+    assert [e for e in given if e.seq > ended.seq] == []
+    assert len(given) <= 1, "one may have been on its way when the signal came"
+
+
+def test_rows_are_left_and_done_again(lab: Lab) -> None:
+    """Preprocessing ends at its next row; every row is there once in the end, and nothing else."""
+    experiment = lab.experiment()
+    log = lab.log(experiment)
+    etl = lab.spawn(lambda: experiment.run_etl(TinyETL(gate=lab.gate.port, held=7), progress=False))
+    knock = lab.gate.knock()
+    old = lab.send(knock.worker, signal.SIGTERM)
+    lab.gate.open()
+    event = preempted(log, knock.worker, "/etl/train/")
+    assert "between two batches" in event.failure.message
+    assert processes.wait_gone(old, GRACE_S + 10)
+    result = lab.result(etl, experiment)
+    assert result.kept == result.rows == ROWS
+    folders = [*lab.home.path.glob(f"volumes/shards/*/datasets/{result.dataset}/train/partition-*")]
+    ids = [identity for folder in folders for identity in MappedRows.open([folder]).ids()]
+    assert sorted(map(int, ids)) == list(range(ROWS["train"]))
+    assert [path for folder in folders for path in folder.rglob("*.aside")] == []

@@ -1,0 +1,90 @@
+"""More and fewer workers in a run, with workers in pairs as in pods: nothing is lost, and the bits are the same."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro import cli_scale
+from cerebro.contract.events import TaskCommitted
+from cerebro.local import cluster
+from cerebro.state import Run
+from tests.e2e.harness import DEADLINE_S, Lab
+from tests.e2e.specs import TinyTraining
+
+SUPERVISOR = Path(__file__).with_name("pods_supervisor.py")
+
+
+@pytest.fixture
+def pods(tmp_path: Path, names: Iterator[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A cluster with two pairs of workers."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("CEREBRO_HOME", str(home))
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    cluster.start(home, workers=2, tensorboard=False, supervisor=("-P", str(SUPERVISOR)))
+    lab = Lab(home, tmp_path, names)
+    yield lab
+    lab.end()
+    cluster.stop(home)
+
+
+def scale(lab: Lab, workers: int) -> None:
+    """``cerebro scale``."""
+    options = argparse.Namespace(home=str(lab.home.path), workers=workers, timeout=DEADLINE_S)
+    assert cli_scale.run_scale(options) == 0
+
+
+def shards(lab: Lab, volume: str, partition: int) -> list[bytes]:
+    """The shards of a training partition on a volume, in order; their names carry a random part."""
+    (folder,) = lab.home.shards(volume).glob(f"datasets/*/train/partition-{partition:04d}")
+    found = [path.read_bytes() for path in sorted(folder.glob("shard-*.arrow"))]
+    assert found
+    return found
+
+
+def trained_by(run: Run, worker: str) -> set[int]:
+    """Partitions that a worker trained on."""
+    visits = (visit for model in run.models.values() for visit in model.visits)
+    return {visit.partition for visit in visits if visit.worker == worker}
+
+
+@pytest.mark.slow
+def test_a_partition_whose_pod_is_gone_is_made_anew_with_the_same_bits(pods: Lab) -> None:
+    """`cerebro scale` in a run: the pod that is left makes it from the same rows; the weights are a replay's."""
+    experiment = pods.prepared()
+    log = pods.log(experiment)
+    fit = pods.fit(experiment, TinyTraining(gate=pods.gate.port, holds=[("a", 1)]), tags="ab")
+    pods.gate.knock()
+    before = shards(pods, "worker-1", 1)
+    scale(pods, 1)
+    log.until_type("WorkerRemoved", worker="worker-1")
+    made = log.until_type("TaskCommitted", task="fit-1/etl/train/p1")
+    pods.gate.open()
+    assert pods.result(fit, experiment).failures() == {}
+    assert isinstance(made, TaskCommitted)
+    assert made.worker == "worker-0-etl"
+    assert shards(pods, "worker-0", 1) == before
+    assert trained_by(pods.check(experiment), "worker-0") == {0, 1}
+    assert {status.record.worker for status in pods.kvs.workers()} == {"worker-0", "worker-0-etl"}
+
+
+@pytest.mark.slow
+def test_a_pod_that_joins_in_a_run_works_in_it(pods: Lab) -> None:
+    """It has no data: it gets a copy, with the same bits, and trains on it."""
+    experiment = pods.prepared()
+    log = pods.log(experiment)
+    spec = TinyTraining(gate=pods.gate.port, holds=[("a", 1), ("b", 1)])
+    fit = pods.fit(experiment, spec, tags="abcd", epochs=4)
+    pods.gate.knock()
+    scale(pods, 3)
+    made = log.until(lambda event: event.type == "TaskCommitted" and "fit-1/etl" in event.task, "a copy")
+    pods.gate.open()
+    assert pods.result(fit, experiment).failures() == {}
+    assert isinstance(made, TaskCommitted)
+    assert made.worker == "worker-2-etl"
+    partition = int(made.task.removeprefix("fit-1/etl/train/p"))
+    assert shards(pods, "worker-2", partition) == shards(pods, f"worker-{partition}", partition)
+    assert partition in trained_by(pods.check(experiment), "worker-2")

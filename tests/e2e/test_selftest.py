@@ -1,0 +1,36 @@
+"""`cerebro selftest` on a real local cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.cli import main
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_passes_on_a_cluster_that_works_and_leaves_no_data(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ETL, fit and checks: exit status 0, a leaderboard, and an empty folder on the shared volume."""
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(home))
+    assert main(["selftest", "--home", str(home), "--timeout", "120"]) == 0
+    told = capsys.readouterr().out
+    assert "16 units, each committed exactly once" in told
+    assert "m03" in told
+    assert list((home / "volumes" / "shared" / "selftest").iterdir()) == []
+
+
+def test_it_says_what_to_do_when_it_takes_too_long(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit ends it wherever it is, with exit status 1; its data are gone, too."""
+    monkeypatch.delenv("CEREBRO_SERVER", raising=False)
+    monkeypatch.setenv("CEREBRO_HOME", str(home))
+    assert main(["selftest", "--home", str(home), "--timeout", "0.2"]) == 1
+    assert "not done after 0.2 s" in capsys.readouterr().err
+    folder = home / "volumes" / "shared" / "selftest"
+    assert not folder.exists() or list(folder.iterdir()) == []

@@ -1,0 +1,51 @@
+"""Preprocessing that is asked to end is left at its next row; nothing half-made stays, complete shards are kept."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.data.partitions import complete_shards
+from cerebro.errors import PreemptedError
+from cerebro.spec import Mode
+from etl_worker.job import EtlProgress
+from etl_worker.partition import preprocess_partition
+from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, stored
+
+ROWS = 90
+
+
+class Steady(FailOn):
+    """Takes a moment for each row."""
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        threading.Event().wait(0.02)
+        return super().row_preprocessor(row, mode, object_dir)
+
+
+def leave(progress: EtlProgress) -> None:
+    """What the worker's handler does when its agent wants the end."""
+    if 0 < progress.rows_done < progress.rows_total:
+        raise PreemptedError("SIGTERM")
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_a_job_is_left_at_its_next_row_and_goes_on_later(tmp_path: Path, cores: int) -> None:
+    """By itself or with cores of its own, all of which have ended; the files that were being written are gone."""
+    job = make_job(tmp_path, list(range(ROWS)), cores=cores)
+    with pytest.raises(PreemptedError):
+        preprocess_partition(job, lambda: Steady([], tmp_path / "before"), leave)
+    assert 0 < len(notes(tmp_path / "before")) < ROWS
+    assert multiprocessing.active_children() == []
+    assert list(job.output_folder.glob(".*")) == []
+    assert not job.cache_folder.exists()
+    kept = sum(shard.rows_in for shard in complete_shards(job.output_folder))
+    preprocess_partition(job, lambda: FailOn([], tmp_path / "after"), nothing)
+    assert len(notes(tmp_path / "after")) == ROWS - kept
+    assert stored(job.output_folder) == {value: [value * 2, value] for value in range(ROWS)}

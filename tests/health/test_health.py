@@ -1,0 +1,96 @@
+"""Probes: what a process answers of itself, and what the question from outside makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import urllib3
+
+from cerebro import health
+from cerebro.errors import ClusterError
+from controller.health import HUNG_S, hung
+
+
+class Served:
+    """A server whose checks can be changed."""
+
+    def __init__(self) -> None:
+        self.unready, self.unwell = "", ""
+        self._server = health.serve("127.0.0.1:0", ready=lambda: self.unready, live=lambda: self.unwell)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body."""
+        with urllib3.PoolManager() as http:
+            answer = http.request("GET", self.address + path)
+            return answer.status, answer.data.decode()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    made = Served()
+    yield made
+    made.close()
+
+
+def test_ready_and_live_are_told_apart(served: Served) -> None:
+    """200, or 503 with one line; anything else is not there."""
+    assert served.get("/health") == served.get("/live") == (200, "ok\n")
+    served.unready = "not registered yet\nwith more to say"
+    assert served.get("/health") == (503, "not registered yet\n")
+    assert served.get("/live?x=1") == (200, "ok\n")
+    assert served.get("/")[0] == 404
+
+
+def test_asking_says_what_is_wrong(served: Served) -> None:
+    """Nothing if nothing is; the answer's line, or that nobody answers."""
+    url = f"{served.address}/health"
+    assert health.ask(url) == ""
+    served.unready = "not registered yet"
+    assert health.ask(url) == f"{url} answers 503: not registered yet"
+    served.close()
+    assert "does not answer" in health.ask(url)
+    assert "does not answer" in health.ask("nonsense")
+
+
+@pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:", "127.0.0.1:99999", "203.0.113.1:80"])
+def test_a_wrong_address_is_one_sentence(bind: str) -> None:
+    """It names the variable and what it should be."""
+    with pytest.raises(ClusterError, match=r"CEREBRO_HEALTH_BIND is .*expected a free host:port"):
+        health.serve(bind, ready=str, live=str)
+
+
+def test_a_container_finds_its_own_service() -> None:
+    """The health server if there is one, else the service's address; where it listens everywhere, by loopback."""
+    both = {"CEREBRO_HEALTH_BIND": "0.0.0.0:7072", "CEREBRO_BIND": "0.0.0.0:7070"}
+    assert health.own_url(both) == "http://127.0.0.1:7072/health"
+    assert health.own_url({"CEREBRO_BIND": "10.1.2.3:7080"}) == "http://10.1.2.3:7080/health"
+    assert health.own_url({}) == ""
+
+
+def test_the_command_ends_with_0_or_1(served: Served) -> None:
+    """As containers' health commands do; it is quick, because it imports next to nothing."""
+    command = [sys.executable, "-m", "cerebro.health", f"{served.address}/health"]
+    assert subprocess.run(command, check=False).returncode == 0
+    served.unready = "busy dying"
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "busy dying" in done.stderr) == (1, True)
+    assert health.main([], {}) == 1
+    heavy = "{'pydantic', 'urllib3', 'flask', 'numpy'}"
+    code = f"import sys, cerebro.health; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_controller_is_well_while_its_loop_turns() -> None:
+    """A standby and one whose store is away turn, too; only standing still for minutes is an illness."""
+    assert hung(1000.0, 1000.0 + HUNG_S) == ""
+    assert hung(1000.0, 1001.0 + HUNG_S) == f"the loop has not turned for {HUNG_S + 1:.0f} s"

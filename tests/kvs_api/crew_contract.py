@@ -1,0 +1,103 @@
+"""What every store promises about the number of workers: removing them, wishing for others, those that do not start.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskRevoked
+from cerebro.contract.records import PodRef, SizeRequest, Troubles
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import ConflictError, NotFoundError
+from tests.kvs_api.bench import TASK, Bench, worker
+
+
+class CrewContract:
+    """The tests; `bench` is made anew for each."""
+
+    # --- workers that are gone for good ----------------------------------------------------------
+
+    def test_a_registration_names_volume_and_pod(self, bench: Bench) -> None:
+        """They come back as they were registered."""
+        pod = PodRef(name="cerebro-worker-0", uid="1-2-3", container="etl")
+        record = worker("a").model_copy(update={"volume": "cerebro-worker-0", "pod": pod})
+        bench.store.register(record)
+        assert [status.record for status in bench.store.workers()] == [record]
+
+    def test_a_removed_worker_is_forgotten(self, bench: Bench) -> None:
+        """It is not listed, gets nothing, and its process is told that it is not the one any more."""
+        bench.run_until("running")
+        bench.store.remove_worker("worker-0")
+        assert bench.store.workers() == ()
+        assert bench.inbox() == []
+        assert not bench.report().current
+        assert bench.assign(2, task="etl-1/etl/train/p1") == "refused"
+
+    def test_a_removed_worker_may_register_again(self, bench: Bench) -> None:
+        """As if it never had: its inbox starts anew."""
+        bench.run_until("assigned")
+        bench.store.remove_worker("worker-0")
+        bench.store.register(worker("b"))
+        assert bench.report(incarnation="b").current
+        assert bench.store.inbox("worker-0", "b", 0, wait_s=0) == ()
+
+    def test_only_the_incarnation_that_is_meant_is_removed(self, bench: Bench) -> None:
+        """A worker that came back meanwhile stays."""
+        bench.store.register(worker("b"))
+        with pytest.raises(ConflictError, match="'worker-0'"):
+            bench.store.remove_worker("worker-0", "a")
+        assert len(bench.store.workers()) == 1
+        bench.store.remove_worker("worker-0", "b")
+        with pytest.raises(NotFoundError, match="'worker-0'"):
+            bench.store.remove_worker("worker-0", "b")
+
+    def test_what_a_removed_worker_has_can_be_taken_back(self, bench: Bench) -> None:
+        """Its lease counts until it is revoked by force; the event tells how the loss counts."""
+        bench.run_until("running")
+        bench.store.remove_worker("worker-0")
+        assert bench.revoke() == "refused"
+        step = api.Revoke(
+            task=TASK, attempt=1, worker="worker-0", reason="gone", force=True, loss=FailureKind.OUT_OF_MEMORY
+        )
+        assert bench.decide(step) == ["done"]
+        event = bench.log()[-1]
+        assert isinstance(event, TaskRevoked)
+        assert (event.reason, event.loss) == ("gone", FailureKind.OUT_OF_MEMORY)
+
+    # --- the size of the cluster -----------------------------------------------------------------
+
+    def test_a_wish_is_pending_until_it_is_taken_away(self, bench: Bench) -> None:
+        """Nobody wishes anything at first; the newest wish counts."""
+        assert bench.store.size() is None
+        bench.store.ask_size(SizeRequest(workers=3, by="ann"))
+        bench.store.ask_size(SizeRequest(workers=4, by="bob"))
+        assert bench.store.size() == SizeRequest(workers=4, by="bob")
+        bench.store.drop_size(4)
+        assert bench.store.size() is None
+
+    def test_a_wish_that_was_replaced_is_neither_answered_nor_taken_away(self, bench: Bench) -> None:
+        """Who applied the first one must not lose the second one."""
+        bench.store.ask_size(SizeRequest(workers=4))
+        with pytest.raises(ConflictError, match="3"):
+            bench.store.drop_size(3)
+        with pytest.raises(ConflictError, match="3"):
+            bench.store.ask_size(SizeRequest(workers=3, problem="quota"))
+        assert bench.store.size() == SizeRequest(workers=4)
+
+    def test_a_refused_wish_says_why(self, bench: Bench) -> None:
+        """Until a new one replaces it."""
+        bench.store.ask_size(SizeRequest(workers=4))
+        bench.store.ask_size(SizeRequest(workers=4, problem="quota"))
+        assert bench.store.size() == SizeRequest(workers=4, problem="quota")
+        bench.store.ask_size(SizeRequest(workers=4))
+        assert bench.store.size() == SizeRequest(workers=4)
+
+    def test_troubles_are_as_last_told(self, bench: Bench) -> None:
+        """None at first."""
+        assert bench.store.troubles() == Troubles()
+        for troubles in (Troubles(pods={"cerebro-worker-1": "no node has 4 GPUs"}), Troubles()):
+            bench.store.tell_troubles(troubles)
+            assert bench.store.troubles() == troubles

@@ -1,0 +1,115 @@
+"""kvs_api as a process that is asked to end: blocked readers are answered, what runs is finished, no client fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from cerebro.contract.records import ExperimentRecord
+from cerebro.kvs import KvsClient
+from tests.kvs_api.bench import LOCATORS
+from tests.kvs_api.real import TOKEN, Database
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 30.0
+
+
+class Replica:
+    """A process on a port of its own, which it keeps over restarts."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it and wait until it answers."""
+        environment = {
+            **os.environ,
+            "CEREBRO_BIND": f"127.0.0.1:{self.port}",
+            "CEREBRO_REDIS_URL": self.database.url,
+            "CEREBRO_TOKEN": TOKEN,
+        }
+        process = subprocess.Popen([sys.executable, "-m", "kvs_api"], cwd=ROOT, env=environment)
+        self.processes.append(process)
+        self.client().health()
+        return process
+
+    def client(self) -> KvsClient:
+        """A patient client of it."""
+        return KvsClient(f"http://127.0.0.1:{self.port}", TOKEN, patience_s=LIMIT_S)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    database = Database(tmp_path)
+    made = Replica(database)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+    database.kill()
+
+
+def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Replica) -> None:
+    """Within about a second, with what there is: nothing. Its next call finds nobody, waits, and reads on."""
+    process = replica.start()
+    client = replica.client()
+    client.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+    with ThreadPoolExecutor() as pool:
+        blocked = pool.submit(lambda: client.events("one", wait_s=25.0))
+        # The second connection shows that the first request has been taken in.
+        replica.client().queue()
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert blocked.result(LIMIT_S) == ()
+        assert process.wait(LIMIT_S) == 0
+        assert time.monotonic() - began < 4.0
+        again = pool.submit(lambda: client.experiment("one"))
+        replica.start()
+        assert again.result(LIMIT_S).name == "one"
+
+
+def test_a_request_in_flight_is_finished(replica: Replica) -> None:
+    """Its body arrives only after the signal: it is answered all the same, and nobody new is let in."""
+    process = replica.start()
+    content = b"GET /v1/queue HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 4\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", replica.port), timeout=LIMIT_S) as connection:
+        connection.sendall(content % TOKEN.encode())
+        replica.client().queue()
+        process.send_signal(signal.SIGTERM)
+        refused = urllib3.Retry(connect=0)
+        with urllib3.PoolManager(retries=refused) as http:
+            deadline = time.monotonic() + LIMIT_S
+            while time.monotonic() < deadline:
+                try:
+                    http.request("GET", f"http://127.0.0.1:{replica.port}/live")
+                except urllib3.exceptions.HTTPError:
+                    break
+        connection.sendall(b"body")
+        assert b"200 OK" in connection.recv(1 << 16)
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_live_asks_for_no_store_and_no_token(replica: Replica) -> None:
+    """A database that is away is no reason to start this process anew; readiness says that it is away."""
+    replica.start()
+    replica.database.kill()
+    with urllib3.PoolManager() as http:
+        found = [
+            http.request("GET", f"http://127.0.0.1:{replica.port}{path}").status
+            for path in ("/live", "/health")
+        ]
+    assert found == [200, 503]

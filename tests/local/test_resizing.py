@@ -1,0 +1,62 @@
+"""Another number of workers while the cluster runs, over real processes that do nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.local import processes, scaling
+from tests.local.conftest import MakeCluster
+from tests.local.fakes import STUBBORN, Fake
+
+LIMIT_S = 30.0
+
+
+def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeCluster) -> None:
+    """The rest keeps its processes, and the record says how many there are."""
+    one, two, three = (Fake(name=name) for name in ("store", "worker-0", "worker-1"))
+    fake = make_cluster(one, two)
+    fake.start(workers=1)
+    before = fake.process("store"), fake.process("worker-0")
+    fake.will_run(one, two, three)
+    info = scaling.scale(fake.home.path, 2, timeout_s=LIMIT_S)
+    assert (info.workers, info.state) == (2, "ready")
+    added = fake.process("worker-1")
+    assert (fake.process("store"), fake.process("worker-0")) == before
+    fake.will_run(one, two)
+    info = scaling.scale(fake.home.path, 1, timeout_s=LIMIT_S)
+    assert [service.name for service in info.services] == ["store", "worker-0"]
+    assert not processes.is_alive(added)
+    assert (fake.process("store"), fake.process("worker-0")) == before
+
+
+def test_a_worker_that_does_not_end_is_killed(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its grace; the others are not kept waiting."""
+    monkeypatch.setenv("FAKE_GRACE_S", "0.3")
+    one, deaf = Fake(name="worker-0"), Fake(name="worker-1", program=STUBBORN)
+    fake = make_cluster(one, deaf)
+    fake.start(workers=2)
+    fake.wrote("worker-1", "deaf")
+    process = fake.process("worker-1")
+    fake.will_run(one)
+    assert scaling.scale(fake.home.path, 1, timeout_s=LIMIT_S).workers == 1
+    assert not processes.is_alive(process)
+
+
+def test_a_worker_that_cannot_start_is_named(make_cluster: MakeCluster) -> None:
+    """What was wished is not there in time: the message says which one is not, and the rest goes on."""
+    one, never = Fake(name="worker-0"), Fake(name="worker-1", ready=False)
+    fake = make_cluster(one)
+    fake.start(workers=1)
+    fake.will_run(one, never)
+    with pytest.raises(ClusterError, match=r"2 workers after 0\.5 s .*worker-1 is starting"):
+        scaling.scale(fake.home.path, 2, timeout_s=0.5)
+    assert processes.is_alive(fake.process("worker-0"))
+
+
+def test_nothing_is_scaled_where_no_cluster_runs(make_cluster: MakeCluster) -> None:
+    """It says how to start one."""
+    with pytest.raises(ClusterError, match="cerebro up"):
+        scaling.scale(make_cluster(Fake(name="worker-0")).home.path, 2, timeout_s=1.0)

@@ -1,0 +1,345 @@
+"""An AWS account with a cluster's life in it, for tests: moto where moto goes, and the rest here.
+
+moto keeps EC2, EFS, EKS clusters and node groups, CloudFormation, load balancers and logs. What it lacks (EKS addons,
+identities, versions, quotas) and what CloudFormation would delete with a stack is kept here and answered by botocore's
+own hooks. A `Fault` breaks one changing operation, of an executable or of AWS, before or after its effect.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import botocore.exceptions
+from moto.backends import get_backend
+from moto.core import DEFAULT_ACCOUNT_ID
+
+from cerebro.provision.names import STACK_TAG, cluster_stack, group_stack
+from tests.provision.kube import FakeKube, words
+from tests.provision.standins import Answer
+
+REGION = "us-east-1"
+VERSIONS = {
+    "1.33": "STANDARD_SUPPORT",
+    "1.34": "STANDARD_SUPPORT",
+    "1.31": "EXTENDED_SUPPORT",
+    "1.30": "UNSUPPORTED",
+}
+_READING = ("Describe", "List", "Get")
+
+
+class Broken(Exception):
+    """A fault has struck; the text is what the executable prints."""
+
+
+@dataclass
+class Fault:
+    """Breaks the `at`-th changing operation (from 0), once."""
+
+    at: int
+    after_effect: bool
+
+
+@dataclass
+class Cloud:
+    """The account. Make it inside `moto.mock_aws()`."""
+
+    fault: Fault | None = None
+    eksctl_stops_after: int | None = None
+    """Parts that `eksctl create cluster` makes before it fails, once: 0 network, 1 control plane, 2 network addons,
+    3 the control group, 4 a stack of a failed worker group, 5 all groups, 6 addons, 7 identities."""
+    fails_at_first: set[str] = field(default_factory=set)
+    """Changing operations that fail, without effect, the first time each is tried."""
+    changes: list[str] = field(default_factory=list)
+    """Every changing operation, in order."""
+    calls: list[list[str]] = field(default_factory=list)
+    """Every call of an executable."""
+    addons: dict[str, str] = field(default_factory=dict)
+    identities: set[str] = field(default_factory=set)
+    quotas: dict[str, float] = field(default_factory=dict)
+    stack_reasons: dict[str, str] = field(default_factory=dict)
+    now: float = 0.0
+    ticks: list[Callable[[], None]] = field(default_factory=list)
+    """Run, first to last, one at each time somebody waits."""
+
+    def __post_init__(self) -> None:
+        self.kube = FakeKube(self)
+
+    # --- for the code under test ---
+
+    def session(self) -> boto3.Session:
+        """Credentials that see this account, with its faults."""
+        made = _session("test")
+        made.cloud = self
+        return made
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes; whatever was due happens."""
+        self.now += seconds
+        if self.ticks:
+            self.ticks.pop(0)()
+
+    def execute(self, arguments: Sequence[str]) -> Answer:
+        """What an executable does and prints."""
+        self.calls.append(list(arguments))
+        name, *rest = arguments
+        handler = {
+            "eksctl": self._eksctl,
+            "kubectl": self.kube.kubectl,
+            "helm": self.kube.helm,
+            "aws": self._aws,
+        }[name]
+        is_change = not (self.kube.is_look(name, rest))
+        try:
+            if not is_change:
+                return handler(rest)
+            number = self._begin(" ".join([name, *words(rest)[:2]]))
+            self._strike(number, after_effect=False)
+            answer = handler(rest)
+            self._strike(number, after_effect=True)
+        except Broken as broken:
+            return 1, f"Error: {broken}"
+        return answer
+
+    # --- faults ---
+
+    def _begin(self, what: str) -> int:
+        self.changes.append(what)
+        return len(self.changes) - 1
+
+    def _strike(self, number: int, *, after_effect: bool) -> None:
+        if not after_effect and self.changes[number] in self.fails_at_first:
+            self.fails_at_first.remove(self.changes[number])
+            raise Broken("the network is down")
+        if self.fault is not None and (self.fault.at, self.fault.after_effect) == (number, after_effect):
+            self.fault = None
+            raise Broken("the network is down")
+
+    def before(self, model: Any, params: Any, **_: Any) -> Any:
+        body = params["body"]
+        given = json.loads(body) if isinstance(body, bytes | str) and body[:1] in (b"{", "{") else body
+        operation = model.name
+        if not operation.startswith(_READING):
+            number = self._begin(f"{model.service_model.service_name} {operation}")
+            params["context"]["number"] = number
+            self._strike_call(number, after_effect=False)
+        answer = self._answer(operation, params, given)
+        if answer is None:
+            return None
+        status = 200 if "Error" not in answer else 400
+        return _Http(status), {**answer, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    def after(self, context: Any, **_: Any) -> None:
+        number = context.get("number")
+        if number is not None:
+            self._strike_call(number, after_effect=True)
+
+    def _strike_call(self, number: int, *, after_effect: bool) -> None:
+        try:
+            self._strike(number, after_effect=after_effect)
+        except Broken as broken:
+            raise botocore.exceptions.ReadTimeoutError(endpoint_url="https://aws", error=broken) from broken
+
+    # --- what moto lacks ---
+
+    def _answer(self, operation: str, params: Any, given: Any) -> dict[str, Any] | None:
+        path = params.get("url_path", "")
+        match operation:
+            case "ListAddons":
+                return {"addons": sorted(self.addons)}
+            case "DescribeAddon":
+                name = path.rsplit("/", 1)[1]
+                return {"addon": {"addonName": name, "status": self.addons[name]}}
+            case "ListPodIdentityAssociations":
+                return {"associations": [{"serviceAccount": name} for name in sorted(self.identities)]}
+            case "DescribeClusterVersions":
+                versions = [
+                    {"clusterVersion": name, "versionStatus": state} for name, state in VERSIONS.items()
+                ]
+                return {"clusterVersions": versions}
+            case "GetServiceQuota":
+                return {"Quota": {"Value": self.quotas.get(given["QuotaCode"], 64.0)}}
+            case "DeleteStack":
+                self.delete_stack(given["StackName"])
+                return {}
+        return None
+
+    # --- what eksctl and CloudFormation do ---
+
+    def client(self, service: str) -> Any:
+        """A client without faults, for what tests and stand-ins do to the account."""
+        return _session("own").client(service)
+
+    def make_stack(
+        self, name: str, cluster: str, tags: dict[str, str], resources: dict[str, Any] | None = None
+    ) -> None:
+        """A stack as eksctl makes one; a topic stands in for what moto's CloudFormation does not know."""
+        if name in self.stacks():
+            raise Broken(
+                f"creating CloudFormation stack {name!r}: AlreadyExistsException: Stack [{name}] already exists"
+            )
+        template = {"Resources": resources or {"Topic": {"Type": "AWS::SNS::Topic"}}}
+        both = {**tags, STACK_TAG: cluster}
+        self.client("cloudformation").create_stack(
+            StackName=name, TemplateBody=json.dumps(template), Tags=as_tags(both)
+        )
+
+    def stacks(self) -> dict[str, str]:
+        """Status by name."""
+        return {
+            stack["StackName"]: stack["StackStatus"]
+            for stack in self.client("cloudformation").describe_stacks()["Stacks"]
+        }
+
+    def set_stack(self, name: str, status: str, reason: str = "") -> None:
+        """As CloudFormation would after something happened."""
+        for stack in get_backend("cloudformation")[DEFAULT_ACCOUNT_ID][REGION].stacks.values():
+            if stack.name == name:
+                stack.status = status
+        self.stack_reasons[name] = reason
+
+    def delete_stack(self, name: str) -> None:
+        """Delete a stack with what eksctl's templates hold; a network in use fails, as in life."""
+        if name not in self.stacks():
+            return
+        if name.endswith("-cluster"):
+            cluster = name.removeprefix("eksctl-").removesuffix("-cluster")
+            if self._mount_targets():
+                self.set_stack(name, "DELETE_FAILED")
+                return
+            self._drop_cluster(cluster)
+        elif "-nodegroup-" in name:
+            cluster, _, group = name.removeprefix("eksctl-").partition("-nodegroup-")
+            self._drop_group(cluster, group)
+        self.client("cloudformation").delete_stack(StackName=name)
+
+    def _mount_targets(self) -> bool:
+        systems = self.client("efs").describe_file_systems()["FileSystems"]
+        return any(system["NumberOfMountTargets"] for system in systems)
+
+    def _drop_cluster(self, name: str) -> None:
+        eks, ec2 = self.client("eks"), self.client("ec2")
+        if name in eks.list_clusters()["clusters"]:
+            for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
+                self._drop_group(name, group)
+            eks.delete_cluster(name=name)
+        own = [{"Name": f"tag:{STACK_TAG}", "Values": [name]}]
+        for gateway in ec2.describe_nat_gateways(Filter=own)["NatGateways"]:
+            ec2.delete_nat_gateway(NatGatewayId=gateway["NatGatewayId"])
+        for address in ec2.describe_addresses(Filters=own)["Addresses"]:
+            ec2.release_address(AllocationId=address["AllocationId"])
+        for group in ec2.describe_security_groups(
+            Filters=[{"Name": "group-name", "Values": [f"eks-{name}"]}]
+        )["SecurityGroups"]:
+            ec2.delete_security_group(GroupId=group["GroupId"])
+        self.addons.clear()
+        self.identities.clear()
+        self.kube.clear()
+
+    def _drop_group(self, cluster: str, group: str) -> None:
+        eks = self.client("eks")
+        if (
+            cluster in eks.list_clusters()["clusters"]
+            and group in eks.list_nodegroups(clusterName=cluster)["nodegroups"]
+        ):
+            eks.delete_nodegroup(clusterName=cluster, nodegroupName=group)
+        self.end_instances(cluster, group)
+
+    def end_instances(self, cluster: str, group: str) -> None:
+        """Terminate the nodes of a group."""
+        filters = [{"Name": "tag:group", "Values": [f"{cluster}/{group}"]}]
+        found = self.client("ec2").describe_instances(Filters=filters)["Reservations"]
+        ids = [instance["InstanceId"] for each in found for instance in each["Instances"]]
+        if ids:
+            self.client("ec2").terminate_instances(InstanceIds=ids)
+
+    def _eksctl(self, arguments: Sequence[str]) -> Answer:
+        from tests.provision.eksctl import eksctl
+
+        return eksctl(self, arguments)
+
+    def _aws(self, arguments: Sequence[str]) -> Answer:
+        if arguments == ["--version"]:
+            return 0, "aws-cli/2.27.0 Python/3.13.3"
+        assert arguments[:2] == ["eks", "update-kubeconfig"], arguments
+        self.kube.write_kubeconfig(value(arguments, "--kubeconfig"), value(arguments, "--name"))
+        return 0, "Added new context"
+
+    def paid_for(self) -> list[str]:
+        """Everything in the account that costs money, whatever its tags: asked otherwise than the code under test does."""
+        ec2 = self.client("ec2")
+        alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopped"]}]
+        found = [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
+        found += [each["AllocationId"] for each in ec2.describe_addresses()["Addresses"]]
+        found += [
+            each["NatGatewayId"]
+            for each in ec2.describe_nat_gateways()["NatGateways"]
+            if each["State"] != "deleted"
+        ]
+        for reservation in ec2.describe_instances(Filters=alive)["Reservations"]:
+            found += [each["InstanceId"] for each in reservation["Instances"]]
+        found += [each["FileSystemId"] for each in self.client("efs").describe_file_systems()["FileSystems"]]
+        found += [
+            each["LoadBalancerName"]
+            for each in self.client("elb").describe_load_balancers()["LoadBalancerDescriptions"]
+        ]
+        return found + self.client("eks").list_clusters()["clusters"]
+
+    # --- ready-made states ---
+
+    def fail_group(self, cluster: str, group: str) -> None:
+        """A node group whose stack came to nothing."""
+        name = group_stack(cluster, group)
+        self.set_stack(name, "ROLLBACK_COMPLETE")
+
+    def base_stack(self, cluster: str) -> str:
+        """The name of the stack of the control plane."""
+        return cluster_stack(cluster)
+
+
+class _Session(boto3.Session):
+    """Keeps its clients: making one reads megabytes of models, and a test needs a dozen. `cloud` hears of its calls."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(region_name=REGION, aws_access_key_id=key, aws_secret_access_key=key)
+        self.cloud: Cloud | None = None
+        self._made: dict[str, Any] = {}
+        self.events.register("before-call", self._before)
+        self.events.register("after-call", self._after)
+
+    def client(self, service_name: str, **arguments: Any) -> Any:  # type: ignore[override]  # boto3 has no types
+        if service_name not in self._made:
+            self._made[service_name] = super().client(service_name, **arguments)
+        return self._made[service_name]
+
+    def _before(self, **event: Any) -> Any:
+        return None if self.cloud is None else self.cloud.before(**event)
+
+    def _after(self, **event: Any) -> None:
+        if self.cloud is not None:
+            self.cloud.after(**event)
+
+
+@functools.cache
+def _session(key: str) -> _Session:
+    return _Session(key)
+
+
+class _Http:
+    def __init__(self, status: int) -> None:
+        self.status_code = status
+        self.headers: dict[str, str] = {}
+
+
+def as_tags(tags: dict[str, str]) -> list[dict[str, str]]:
+    """As most of AWS takes them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def value(arguments: Sequence[str], option: str) -> str:
+    """What follows an option; empty if it is not there."""
+    return arguments[arguments.index(option) + 1] if option in arguments else ""

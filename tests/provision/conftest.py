@@ -1,0 +1,157 @@
+"""A cluster file, an account, and a site that brings them together."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+if importlib.util.find_spec("moto") is None:
+    assert not os.environ.get("CI"), "moto is missing: pip install 'moto[server]'"
+    pytest.skip("needs moto: pip install 'moto[server]'", allow_module_level=True)
+
+from moto import mock_aws
+
+from cerebro.provision.clusterfile import ClusterFile
+from cerebro.provision.creating import create
+from cerebro.provision.deleting import delete
+from cerebro.provision.opening import open_site
+from cerebro.provision.site import Patience, Site
+from tests.provision.cloud import Cloud
+from tests.provision.standins import standins
+
+FILE: dict[str, Any] = {
+    "name": "demo",
+    "region": "us-east-1",
+    "kubernetes": "1.34",
+    "controller": {"instance_type": "m5.xlarge"},
+    "workers": [
+        {"name": "spot", "instance_type": "g5.xlarge", "count": 2, "spot": True, "gpus": 1},
+        {"name": "firm", "instance_type": "g4dn.xlarge", "count": 1, "gpus": 1},
+    ],
+    "images": {"registry": "123456789012.dkr.ecr.us-east-1.amazonaws.com"},
+    "s3": ["pictures/train"],
+    "install": {"monitoring": True, "chart": {"path": "chart"}},
+    "tags": {"team": "vision"},
+}
+
+
+EKSCTL_STOPS = [pytest.param(part, marks=[] if part == 4 else [pytest.mark.slow]) for part in range(8)]
+"""Where `eksctl create cluster` fails, as `Cloud.eksctl_stops_after` counts; every run has the one with most to mend."""
+
+
+@pytest.fixture
+def file() -> ClusterFile:
+    """A file with all that can be asked for."""
+    return ClusterFile.model_validate(FILE)
+
+
+@dataclass(kw_only=True)
+class Desk:
+    """A user at a terminal: a cluster file, executables on PATH, an account."""
+
+    cloud: Cloud
+    folder: Path
+    lines: list[str] = field(default_factory=list)
+    """What was shown."""
+
+    @property
+    def path(self) -> Path:
+        """Of the cluster file."""
+        return self.folder / "cluster.yaml"
+
+    @property
+    def chart(self) -> Path:
+        """Of the platform."""
+        return self.folder / "chart"
+
+    @property
+    def said(self) -> str:
+        """What was shown, as one text."""
+        return "\n".join(self.lines)
+
+    def write(self, **changes: Any) -> None:
+        """The cluster file, with changes."""
+        self.path.write_text(yaml.safe_dump({**FILE, **changes}))
+
+    def site(self, *, is_dry: bool = False) -> Site:
+        """A fresh look at everything, as a new process has it."""
+        return open_site(
+            self.path,
+            self.folder / "home",
+            is_dry=is_dry,
+            show=self.lines.append,
+            environment={"PATH": f"{self.folder / 'bin'}"},
+            patience=Patience(interval_s=15.0, sleep=self.cloud.sleep, clock=lambda: self.cloud.now),
+            session=self.cloud.session(),
+        )
+
+    def create(self, *, is_dry: bool = False) -> None:
+        """`cerebro cluster create`."""
+        self.lines.clear()
+        create(self.site(is_dry=is_dry), self.chart, None)
+
+    def delete(self, *, is_dry: bool = False, confirm: Callable[[str], bool] = lambda _: True) -> None:
+        """`cerebro cluster delete`."""
+        self.lines.clear()
+        delete(self.site(is_dry=is_dry), self.chart, confirm)
+
+    def shape(self) -> dict[str, Any]:
+        """The world without what differs from one creation to the next: ids."""
+        world = self.site().observe(with_resources=True)
+        kinds = sorted(resource.kind for resource in world.resources)
+        classes = sorted(world.kube.storage_classes) if world.kube is not None else None
+        releases = dict(world.kube.releases) if world.kube is not None else None
+        return {
+            "cluster": (world.cluster.status, world.cluster.version, world.cluster.tags)
+            if world.cluster
+            else None,
+            "stacks": dict(world.stacks),
+            "groups": dict(world.groups),
+            "addons": dict(world.addons),
+            "identities": world.identities,
+            "mounted": sorted(world.file_system.mounted.values()) if world.file_system else None,
+            "group": (world.file_system_group is not None, world.is_file_system_group_open),
+            "classes": classes,
+            "releases": releases,
+            "resources": kinds,
+            "claims": world.kube.claims if world.kube is not None else None,
+        }
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """An empty account and a cluster file."""
+    with new_desk(tmp_path, monkeypatch) as made:
+        yield made
+
+
+def new_desk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A context with an empty account and a cluster file in an empty folder."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def made() -> Iterator[Desk]:
+        for name in list(os.environ):
+            if name.startswith("AWS_"):
+                monkeypatch.delenv(name)
+        (folder / "bin").mkdir(parents=True)
+        (folder / "chart").mkdir()
+        (folder / "chart" / "Chart.yaml").write_text("name: cerebro\n")
+        monkeypatch.setenv(
+            "MOTO_EC2_LOAD_DEFAULT_AMIS", "false"
+        )  # a thousand public snapshots would be listed
+        with mock_aws():
+            cloud = Cloud()
+            with standins(folder / "bin", cloud.execute):
+                desk = Desk(cloud=cloud, folder=folder)
+                desk.write()
+                yield desk
+
+    return made()

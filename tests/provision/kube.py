@@ -1,0 +1,196 @@
+"""A cluster's API as kubectl and helm show it: storage classes, releases, claims with their disks, load balancers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from tests.provision.cloud import Cloud
+
+Answer = tuple[int, str]
+VERSIONS = {
+    "kubectl": "Client Version: v1.34.1",
+    "helm": "v3.18.4+gd80839c",
+}
+_LOOKS = {
+    "eksctl": ("version",),
+    "kubectl": ("version", "get"),
+    "helm": ("version", "list", "history"),
+    "aws": ("--version",),
+}
+
+
+class FakeKube:
+    """What is inside the cluster; gone when the cluster is."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self.clear()
+
+    def clear(self) -> None:
+        """As at the cluster's birth and after its end. Disks on EC2 are not touched: that is the point of some tests."""
+        self.classes: dict[str, dict[str, Any]] = {}
+        self.releases: dict[str, dict[str, Any]] = {}
+        self.claims: list[str] = []
+        self.balancers: list[tuple[str, str, str]] = []
+        self.drivers_are_dead = False
+
+    @staticmethod
+    def is_look(name: str, arguments: Sequence[str]) -> bool:
+        """Whether a call of an executable only reads."""
+        return words(arguments)[0] in _LOOKS[name]
+
+    def write_kubeconfig(self, path: str, cluster: str) -> None:
+        """As eksctl and aws write it."""
+        seen = self._cloud.client("eks").describe_cluster(name=cluster)["cluster"]
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(yaml.safe_dump({"clusters": [{"cluster": {"server": seen["endpoint"]}}]}))
+
+    # --- kubectl ---
+
+    def kubectl(self, arguments: Sequence[str]) -> Answer:
+        """Answer a call of kubectl."""
+        match words(arguments):
+            case ["version", *_]:
+                return 0, VERSIONS["kubectl"]
+            case ["get", *_]:
+                return 0, json.dumps({"items": self._items()})
+            case ["apply", *_]:
+                return self._apply(_value(arguments, "-f"))
+            case ["delete", "storageclass", name]:
+                self.classes.pop(name, None)
+            case ["delete", "namespace", *_]:
+                self._delete_claims()
+            case ["delete", "service" | "ingress" as kind, name]:
+                self._delete_balancer((kind, _value(arguments, "-n"), name))
+            case ["wait", *_]:
+                pass
+            case _:
+                raise AssertionError(f"kubectl {arguments}")
+        return 0, "done"
+
+    def _items(self) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = [dict(each) for each in self.classes.values()]
+        for kind, namespace, name in self.balancers:
+            spec = {"type": "LoadBalancer"} if kind == "service" else {}
+            status = {"loadBalancer": {"ingress": [{"hostname": f"{name}.elb.amazonaws.com"}]}}
+            metadata = {"namespace": namespace, "name": name}
+            made.append({"kind": kind.capitalize(), "metadata": metadata, "spec": spec, "status": status})
+        made += [{"kind": "PersistentVolumeClaim", "metadata": {"name": claim}} for claim in self.claims]
+        return made
+
+    def _apply(self, path: str) -> Answer:
+        for document in yaml.safe_load_all(Path(path).read_text()):
+            name = document["metadata"]["name"]
+            there = self.classes.get(name)
+            if there is not None and there["parameters"] != document["parameters"]:
+                return (
+                    1,
+                    f'The StorageClass "{name}" is invalid: parameters: Forbidden: updates are forbidden',
+                )
+            self.classes[name] = document
+        return 0, "applied"
+
+    def _delete_claims(self) -> None:
+        self.claims.clear()
+        if not self.drivers_are_dead:
+            ec2 = self._cloud.client("ec2")
+            for volume in ec2.describe_volumes(Filters=[{"Name": "tag:of", "Values": ["claim"]}])["Volumes"]:
+                ec2.delete_volume(VolumeId=volume["VolumeId"])
+
+    def _delete_balancer(self, which: tuple[str, str, str]) -> None:
+        self.balancers.remove(which)
+        if not self.drivers_are_dead:
+            elb = self._cloud.client("elb")
+            elb.delete_load_balancer(LoadBalancerName=which[2])
+
+    # --- helm ---
+
+    def helm(self, arguments: Sequence[str]) -> Answer:
+        """Answer a call of helm."""
+        match words(arguments):
+            case ["version", *_]:
+                return 0, VERSIONS["helm"]
+            case ["list", *_]:
+                listed = [
+                    {"name": name, **_shown(release)} for name, release in sorted(self.releases.items())
+                ]
+                return 0, json.dumps(listed)
+            case ["history", name]:
+                return 0, json.dumps([{"revision": 1, **_shown(self.releases[name])}])
+            case ["upgrade", name, chart]:
+                return self._upgrade(name, chart, arguments)
+            case ["uninstall", name]:
+                return (
+                    (0, "uninstalled") if self.releases.pop(name, None) else (1, "Error: release: not found")
+                )
+            case ["rollback", name]:
+                self.releases[name] |= {"status": "deployed", "description": "Rollback to 1"}
+                return 0, "Rollback was a success!"
+            case _:
+                raise AssertionError(f"helm {arguments}")
+
+    def _upgrade(self, name: str, chart: str, arguments: Sequence[str]) -> Answer:
+        there = self.releases.get(name)
+        if there is not None and there["status"].startswith("pending"):
+            return 1, "Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress"
+        values = yaml.safe_load(Path(_value(arguments, "--values")).read_text())
+        self.releases[name] = {
+            "namespace": _value(arguments, "--namespace"),
+            "status": "deployed",
+            "chart": chart,
+            "description": _value(arguments, "--description"),
+            "values": values,
+        }
+        if name == "cerebro" and not self.claims:
+            self._claim(values)
+        return 0, "STATUS: deployed"
+
+    def _claim(self, values: dict[str, Any]) -> None:
+        tag = self.classes[values["storage"]["podClassName"]]["parameters"]["tagSpecification_1"]
+        key, _, value = tag.partition("=")
+        assert values["storage"]["className"] in self.classes
+        self.claims += ["checkpoints", "metrics", "code", "shared"]
+        for index in range(values["worker"]["replicas"]):
+            self.claims.append(f"shards-{index}")
+            self._cloud.client("ec2").create_volume(
+                AvailabilityZone="us-east-1a", Size=10, VolumeType="gp3",
+                TagSpecifications=[
+                    {
+                        "ResourceType": "volume",
+                        "Tags": [{"Key": key, "Value": value}, {"Key": "of", "Value": "claim"}],
+                    }
+                ],
+            )  # fmt: skip
+
+
+def _shown(release: dict[str, Any]) -> dict[str, Any]:
+    return {key: release[key] for key in ("namespace", "status", "chart", "description")}
+
+
+_WITH_VALUE = {
+    "--kubeconfig", "-n", "--namespace", "-o", "-f", "--values", "--description", "--timeout", "--max", "--repo",
+    "--version", "--name", "--region", "--alias", "--cluster", "--include",
+}  # fmt: skip
+
+
+def words(arguments: Sequence[str]) -> list[str]:
+    """The arguments that are neither options nor options' values."""
+    found, skip = [], False
+    for argument in arguments:
+        if skip:
+            skip = False
+        elif argument in _WITH_VALUE:
+            skip = True
+        elif not argument.startswith("-") or argument == "--version":
+            found.append(argument)
+    return found or list(arguments)[:1]
+
+
+def _value(arguments: Sequence[str], option: str) -> str:
+    return arguments[list(arguments).index(option) + 1] if option in arguments else ""

@@ -1,0 +1,81 @@
+"""`cerebro cluster` as a user types it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro import cli
+from tests.provision.conftest import Desk
+
+
+@pytest.fixture
+def at_terminal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A process whose PATH and credentials are the desk's."""
+    monkeypatch.setenv("PATH", str(desk.folder / "bin"))
+    monkeypatch.setattr("cerebro.provision.opening.open_session", lambda _: desk.cloud.session())
+    monkeypatch.setenv("CEREBRO_HOME", str(desk.folder / "home"))
+    return desk
+
+
+def test_create_status_and_delete(at_terminal: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command up, one down."""
+    file = str(at_terminal.path)
+    assert cli.main(["cluster", "create", "-f", file]) == 0
+    assert "demo runs." in capsys.readouterr().out
+    assert cli.main(["cluster", "status", "-f", file]) == 0
+    assert "ACTIVE, Kubernetes 1.34" in capsys.readouterr().out
+    assert cli.main(["cluster", "delete", "-f", file, "--yes"]) == 0
+    assert "nothing of demo is left" in capsys.readouterr().out
+
+
+def test_delete_asks_and_without_a_terminal_refuses(
+    at_terminal: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that forgot --yes removes nothing."""
+    at_terminal.cloud.eksctl_stops_after = 0
+    assert cli.main(["cluster", "create", "-f", str(at_terminal.path)]) == 1
+    before = len(at_terminal.cloud.changes)
+    assert cli.main(["cluster", "delete", "-f", str(at_terminal.path)]) == 1
+    assert "give --yes. Nothing has been removed" in capsys.readouterr().err
+    assert len(at_terminal.cloud.changes) == before
+
+
+def test_a_typed_name_confirms(at_terminal: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one does not."""
+    at_terminal.cloud.eksctl_stops_after = 0
+    assert cli.main(["cluster", "create", "-f", str(at_terminal.path)]) == 1
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _: "demi")
+    assert cli.main(["cluster", "delete", "-f", str(at_terminal.path)]) == 0
+    assert at_terminal.cloud.stacks() != {}
+    monkeypatch.setattr("builtins.input", lambda _: "demo")
+    assert cli.main(["cluster", "delete", "-f", str(at_terminal.path)]) == 0
+    assert at_terminal.cloud.stacks() == {}
+
+
+def test_a_mistake_in_the_file_is_one_line_and_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback, no AWS."""
+    path = tmp_path / "c.yaml"
+    path.write_text("name: demo\nregoin: us-east-1\n")
+    assert cli.main(["cluster", "create", "-f", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path}:2: regoin: no such field; did you mean region?" in said
+    assert "Traceback" not in said
+
+
+def test_the_chart_is_the_files_or_the_checkouts(desk: Desk) -> None:
+    """And where there is none, it is said what to do."""
+    from cerebro.provision.opening import find_chart
+
+    desk.write(install={"chart": {"path": "nowhere"}})
+    assert "nowhere is no chart" in str(find_chart(desk.site(), desk.path)[1])
+    desk.write(install={"chart": {"path": "chart"}})
+    assert find_chart(desk.site(), desk.path) == (desk.folder / "chart", None)
+    desk.write(install={})
+    chart, problem = find_chart(desk.site(), desk.path)
+    assert chart == Path(__file__).parents[2] / "deploy" / "helm" / "cerebro"
+    assert problem is None

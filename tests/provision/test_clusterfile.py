@@ -1,0 +1,112 @@
+"""A cluster file with a mistake is refused with the line and the field, whatever the mistake is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ClusterFileError
+from cerebro.provision.reading import parse, read
+
+GOOD = """\
+name: demo
+region: us-east-1
+kubernetes: "1.34"
+controller:
+  instance_type: m6i.xlarge
+workers:
+  - name: gpu
+    instance_type: g5.xlarge
+    count: 2
+    gpus: 1
+  - name: more
+    instance_type: g4dn.xlarge
+    count: 1
+    gpus: 1
+images:
+  registry: example.com
+"""
+
+
+def refusal(text: str) -> str:
+    """What is said of a file."""
+    with pytest.raises(ClusterFileError) as refused:
+        parse(text, "c.yaml")
+    return str(refused.value)
+
+
+def test_a_good_file_is_read() -> None:
+    """Defaults fill what is not given."""
+    file = parse(GOOD, "c.yaml")
+    assert (file.num_workers, file.gpus, file.storage.shards_gib) == (3, 1, 100)
+    assert file.instance_types == ["g4dn.xlarge", "g5.xlarge", "m6i.xlarge"]
+
+
+@pytest.mark.parametrize("name", ["cluster.yaml", "cluster-gpu.yaml"])
+def test_the_examples_are_good(name: str) -> None:
+    """What the repository ships can be used as it is, but for the account's number."""
+    read(Path(__file__).parents[2] / "infra" / "eksctl" / name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("count: 2", "cuont: 2", "c.yaml:9: workers[0].cuont: no such field; did you mean count?"),
+        ("region:", "regoin:", "c.yaml:2: regoin: no such field; did you mean region?"),
+        ("  registry:", "  registri:", "c.yaml:16: images.registri: no such field; did you mean registry?"),
+        ("name: demo", "name: demo\ncolour: red", "c.yaml:2: colour: no such field; there are name, region"),
+        ("name: demo\n", "", "c.yaml:1: name: is missing"),
+        ("    count: 1\n", "", "c.yaml:11: workers[1].count: is missing"),
+        ("count: 2", "count: 0", "c.yaml:9: workers[0].count: input should be greater than or equal to 1, not 0"),
+        ("count: 2", "count: two", "c.yaml:9: workers[0].count: input should be a valid integer"),
+        ("count: 2", 'count: "2"', "c.yaml:9: workers[0].count: input should be a valid integer"),
+        ('"1.34"', "1.34", 'c.yaml:3: kubernetes: write it in quotes, such as "1.33"'),
+        ('"1.34"', '"1.34.1"', "c.yaml:3: kubernetes: must be a minor version"),
+        ('"1.34"', '"1.29"', "c.yaml:3: kubernetes: the chart needs Kubernetes 1.30 or newer"),
+        ("us-east-1", "useast1", "c.yaml:2: region: 'useast1' has not the shape of an AWS region"),
+        ("g5.xlarge", "g5.xlrge", "c.yaml:8: workers[0].instance_type: 'g5.xlrge' has not the shape"),
+        ("g5.xlarge", "m6i.xlarge", "c.yaml:10: workers[0].gpus: 1 asked for, but m6i.xlarge has none"),
+        ("g5.xlarge", "g4ad.xlarge", "c.yaml:10: workers[0].gpus: g4ad.xlarge has AMD GPUs"),
+        ("m6i.xlarge", "m7g.xlarge", "c.yaml:5: controller.instance_type: m7g.xlarge has ARM processors"),
+        ("m6i.xlarge", "m6i.xlarge\n  spot: true", "c.yaml:6: controller.spot: no such field"),
+        ("name: more", "name: gpu", "c.yaml:6: workers: two groups are named 'gpu'"),
+        ("name: more", "name: control", "c.yaml:6: workers: the name 'control' is the control plane's"),
+        ("count: 1\n    gpus: 1", "count: 1", "all groups must have the same `gpus`"),
+        ("name: demo", "name: Demo", "c.yaml:1: name: string should match pattern"),
+        ("name: demo", "name: demo\nname: two", "c.yaml:2: name: given twice"),
+        ("name: demo", "name: demo\nzones: [us-east-1a]", "c.yaml:2: zones: list should have at least 2 items"),
+        ("name: demo", "name: demo\nzones: [us-east-1a, eu-west-1b]", "zones: 'eu-west-1b' is no availability zone of"),
+        ("name: demo", "name: demo\nzones: [us-east-1a, us-east-1a]", "zones: one is named twice"),
+        ("name: demo", 'name: demo\ntags: {"aws:x": y}', "c.yaml:2: tags: the key 'aws:x' is reserved"),
+        ("name: demo", "name: demo\ns3: [Bad_Bucket]", "c.yaml:2: s3[0]: string should match pattern"),
+        ("name: demo", "name: demo\ninstall: {monitorng: true}", "install.monitorng: no such field; did you mean monitoring?"),
+        ("name: demo", "name: [demo", "c.yaml: is no YAML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_line_and_field(old: str, new: str, said: str) -> None:
+    """So that nobody has to search."""
+    assert said in refusal(GOOD.replace(old, new, 1))
+
+
+def test_no_workers_are_refused() -> None:
+    """A cluster without workers does nothing and costs all the same."""
+    text = GOOD[: GOOD.index("workers:")] + "workers: []\nimages: {registry: example.com}\n"
+    assert "c.yaml:6: workers: names no group" in refusal(text)
+
+
+def test_all_mistakes_are_said_at_once() -> None:
+    """Not one per try."""
+    said = refusal(GOOD.replace("count: 2", "cuont: 2").replace("us-east-1", "nowhere"))
+    assert len(said.splitlines()) == 3  # the region, the unknown field, the missing one
+
+
+def test_an_empty_file_is_refused() -> None:
+    """With what belongs in it."""
+    assert "must be a mapping with name, region" in refusal("")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """With where to find an example."""
+    with pytest.raises(ClusterFileError, match=r"no such file; infra/eksctl/cluster\.yaml"):
+        read(tmp_path / "none.yaml")

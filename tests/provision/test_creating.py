@@ -1,0 +1,295 @@
+"""Creation, whole and broken anywhere, ends in the same world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cerebro.errors import ProvisionError
+from cerebro.provision.creating import create
+from cerebro.provision.opening import alone
+from tests.provision.cloud import Fault
+from tests.provision.conftest import EKSCTL_STOPS, Desk, new_desk
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str]]:
+    """The world after a creation without failures, and the changes that made it."""
+    with pytest.MonkeyPatch.context() as patch, new_desk(tmp_path_factory.mktemp("whole"), patch) as desk:
+        desk.create()
+        return desk.shape(), list(desk.cloud.changes)
+
+
+def test_from_nothing_to_a_running_platform(whole: tuple[dict[str, Any], list[str]]) -> None:
+    """One command makes control plane, nodes, addons, identities, file system, classes and releases."""
+    world, _ = whole
+    assert world["cluster"][0] == "ACTIVE"
+    assert {name: group.desired for name, group in world["groups"].items()} == {
+        "control": 1,
+        "spot": 2,
+        "firm": 1,
+    }
+    assert world["groups"]["spot"].is_spot
+    assert world["mounted"] == ["available", "available"]
+    assert set(world["releases"]) == {"nvidia-device-plugin", "kube-prometheus-stack", "cerebro"}
+    assert all(release.status == "deployed" for release in world["releases"].values())
+    assert world["identities"] == {"cerebro-worker", "cerebro-controller"}
+
+
+def test_a_second_creation_changes_nothing(desk: Desk) -> None:
+    """What is there as the file wants it is left alone."""
+    desk.create()
+    before = len(desk.cloud.changes)
+    desk.create()
+    assert desk.cloud.changes[before:] == []
+    assert "demo runs." in desk.lines
+    assert "  from outside " not in desk.said
+
+
+def _repeat(desk: Desk, *, after_effect: bool) -> int:
+    """Give the command until it succeeds, each time breaking the first change; returns how often it failed."""
+    for failures in range(40):
+        desk.cloud.fault = Fault(at=len(desk.cloud.changes), after_effect=after_effect)
+        try:
+            desk.create()
+        except ProvisionError as problem:
+            assert "give the same command again" in str(problem)
+        else:
+            if desk.cloud.fault is not None:  # nothing was left to change
+                return failures
+    raise AssertionError("no end")
+
+
+def test_every_change_is_tried_again_that_failed_without_effect(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]]
+) -> None:
+    """Each change fails once, the first time it is tried: the k-th command gets one change further than the last."""
+    desk.cloud.fails_at_first = set(whole[1])
+    for _ in range(len(desk.cloud.fails_at_first)):
+        with pytest.raises(ProvisionError, match="give the same command again"):
+            desk.create()
+    assert desk.cloud.fails_at_first == set()
+    desk.create()
+    assert desk.shape() == whole[0]
+
+
+def test_every_answer_lost_after_its_effect_is_made_up_for(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]]
+) -> None:
+    """Each command makes one change and hears only an error; in the end all is as without errors."""
+    failures = _repeat(desk, after_effect=True)
+    assert failures >= len(whole[1]) - 1
+    assert desk.shape() == whole[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(10))
+def test_broken_at_any_change_the_same_command_goes_on(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]], at: int, after_effect: bool
+) -> None:
+    """Each change fails once, before or after its effect; the next command ends where an unbroken one does."""
+    world, changes = whole
+    assert len(changes) == 10, changes  # the range above covers them all
+    desk.cloud.fault = Fault(at=at, after_effect=after_effect)
+    with pytest.raises(ProvisionError, match="give the same command again"):
+        desk.create()
+    assert desk.cloud.fault is None
+    desk.create()
+    assert desk.shape() == world
+
+
+@pytest.mark.parametrize("part", EKSCTL_STOPS)
+def test_whatever_part_eksctl_stopped_at_is_gone_on_from(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]], part: int
+) -> None:
+    """`eksctl create cluster` cannot be given twice; what it had not made is made by other means."""
+    desk.cloud.eksctl_stops_after = part
+    with pytest.raises(ProvisionError, match=r"(?s)step `control plane` failed: eksctl .* status 1"):
+        desk.create()
+    desk.create()
+    assert desk.shape() == whole[0]
+
+
+def test_a_stack_that_is_still_being_made_is_waited_for(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]]
+) -> None:
+    """After Ctrl-C CloudFormation goes on; the next command waits for it, and uses what came of it."""
+    desk.cloud.eksctl_stops_after = 1
+    with pytest.raises(ProvisionError):
+        desk.create()
+    desk.cloud.set_stack("eksctl-demo-cluster", "CREATE_IN_PROGRESS")
+    desk.cloud.ticks = [lambda: None, lambda: desk.cloud.set_stack("eksctl-demo-cluster", "CREATE_COMPLETE")]
+    desk.create()
+    assert "waiting for the control plane to settle" in desk.said
+    assert desk.shape() == whole[0]
+
+
+@pytest.mark.slow
+def test_a_network_that_was_rolled_back_is_removed_and_made_again(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]]
+) -> None:
+    """A stack that failed can only be deleted; no cluster ever ran in it, so nothing is lost."""
+    desk.cloud.eksctl_stops_after = 0
+    with pytest.raises(ProvisionError):
+        desk.create()
+    desk.cloud.set_stack("eksctl-demo-cluster", "ROLLBACK_COMPLETE")
+    desk.create()
+    assert "an earlier attempt has failed" in desk.said
+    assert desk.shape() == whole[0]
+
+
+def test_a_cluster_that_ran_is_never_removed_by_create(desk: Desk) -> None:
+    """A stack that went bad later, as in an upgrade, may hold data: creation stops and says so."""
+    desk.create()
+    desk.cloud.set_stack("eksctl-demo-cluster", "UPDATE_ROLLBACK_FAILED")
+    before = len(desk.cloud.changes)
+    with pytest.raises(ProvisionError, match="Nothing is removed, because there may be data in it"):
+        desk.create()
+    assert desk.cloud.changes[before:] == []
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "pending-install",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pending-upgrade", "failed")),
+    ],
+)
+def test_a_release_that_helm_has_locked_is_freed(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]], status: str
+) -> None:
+    """helm refuses to touch a release whose last command was killed."""
+    desk.create()
+    desk.cloud.kube.releases["cerebro"] |= {"status": status, "description": "Upgrade in progress"}
+    desk.create()
+    assert desk.shape() == whole[0]
+
+
+def test_ctrl_c_leaves_a_state_to_go_on_from(
+    desk: Desk, whole: tuple[dict[str, Any], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interruption is passed on, with a word on how to continue."""
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    desk.cloud.eksctl_stops_after = 1
+    with pytest.raises(ProvisionError):
+        desk.create()
+    desk.cloud.set_stack("eksctl-demo-cluster", "CREATE_IN_PROGRESS")
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.cloud, "sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            desk.create()
+    assert "Interrupted in step `control plane`" in desk.said
+    desk.cloud.set_stack("eksctl-demo-cluster", "CREATE_COMPLETE")
+    desk.create()
+    assert desk.shape() == whole[0]
+
+
+def test_a_failure_names_step_command_status_and_last_lines(desk: Desk) -> None:
+    """The user needs no log to know what happened and what to do; the log has it all the same."""
+    desk.cloud.eksctl_stops_after = 2
+    with pytest.raises(ProvisionError) as failure:
+        desk.create()
+    said = str(failure.value)
+    assert "step `control plane` failed: eksctl create cluster -f" in said
+    assert "ended with status 1; its last lines:\n    Error: failed to create cluster 'demo'" in said
+    assert "give the same command again" in said
+    log = (desk.folder / "home" / "clusters" / "us-east-1.demo" / "cluster.log").read_text()
+    assert "failed to create cluster 'demo'" in log
+
+
+def test_a_dry_run_shows_everything_and_changes_nothing(desk: Desk) -> None:
+    """Commands, generated files and AWS calls are printed; neither the account nor the disk is touched."""
+    desk.create(is_dry=True)
+    assert desk.cloud.changes == []
+    assert not (desk.folder / "home").exists()
+    for shown in (
+        "$ eksctl create cluster -f",
+        "kind: ClusterConfig",
+        "$ aws efs create-file-system",
+        "provisioner: efs.csi.aws.com",
+        "upgrade --install cerebro",
+        "6 of 11 steps would be taken",  # eksctl makes five more in one go
+    ):
+        assert shown in desk.said, shown
+    assert "This was a dry run" in desk.lines[-1]
+
+
+def test_a_dry_run_without_credentials_says_so_and_goes_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One can look at the plan before there is an account."""
+    site = desk.site(is_dry=True)
+    monkeypatch.setattr(type(site.aws), "has_credentials", False)
+    create(site, desk.chart, None)
+    assert "credentials: there are none for AWS" in desk.said
+    assert "$ eksctl create cluster" in desk.said
+
+
+def test_a_failed_check_keeps_anything_from_being_made(desk: Desk) -> None:
+    """An instance type with too few GPUs is seen before the first change."""
+    desk.write(workers=[{"name": "gpu", "instance_type": "g5.xlarge", "count": 1, "gpus": 4}])
+    with pytest.raises(ProvisionError, match="Nothing has been made or changed"):
+        desk.create()
+    assert "FAIL  workers[0].gpus: 4 asked for, g5.xlarge has 1 NVIDIA GPUs" in desk.said
+    assert desk.cloud.changes == []
+
+
+def test_a_group_added_to_the_file_is_added_to_the_cluster(desk: Desk) -> None:
+    """Creation is also how a cluster grows; a group that is no longer in the file is named and kept."""
+    desk.create()
+    groups = [
+        {"name": "spot", "instance_type": "g5.xlarge", "count": 3, "spot": True, "gpus": 1},
+        {"name": "late", "instance_type": "g5.xlarge", "count": 1, "gpus": 1},
+    ]
+    desk.write(workers=groups)
+    desk.create()
+    groups_now = desk.shape()["groups"]
+    assert {name: group.desired for name, group in groups_now.items()} == {
+        "control": 1,
+        "spot": 3,
+        "late": 1,
+        "firm": 1,
+    }
+    assert desk.cloud.kube.releases["cerebro"]["values"]["worker"]["replicas"] == 4
+    assert "Node group firm is not in the file" in desk.said
+
+
+def test_a_group_that_cannot_change_is_refused(desk: Desk) -> None:
+    """EKS cannot change a group's instance type; the file's field is named before anything is touched."""
+    desk.create()
+    desk.write(workers=[{"name": "spot", "instance_type": "g5.2xlarge", "count": 2, "spot": True, "gpus": 1}])
+    before = len(desk.cloud.changes)
+    with pytest.raises(ProvisionError):
+        desk.create()
+    assert "workers[0].instance_type: node group spot has g5.xlarge and cannot change" in desk.said
+    assert desk.cloud.changes[before:] == []
+
+
+def test_somebody_elses_cluster_of_that_name_is_left_alone(desk: Desk) -> None:
+    """Neither completed nor deleted."""
+    ec2 = desk.cloud.client("ec2")
+    subnets = [subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"][:2]]
+    desk.cloud.client("eks").create_cluster(
+        name="demo",
+        version="1.34",
+        roleArn="arn:aws:iam::123456789012:role/eks",
+        resourcesVpcConfig={"subnetIds": subnets},
+    )
+    with pytest.raises(ProvisionError):
+        desk.create()
+    assert "was not made by `cerebro cluster`" in desk.said
+    with pytest.raises(ProvisionError, match="was not made by `cerebro cluster`"):
+        desk.delete()
+    assert desk.cloud.changes == []
+
+
+def test_two_commands_at_once_are_refused(desk: Desk) -> None:
+    """The second says who is at work."""
+    site = desk.site()
+    with alone(site), pytest.raises(ProvisionError, match="is at work on demo"), alone(desk.site()):
+        pass

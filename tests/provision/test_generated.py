@@ -1,0 +1,172 @@
+"""What is generated for eksctl, helm and kubectl is what these take."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from cerebro.provision.clusterfile import ClusterFile
+from cerebro.provision.eksctl_config import ADDONS, configuration
+from cerebro.provision.manifests import (
+    chart_fingerprint,
+    fingerprint,
+    monitoring_values,
+    overlaid,
+    platform_values,
+    storage_classes,
+)
+from tests.provision.conftest import FILE
+
+REPOSITORY = Path(__file__).parents[2]
+SCHEMA = REPOSITORY.parent / "shared" / "data" / "eksctl-schema.json"
+CHART = REPOSITORY / "deploy" / "helm" / "cerebro"
+ZONES = ("us-east-1b", "us-east-1a")
+
+CPU: dict[str, Any] = {
+    **FILE,
+    "s3": [],
+    "workers": [{"name": "cpu", "instance_type": "m6i.large", "count": 2}],
+}
+
+
+@pytest.mark.skipif(not SCHEMA.is_file(), reason=f"{SCHEMA} is not here")
+@pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("addons", [ADDONS, ("coredns",), ()], ids=["all", "one", "none"])
+def test_the_configuration_is_valid_under_eksctls_schema(
+    given: dict[str, Any], addons: tuple[str, ...]
+) -> None:
+    """Whole, and with the parts that a resumed creation names."""
+    made = configuration(ClusterFile.model_validate(given), ZONES, addons=addons)
+    jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
+
+
+@pytest.mark.skipif(not SCHEMA.is_file(), reason=f"{SCHEMA} is not here")
+def test_the_schema_refuses_what_is_wrong(file: ClusterFile) -> None:
+    """The check above can fail."""
+    made = configuration(file, ZONES)
+    made["managedNodeGroups"][0]["instanceTyp"] = "m6i.large"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(made, json.loads(SCHEMA.read_text()))
+
+
+def test_all_nodes_stand_in_one_zone(file: ClusterFile) -> None:
+    """A worker's disk cannot leave its zone, so its node must come back there."""
+    groups = configuration(file, ZONES)["managedNodeGroups"]
+    assert [group["availabilityZones"] for group in groups] == [["us-east-1b"]] * 3
+
+
+def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFile) -> None:
+    """Only what tolerates it runs on workers; only workers may be spot."""
+    control, spot, firm = configuration(file, ZONES)["managedNodeGroups"]
+    assert "spot" not in control
+    assert "taints" not in control
+    assert (spot["spot"], firm["spot"]) == (True, False)
+    assert spot["taints"] == [{"key": "cerebro/role", "value": "worker", "effect": "NoSchedule"}]
+    assert (spot["minSize"], spot["desiredCapacity"], spot["maxSize"]) == (0, 2, 2)
+
+
+def test_network_policies_are_enforced_and_drivers_come_along(file: ClusterFile) -> None:
+    """EKS accepts and ignores policies unless its network addon is told."""
+    addons = {addon["name"]: addon for addon in configuration(file, ZONES)["addons"]}
+    assert json.loads(addons["vpc-cni"]["configurationValues"]) == {"enableNetworkPolicy": "true"}
+    assert {"aws-ebs-csi-driver", "aws-efs-csi-driver", "metrics-server", "eks-pod-identity-agent"} <= set(
+        addons
+    )
+
+
+def test_identities_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> None:
+    """Least privilege: no writing, no other bucket."""
+    made = configuration(file, ZONES)["iam"]["podIdentityAssociations"]
+    assert {identity["serviceAccountName"] for identity in made} == {"cerebro-worker", "cerebro-controller"}
+    statements = made[0]["permissionPolicy"]["Statement"]
+    assert statements[0]["Resource"] == ["arn:aws:s3:::pictures"]
+    assert statements[1] == {
+        "Effect": "Allow",
+        "Action": ["s3:GetObject"],
+        "Resource": ["arn:aws:s3:::pictures/train*"],
+    }
+
+
+def test_everything_bears_the_tags(file: ClusterFile) -> None:
+    """The user's, for the bill; ours, to be found again."""
+    made = configuration(file, ZONES)
+    for tags in (made["metadata"]["tags"], *(group["tags"] for group in made["managedNodeGroups"])):
+        assert tags["cerebro/cluster"] == "demo"
+        assert tags["team"] == "vision"
+    assert made["metadata"]["tags"]["cerebro/zones"] == "us-east-1b us-east-1a"
+
+
+def test_the_platforms_values_follow_the_file(file: ClusterFile) -> None:
+    """Workers, GPUs, volumes and images; overrides win."""
+    values = platform_values(file)
+    assert (values["worker"]["replicas"], values["worker"]["gpus"]) == (3, 1)
+    assert values["images"] == {"registry": file.images.registry, "worker": {"cuda": True}}
+    assert (values["storage"]["className"], values["storage"]["podClassName"]) == ("efs-sc", "gp3")
+    given = {**FILE, "install": {"chart": {"values": {"worker": {"gpus": 0}, "extra": 1}}}}
+    changed = platform_values(ClusterFile.model_validate(given))
+    assert changed["worker"]["gpus"] == 0
+    assert changed["worker"]["replicas"] == 3
+    assert changed["extra"] == 1
+
+
+@pytest.mark.skipif(
+    not (CHART / "values.yaml").is_file() and not os.environ.get("CI"),
+    reason="the chart is not in this checkout",
+)
+@pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
+def test_every_value_is_known_to_the_chart(given: dict[str, Any]) -> None:
+    """A renamed value would be ignored in silence, if the chart had no schema; here it is found without helm."""
+    known = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def unknown(values: dict[str, Any], under: Any, path: str) -> list[str]:
+        found = []
+        for key, value in values.items():
+            if not isinstance(under, dict) or key not in under:
+                found.append(f"{path}{key}")
+            elif isinstance(value, dict) and under[key]:  # an empty mapping takes any keys
+                found += unknown(value, under[key], f"{path}{key}.")
+        return found
+
+    assert unknown(platform_values(ClusterFile.model_validate(given)), known, "") == []
+
+
+def test_storage_classes_find_their_drivers_and_carry_the_tag(file: ClusterFile) -> None:
+    """The shared class is on the file system; disks can be found after the cluster is gone."""
+    shared, shard = storage_classes(file, "fs-1")
+    assert (shared["provisioner"], shared["parameters"]["fileSystemId"]) == ("efs.csi.aws.com", "fs-1")
+    assert (shared["parameters"]["uid"], shared["parameters"]["gid"]) == ("1000", "1000")
+    assert shard["parameters"]["tagSpecification_1"] == "cerebro/cluster=demo"
+    assert shard["volumeBindingMode"] == "WaitForFirstConsumer"
+    other = storage_classes(file, "fs-2")[0]
+    assert other["metadata"]["annotations"] != shared["metadata"]["annotations"]
+
+
+def test_monitoring_stays_on_the_control_node(file: ClusterFile) -> None:
+    """Workers are for work."""
+    values = monitoring_values(file)
+    assert values["prometheus"]["prometheusSpec"]["nodeSelector"] == {"cerebro/role": "control"}
+
+
+def test_fingerprints_tell_charts_apart(tmp_path: Path) -> None:
+    """By content and by name, not by time."""
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "Chart.yaml").write_text("a")
+    first = chart_fingerprint(tmp_path)
+    (tmp_path / "Chart.yaml").write_text("a")
+    assert chart_fingerprint(tmp_path) == first
+    (tmp_path / "templates" / "b.yaml").write_text("b")
+    assert chart_fingerprint(tmp_path) != first
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+def test_overlays_merge_mappings_and_replace_the_rest() -> None:
+    """As helm does."""
+    below = {"a": {"b": 1, "c": [1]}, "d": 1}
+    assert overlaid(below, {"a": {"c": [2]}, "d": {"e": 1}}) == {"a": {"b": 1, "c": [2]}, "d": {"e": 1}}
+    assert below == {"a": {"b": 1, "c": [1]}, "d": 1}

@@ -1,0 +1,205 @@
+"""What is wrong is said before anything is made, with what to do about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.provision.clusterfile import ClusterFile
+from cerebro.provision.preflight import Preflight, Verdict, check
+from cerebro.provision.preflight.machines import Machine, check_machines
+from cerebro.provision.preflight.quotas import class_of
+from cerebro.provision.preflight.tools import parse_version
+from tests.provision.conftest import FILE, Desk
+
+
+def checked(desk: Desk, chart_problem: str | None = None) -> Preflight:
+    """All checks, and that they changed nothing."""
+    found = check(desk.site(), chart_problem)
+    assert desk.cloud.changes == []
+    return found
+
+
+def verdicts(found: Preflight) -> dict[str, Verdict]:
+    """By name of the check."""
+    return {finding.name: finding.verdict for finding in found.findings}
+
+
+def said(found: Preflight, name: str) -> str:
+    """Message and mend of a check."""
+    finding = next(finding for finding in found.findings if finding.name == name)
+    return f"{finding.message} -> {finding.mend}"
+
+
+def test_a_good_file_in_a_good_account_passes(desk: Desk) -> None:
+    """And the zone of the nodes is one that offers all types."""
+    found = checked(desk)
+    assert [finding for finding in found.findings if finding.verdict is not Verdict.OK] == []
+    assert found.zones == ("us-east-1a", "us-east-1b")
+
+
+@pytest.mark.parametrize("tool", ["eksctl", "kubectl", "helm", "aws"])
+def test_a_missing_tool_is_named_with_where_to_get_it(desk: Desk, tool: str) -> None:
+    """All tools are looked for at once."""
+    (desk.folder / "bin" / tool).unlink()
+    found = checked(desk)
+    assert verdicts(found)[tool] is Verdict.FAIL
+    assert "install it: https://" in said(found, tool)
+
+
+def test_an_old_tool_is_refused(desk: Desk) -> None:
+    """With the oldest version that will do."""
+    (desk.folder / "bin" / "eksctl").write_text("#!/bin/sh\necho 0.150.0\n")
+    assert "0.150.0 is too old: 0.200 or newer" in said(checked(desk), "eksctl")
+
+
+def test_a_kubectl_far_from_the_cluster_is_warned_of(desk: Desk) -> None:
+    """Kubernetes supports one minor version of difference."""
+    desk.write(kubernetes="1.31")
+    found = checked(desk)
+    assert verdicts(found)["kubectl"] is Verdict.WARN
+    assert verdicts(found)["kubernetes"] is Verdict.WARN  # extended support costs
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.77"])
+def test_a_version_that_eks_does_not_offer_is_refused(desk: Desk, version: str) -> None:
+    """Too old and unheard of alike; the answer lists what there is."""
+    desk.write(kubernetes=version)
+    assert f"EKS does not offer {version} -> there are 1.31, 1.33, 1.34" in said(checked(desk), "kubernetes")
+
+
+def test_an_unknown_region_is_refused_without_asking_aws(desk: Desk) -> None:
+    """A typo would otherwise look like a network problem."""
+    desk.write(region="us-eats-1")
+    found = checked(desk)
+    assert "did you mean us-east-1?" in said(found, "region")
+    assert found.failed
+
+
+def test_missing_credentials_are_said_and_the_rest_is_left_out(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With how to sign in; one knows what was not looked up."""
+    site = desk.site()
+    monkeypatch.setattr(type(site.aws), "has_credentials", False)
+    found = check(site, None)
+    assert "aws configure" in said(found, "credentials")
+    assert "not looked up: instance types" in said(found, "AWS")
+    assert [finding.name for finding in found.failed] == ["credentials"]
+    assert found.mistakes == []
+
+
+def test_an_instance_type_that_does_not_exist_is_refused(desk: Desk) -> None:
+    """By the field that names it."""
+    desk.write(controller={"instance_type": "m5.9xlarge"})
+    assert "m5.9xlarge does not exist in us-east-1" in said(checked(desk), "controller.instance_type")
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "name", "verdict"),
+    [
+        (
+            Machine(vcpus=4, memory_mib=16384, gpus=0, gpu_name="", architectures=("x86_64",)),
+            1,
+            "gpus",
+            Verdict.FAIL,
+        ),
+        (
+            Machine(vcpus=4, memory_mib=16384, gpus=1, gpu_name="T4", architectures=("x86_64",)),
+            2,
+            "gpus",
+            Verdict.FAIL,
+        ),
+        (
+            Machine(vcpus=4, memory_mib=16384, gpus=4, gpu_name="T4", architectures=("x86_64",)),
+            1,
+            "gpus",
+            Verdict.WARN,
+        ),
+        (
+            Machine(vcpus=4, memory_mib=16384, gpus=1, gpu_name="T4", architectures=("arm64",)),
+            1,
+            "instance_type",
+            Verdict.FAIL,
+        ),
+        (
+            Machine(vcpus=4, memory_mib=16384, gpus=1, gpu_name="T4", architectures=("x86_64",)),
+            1,
+            "instance_type",
+            Verdict.OK,
+        ),
+    ],
+)
+def test_machines_have_what_is_asked_for(machine: Machine, gpus: int, name: str, verdict: Verdict) -> None:
+    """No GPU, too few, too many, the wrong processor."""
+    workers = [{"name": "gpu", "instance_type": "g5.xlarge", "count": 1, "gpus": gpus}]
+    file = ClusterFile.model_validate({**FILE, "workers": workers})
+    control = Machine(vcpus=4, memory_mib=16384, gpus=0, gpu_name="", architectures=("x86_64",))
+    found = list(check_machines(file, {"g5.xlarge": machine, "m5.xlarge": control}))
+    assert [finding.verdict for finding in found if finding.name == f"workers[0].{name}"] == [verdict]
+
+
+def test_a_small_control_node_is_refused(desk: Desk) -> None:
+    """Its pods would stay pending, an hour later."""
+    desk.write(controller={"instance_type": "t3.medium"})
+    assert "the control plane needs 8" in said(checked(desk), "controller.instance_type")
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("L-1216C47A", "quota vCPUs Standard (A, C, D, H, I, M, R, T, Z), on demand"),
+        ("L-DB2E81BA", "quota vCPUs G and VT, on demand"),
+        ("L-3819A6DF", "quota vCPUs G and VT, spot"),
+        ("L-F678F1CE", "quota VPCs"),
+        ("L-0263D0A3", "quota elastic addresses"),
+    ],
+)
+def test_a_quota_that_is_too_small_is_refused(desk: Desk, code: str, name: str) -> None:
+    """Spot and on demand are counted apart; the answer says where to ask for more."""
+    desk.cloud.quotas[code] = 0
+    found = checked(desk)
+    assert [finding.name for finding in found.failed] == [name]
+    assert f"quotas/{code}" in said(found, name)
+
+
+def test_what_runs_already_is_not_asked_for_again(desk: Desk) -> None:
+    """A cluster that stands needs no further quota for what it has."""
+    desk.create()
+    desk.cloud.quotas |= {"L-3819A6DF": 8, "L-DB2E81BA": 4, "L-1216C47A": 4, "L-F678F1CE": 1, "L-0263D0A3": 1}
+    assert check(desk.site(), None).failed == []
+
+
+def test_zones_that_do_not_offer_a_type_are_refused(desk: Desk) -> None:
+    """Said with zones that do."""
+    desk.write(zones=["us-east-1e", "us-east-1a"])
+    found = checked(desk)
+    assert "us-east-1e does not offer" in said(found, "zones")
+    assert "us-east-1a" in said(found, "zones")
+
+
+def test_a_missing_chart_is_refused(desk: Desk) -> None:
+    """Before an hour is spent on what it would run on."""
+    assert checked(desk, "there is no chart").failed[0].name == "install.chart.path"
+
+
+def test_versions_are_found_in_what_tools_say() -> None:
+    """Each says it in its own way."""
+    assert parse_version("Client Version: v1.34.1\nKustomize Version: v5.7.1") == (1, 34, 1)
+    assert parse_version("v3.18.4+gd80839c") == (3, 18, 4)
+    assert parse_version("aws-cli/2.27.0 Python/3.13.3") == (2, 27, 0)
+    assert parse_version("0.215.0-dev+abc") == (0, 215, 0)
+    assert parse_version("what?") is None
+
+
+def test_quota_classes_are_those_of_aws() -> None:
+    """Letters before the generation decide."""
+    classes = {
+        "g5.xlarge": "G and VT",
+        "p4d.24xlarge": "P",
+        "inf2.xlarge": "Inf",
+        "trn1.2xlarge": "Trn",
+        "dl1.24xlarge": "DL",
+    }
+    assert {kind: class_of(kind) for kind in classes} == classes
+    assert str(class_of("m6i.large")).startswith("Standard")
+    assert class_of("u-6tb1.metal") is None

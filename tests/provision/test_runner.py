@@ -1,0 +1,94 @@
+"""Executables: found on the PATH given, shown as they go, ended when the user interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ProvisionError
+from cerebro.provision.journal import Journal
+from cerebro.provision.runner import NOT_RUN, CommandError, Runner
+
+
+class Bench:
+    """A folder on PATH, a journal, and what was shown."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.journal = folder / "log" / "cluster.log"
+
+    def runner(self, *, is_dry: bool = False) -> Runner:
+        journal = Journal(None if is_dry else self.journal, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+        environment = {"PATH": f"{self.folder}:/usr/bin:/bin", "GREETING": "hello"}
+        return Runner(environment=environment, journal=journal, show=self.lines.append, is_dry=is_dry)
+
+    def script(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Nothing on its PATH but the shell's own."""
+    return Bench(tmp_path)
+
+
+def test_output_is_shown_and_kept(bench: Bench) -> None:
+    """Both streams, line by line, with the environment given and no shell in between."""
+    bench.script("tool", 'echo "$GREETING $1"; echo oops >&2')
+    bench.runner().change("tool", "two words; rm -rf /")
+    assert bench.lines == ["$ tool 'two words; rm -rf /'", "  hello two words; rm -rf /", "  oops"]
+    assert "hello two words" in bench.journal.read_text()
+
+
+def test_a_failure_keeps_status_and_last_lines(bench: Bench) -> None:
+    """Fifteen of them."""
+    bench.script("tool", "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); done; exit 3")
+    with pytest.raises(CommandError) as failure:
+        bench.runner().change("tool")
+    assert failure.value.status == 3
+    assert failure.value.last_lines == tuple(f"line {index}" for index in range(25, 40))
+
+
+def test_a_dry_run_starts_nothing(bench: Bench) -> None:
+    """Not even what is missing."""
+    bench.runner(is_dry=True).change("missing", "-f", "x")
+    assert bench.lines == ["$ missing -f x"]
+    assert not bench.journal.exists()
+
+
+def test_looking_keeps_streams_apart(bench: Bench) -> None:
+    """An answer is not mixed with warnings."""
+    bench.script("tool", "echo '{}'; echo warning >&2; exit 2")
+    answer = bench.runner().look("tool")
+    assert (answer.status, answer.output, answer.errors) == (2, "{}\n", "warning\n")
+    assert bench.lines == []
+
+
+def test_what_is_not_on_path_is_said(bench: Bench) -> None:
+    """Looking answers so, changing raises."""
+    assert bench.runner().look("missing").status == NOT_RUN
+    with pytest.raises(ProvisionError, match="missing is not on PATH"):
+        bench.runner().change("missing")
+
+
+def test_ctrl_c_ends_the_executable_and_is_passed_on(bench: Bench) -> None:
+    """It is asked to end, and waited for, so that nothing runs on unseen."""
+    bench.script("tool", "trap 'echo ended >> \"$0.ended\"; exit 130' INT; echo ready; while :; do :; done")
+    runner = bench.runner()
+
+    def interrupt(line: str) -> None:
+        if line.endswith("ready"):
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+
+    runner._show = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        runner.change("tool")
+    assert (bench.folder / "tool.ended").read_text() == "ended\n"

@@ -1,0 +1,243 @@
+"""Workers that share a volume, end, and go for good, as the log tells of them."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter
+
+from cerebro.contract.events import (
+    Event,
+    RunRequested,
+    RunStarted,
+    TaskRevoked,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRemoved,
+)
+from cerebro.contract.records import Holding
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.errors import IllegalEventError
+from cerebro.state import TaskKey, TaskState, waiting_for
+from cerebro.state.waiting import explained
+from tests.state.stories import DATASET, SHA, Story, etl_plan, joined, lost, unit
+
+P0, P1 = (DATASET, 0), (DATASET, 1)
+
+
+def on_volume(
+    worker: str, volume: str, *kinds: str, incarnation: str = "a", partitions: tuple[int, ...] = ()
+) -> WorkerJoined:
+    """A worker of a pod."""
+    return WorkerJoined(
+        worker=worker,
+        incarnation=incarnation,
+        weight=1.0,
+        kinds=kinds,
+        holdings=tuple(Holding(dataset=DATASET, partition=p) for p in partitions),
+        volume=volume,
+    )
+
+
+def gone(worker: str, incarnation: str = "a") -> WorkerLost:
+    """That worker is away."""
+    return WorkerLost(worker=worker, incarnation=incarnation, reason="gone")
+
+
+def pair() -> Story:
+    """A pod with two workers, for training and for ETL, on one volume."""
+    story = Story(workers=0)
+    story.tell(on_volume("worker-0", "pod-0", "train"), on_volume("worker-0-etl", "pod-0", "etl"))
+    return story
+
+
+# --- one volume --------------------------------------------------------------------------------------
+
+
+def test_what_one_worker_of_a_volume_makes_the_others_hold() -> None:
+    """It lies there for all of them; workers elsewhere do not have it."""
+    story = pair()
+    story.tell(
+        on_volume("worker-1", "pod-1", "train"),
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=etl_plan(1, {"train": 10})),
+    )
+    story.tell(on_volume("worker-9", "pod-0", "etl"))
+    key = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
+    story.do(key, 9, TaskResult(rows=10))
+    held = {name: worker.holdings for name, worker in story.state.workers.items()}
+    assert held == {"worker-0": {P0}, "worker-0-etl": {P0}, "worker-9": {P0}, "worker-1": set()}
+
+
+def test_who_joins_holds_what_the_others_of_its_volume_know_of() -> None:
+    """They may have made something since it looked; and what it found, they have as well."""
+    story = pair()
+    story.tell(gone("worker-0"), on_volume("worker-2", "pod-0", "train", partitions=(1,)))
+    story.tell(on_volume("worker-0", "pod-0", "train", incarnation="b", partitions=(0,)))
+    assert [worker.holdings for worker in story.state.workers.values()] == [{P0, P1}] * 3
+
+
+def test_a_volume_without_anybody_alive_is_believed_anew() -> None:
+    """Its disk may be another one: what was found there counts, for all of its workers."""
+    story = Story(workers=0)
+    story.tell(
+        on_volume("worker-0", "pod-0", "train", partitions=(0,)), on_volume("worker-0-etl", "pod-0", "etl")
+    )
+    story.tell(gone("worker-0"), gone("worker-0-etl"))
+    story.tell(on_volume("worker-0", "pod-0", "train", incarnation="b"))
+    assert story.state.holders(*P0) == []
+
+
+# --- gone for good -----------------------------------------------------------------------------------
+
+
+def test_a_removed_worker_holds_nothing_but_is_remembered() -> None:
+    """Its visits stand; nobody waits for it any more."""
+    story = Story()
+    story.etl()
+    story.fit(epochs=1)
+    story.train(1, 1)
+    story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="scaled away"))
+    assert story.state.holders(*P1) == []
+    assert story.model().visits[0].worker == "worker-1"
+    assert "worker-1 " not in waiting_for(story.state, story.run)
+
+
+def test_what_a_removed_worker_held_stays_with_its_volume() -> None:
+    """Another worker of the volume has it."""
+    story = Story(workers=0)
+    story.tell(
+        on_volume("worker-0", "pod-0", "train", partitions=(0,)), on_volume("worker-0-etl", "pod-0", "etl")
+    )
+    story.tell(gone("worker-0-etl"), WorkerRemoved(worker="worker-0-etl", reason="scaled away"))
+    assert [worker.name for worker in story.state.holders(*P0)] == ["worker-0"]
+
+
+def test_a_worker_is_removed_after_it_was_lost_and_has_given_everything_back() -> None:
+    """Anything else is refused; a removed one may join again."""
+    story = Story()
+    story.fit()
+    removed = WorkerRemoved(worker="worker-1", reason="scaled away")
+    with pytest.raises(IllegalEventError):
+        story.tell(removed)
+    story.start(unit(1, 1), 1)
+    story.tell(lost(1))
+    with pytest.raises(IllegalEventError, match="open there"):
+        story.tell(removed)
+    story.tell(TaskRevoked(task=str(unit(1, 1)), attempt=1, worker="worker-1", reason="gone"), removed)
+    with pytest.raises(IllegalEventError):
+        story.tell(removed)
+    story.tell(joined(1, incarnation="b"))
+    assert story.state.workers["worker-1"].is_alive
+    assert not story.state.workers["worker-1"].is_removed
+
+
+# --- partitions made once more -----------------------------------------------------------------------
+
+
+def test_a_partition_may_be_made_within_a_fit_again_and_again() -> None:
+    """It is no task of the run's own: progress and completeness do not count it."""
+    story = Story()
+    story.etl()
+    story.fit(epochs=1)
+    progress = story.run.progress()
+    key = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
+    for _ in range(2):
+        story.do(key, 0, TaskResult(rows=10))
+    assert story.state.workers["worker-0"].holdings == {P0, P1}
+    assert story.run.tasks[str(key)].state is TaskState.PENDING
+    assert [attempt.outcome for attempt in story.run.tasks[str(key)].attempts] == ["committed"] * 2
+    assert story.run.progress() == progress
+    assert str(key) not in [str(task.key) for task in story.run.own_tasks()]
+
+
+@pytest.mark.parametrize(("split", "partition"), [("valid", 0), ("train", 7)])
+def test_a_fit_wants_training_partitions_of_its_data_set_only(split: str, partition: int) -> None:
+    """Nothing else is made within it."""
+    story = Story()
+    story.etl()
+    story.fit()
+    with pytest.raises(IllegalEventError, match="no partition that fit-1 could want"):
+        story.assign(TaskKey(run="fit-1", kind="etl", split=split, partition=partition), 0)
+
+
+def test_a_full_shard_volume_does_not_pause_the_run() -> None:
+    """Room on the checkpoint volume would not help; the attempt counts, so that it is not tried for ever."""
+    story = Story()
+    story.etl()
+    story.fit(max_attempts=2)
+    key = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
+    for state in (TaskState.PENDING, TaskState.FAILED):
+        story.fail(key, 0, FailureKind.STORAGE_FULL)
+        assert story.run.tasks[str(key)].state is state
+    assert story.run.storage_full is None
+    assert story.run.fatal is None
+
+
+# --- how a loss counts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_running", "losses", "failures"),
+    [
+        (FailureKind.PREEMPTED, True, 0, 0),
+        (FailureKind.CRASH, True, 1, 0),
+        (FailureKind.OUT_OF_MEMORY, True, 0, 1),
+        (FailureKind.OUT_OF_MEMORY, False, 0, 0),
+        (FailureKind.CRASH, False, 0, 0),
+        (None, True, 0, 0),
+    ],
+)
+def test_a_loss_counts_by_its_kind(
+    loss: FailureKind | None, is_running: bool, losses: int, failures: int
+) -> None:
+    """Only where the task was running, which may be what ended its worker."""
+    story = Story()
+    story.fit()
+    (story.start if is_running else story.assign)(unit(1, 0), 0)
+    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=loss))
+    task = story.run.tasks[str(unit(1, 0))]
+    assert (task.state, task.losses, task.failures) == (TaskState.PENDING, losses, failures)
+    assert task.exhausted == ({"worker-0"} if failures else set())
+
+
+def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> None:
+    """Until it is there anew."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 0), 0, FailureKind.PREEMPTED)
+    assert story.state.workers["worker-0"].is_ending
+    story.tell(lost(0), joined(0, incarnation="b"))
+    assert not story.state.workers["worker-0"].is_ending
+
+
+@pytest.mark.parametrize(("told", "loss"), [("true", FailureKind.CRASH), ("false", None)])
+def test_logs_of_the_first_version_are_read(told: str, loss: FailureKind | None) -> None:
+    """They say whether a worker was lost, and not how."""
+    line = f'{{"type":"TaskRevoked","task":"t","attempt":1,"worker":"w","reason":"gone","is_loss":{told}}}'
+    events: TypeAdapter[Event] = TypeAdapter(Event)
+    assert events.validate_json(line) == TaskRevoked(
+        task="t", attempt=1, worker="w", reason="gone", loss=loss
+    )
+
+
+# --- waiting -----------------------------------------------------------------------------------------
+
+
+def test_a_worker_for_etl_alone_does_not_end_the_waiting() -> None:
+    """It cannot train; the message names who could."""
+    story = Story(workers=0)
+    story.tell(on_volume("worker-0", "pod-0", "train"), on_volume("worker-0-etl", "pod-0", "etl"))
+    story.fit()
+    story.tell(gone("worker-0"))
+    assert waiting_for(story.state, story.run) == "waiting for a worker: worker-0 (gone)"
+
+
+def test_what_keeps_workers_from_starting_is_told_to_who_waits_for_them() -> None:
+    """And to nobody else."""
+    troubles = {"pod-1": "the image cannot be pulled"}
+    assert explained("waiting for a worker to register", troubles).endswith(
+        "; pod-1 does not start: the image cannot be pulled"
+    )
+    assert explained("paused: no room", troubles) == "paused: no room"
+    assert explained("", troubles) == ""
