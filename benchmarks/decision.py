@@ -37,8 +37,8 @@ from controller.advisor import Advisor, ChildHelper
 from controller.core import Core
 from controller.crew import World
 from controller.decide import Step
-from controller.simulation.cluster import DATASET, Simulation
-from controller.simulation.scenario import Scenario
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS = 1000, 100
 DECISIONS = 4000

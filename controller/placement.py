@@ -87,7 +87,8 @@ class _Places:
             numbered = enumerate(fit.partitions)
             partitions = [number for index, number in numbered if not fit.board.holders(index)]
         else:
-            partitions = [part.partition for part in self._state.datasets[self._dataset].plan.splits["train"]]
+            made = self._state.datasets.get(self._dataset)
+            partitions = [part.partition for part in made.plan.splits.get("train", ())] if made else []
         return [p for p in partitions if not self._state.holders(self._dataset, p)]
 
     def helpers(self, fit: FitBoard | None) -> list[Worker]:

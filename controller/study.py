@@ -18,9 +18,9 @@ from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.scheduling.solve import PLANNER
 from cerebro.state import ExperimentState
-from controller.simulation.cluster import DATASET, Simulation
+from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import Outage, Scenario
+from controller.simulation.scenario import DATASET, Outage, Scenario
 
 _ROWS = 10_000
 """Of a partition of size 1: sizes are told to this precision."""

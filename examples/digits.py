@@ -225,7 +225,11 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     connection = experiment.connection
-    print(f"done in {time.monotonic() - began:.0f} s. The local cluster goes on (end it with: make stop)")
+    seconds = time.monotonic() - began
+    if not connection.page:  # a cluster elsewhere
+        print(f"done in {seconds:.0f} s")
+        return 0
+    print(f"done in {seconds:.0f} s. The local cluster goes on (end it with: make stop)")
     print(f"  web page     {connection.page}   (sign in with the token in {ClusterHome().token_file})")
     print(f"  TensorBoard  {connection.tensorboard}")
     return 0

@@ -56,8 +56,8 @@ class Revoke(Contract):
     reason: str
     force: bool = False
     loss: FailureKind | None = None
-    """Set where the worker is gone, which the task itself may be the reason of if it was running: `PREEMPTED` counts for
-    nothing, `OUT_OF_MEMORY` as a failed attempt of that kind, anything else as a lost worker."""
+    """How the worker was lost, if it was. If the attempt was running, it may be the reason itself: `OUT_OF_MEMORY`
+    counts as a failed attempt of that kind, `PREEMPTED` for nothing, anything else as a lost worker."""
 
 
 class Note(Contract):

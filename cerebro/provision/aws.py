@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import boto3
 import botocore.config
@@ -17,7 +17,7 @@ import botocore.exceptions
 from cerebro.errors import ProvisionError
 from cerebro.provision.journal import Journal
 
-Session = boto3.Session
+Session: TypeAlias = boto3.Session
 """Credentials, and a region."""
 
 _CONFIGURATION = botocore.config.Config(

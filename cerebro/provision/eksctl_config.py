@@ -26,7 +26,7 @@ WORKLOAD_ADDONS = ("coredns", "metrics-server", "aws-ebs-csi-driver", "aws-efs-c
 """Pods that need nodes to run on."""
 ADDONS = (*NETWORK_ADDONS, *WORKLOAD_ADDONS)
 
-S3_ACCOUNTS = ("cerebro-worker", "cerebro-controller")
+S3_ACCOUNTS = ("cerebro-worker", "cerebro-controller", "cerebro-notebook")
 """Service accounts of the chart that read objects or metadata."""
 GPU_RESOURCE = "nvidia.com/gpu"
 

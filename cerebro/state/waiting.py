@@ -89,7 +89,9 @@ def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
 _NOBODY = "a worker for ETL (such as run_etl had) beside one that trains, to make anew what no worker has"
 
 
-_GONE_FOR_GOOD = "if a worker is gone for good with its disk, `cerebro remove WORKER` has that made anew elsewhere"
+_GONE_FOR_GOOD = (
+    "if a worker is gone for good with its disk, `cerebro remove WORKER` has that made anew elsewhere"
+)
 
 
 def _described(worker: Worker) -> str:

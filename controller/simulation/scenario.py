@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from cerebro.contract.tasks import Failure, TaskBody
 
+EXPERIMENT = "simulated"
+DATASET = "simulated"
+
 UnitTime = Callable[[TaskBody, str], float]
 """(task, worker) -> seconds."""
 Outcome = Callable[[TaskBody, int, str], Failure | None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import hashlib
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,9 @@ TRIMMED = {
 }
 """Per image, patterns of what goes, below site-packages. In workers and notebooks user code runs: there nearly all that
 can be imported stays."""
+
+_NOT_COMPILED = re.compile(r"/site-packages/pip/")
+"""pip runs once for each requirements.txt; its bytecode would be 8 MB."""
 
 SERVICES = {"s3", "sts", "sso", "sso-oidc", "signin"}
 """Of the descriptions of AWS' services, those that reading a bucket takes: the store itself and the ways to sign in.
@@ -85,7 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(cache)
         # Some packages carry templates and samples that end in .py and are no Python: not a reason to stop.
         compileall.compile_dir(
-            packages, quiet=2, workers=0, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
+            packages,
+            quiet=2,
+            workers=0,
+            rx=_NOT_COMPILED,
+            invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
         )
     return 0
 

@@ -18,9 +18,9 @@ from cerebro.state.experiment import fold
 from controller.advisor import ChildHelper
 from controller.advisor.question import from_json, question, to_json
 from controller.core import Core
-from controller.simulation.cluster import EXPERIMENT, Simulation
+from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import Outage, Scenario
+from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 
 

@@ -29,8 +29,8 @@ from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
 from controller.crew import SILENT, Absence, Away, Seen, World
-from controller.simulation.cluster import DATASET, EXPERIMENT, Simulation
-from controller.simulation.scenario import Outage, Scenario
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, EXPERIMENT, Outage, Scenario
 
 
 def request(models: int, epochs: int) -> FitRequest:

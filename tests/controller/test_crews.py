@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     Event,
+    RunFinished,
+    RunRequested,
+    RunStarted,
     TaskAssigned,
     TaskCommitted,
     TaskRevoked,
@@ -19,12 +22,15 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
-from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, chart, schedule_now
+from cerebro.state import ExperimentState, RunState, TaskKey, chart, schedule_now
 from cerebro.state.experiment import fold
 from controller import tasks
-from controller.simulation.cluster import EXPERIMENT, Simulation
-from controller.simulation.scenario import Outage, Preemption, Scenario, UnitTime
+from controller.placement import making
+from controller.planning import plan_evaluation
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Outage, Preemption, Scenario, UnitTime
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,
@@ -32,6 +38,7 @@ from tests.controller.test_core import (
     plan,
     request,
 )
+from tests.state.stories import Story, lost
 
 ETL_S = 2.0
 UNIT_S = 3.0
@@ -223,6 +230,27 @@ def test_the_body_of_a_remade_partition_is_the_etl_runs_own() -> None:
     assert again == first.model_copy(update={"key": "fit-1/etl/train/p1"})
 
 
+def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
+    """The run that needs it asks for it; one on another split needs none, whatever is lost."""
+    story = Story(workers=2)
+    story.etl(splits={"train": 10, "test": 4})
+    story.fit(models=1, epochs=1)
+    story.epoch(1)
+    story.tell(
+        RunFinished(run="fit-1", outcome="finished"), lost(1), WorkerRemoved(worker="worker-1", reason="gone")
+    )
+    asked = {}
+    for number, split in enumerate(("train", "test"), start=1):
+        run = f"test-{number}"
+        request = EvaluateRequest(kind="test", fit="fit-1", split=split)
+        story.tell(RunRequested(run=run, request=request))
+        story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
+        load = {"worker-0": 0}
+        asked[split] = [str(key) for _, key in making(story.state, story.state.runs[run], None, load)]
+        story.tell(RunFinished(run=run, outcome="stopped"))
+    assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
+
+
 # --- joined without data -----------------------------------------------------------------------------
 
 
@@ -266,74 +294,6 @@ def test_the_end_of_a_run_does_not_wait_for_a_copy() -> None:
     assert [event.task for event in revoked if "/etl/" in event.task] == ["fit-1/etl/train/p0"]
     assert simulation.now < 100
     assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.FINISHED
-
-
-# --- out of memory -----------------------------------------------------------------------------------
-
-
-def out_of_memory_once(model: str, unit: int) -> tuple[list[str], object]:
-    """An outcome that fails the model's unit the first time; and where it was tried."""
-    tried: list[str] = []
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        if getattr(body, "model", "") == model and getattr(body, "unit", -1) == unit:
-            tried.append(worker)
-            if len(tried) == 1:
-                return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
-        return None
-
-    return tried, outcome
-
-
-def test_a_unit_that_ran_out_of_memory_is_tried_elsewhere_first() -> None:
-    """Another holder of the partition may have more."""
-    tried, outcome = out_of_memory_once("m01", 0)
-    scenario = Scenario(
-        holdings={"worker-0": [0, 1], "worker-1": [0, 1]},
-        outcome=outcome,  # type: ignore[arg-type]
-    )
-    simulation = Simulation(scenario, request(4, 2), plan(4, 2))
-    simulation.run()
-    assert len(set(tried[:2])) == 2
-    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
-
-
-def test_a_unit_that_ran_out_of_memory_is_alone_the_next_time() -> None:
-    """Nothing is queued behind it or before it, so no second model is in memory meanwhile."""
-    tried, outcome = out_of_memory_once("m01", 1)
-    scenario = Scenario(holdings=own_partition(2), outcome=outcome)  # type: ignore[arg-type]
-    simulation = Simulation(scenario, request(6, 3), plan(6, 2))
-    simulation.run()
-    assert len(tried) == 2
-    state = ExperimentState(name=EXPERIMENT)
-    seen_retry = False
-    for event in simulation.log:
-        state.apply(event)
-        worker = state.workers.get(tried[1])
-        open_tasks = worker.open_tasks if worker else []
-        retried = [
-            key
-            for key in open_tasks
-            if (task := state.runs["fit-1"].tasks[key]).exhausted and task.attempt == 2
-        ]
-        seen_retry |= bool(retried)
-        assert not retried or len(open_tasks) == 1
-    assert seen_retry
-    assert_complete(state, epochs=3, partitions=2)
-
-
-def test_a_unit_that_always_runs_out_of_memory_is_given_up() -> None:
-    """After as many attempts as the run allows, with its model only."""
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        is_large = getattr(body, "model", "") == "m00"
-        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_large else None
-
-    simulation = Simulation(Scenario(holdings=own_partition(2), outcome=outcome), request(2, 1), plan(2, 2))
-    simulation.run()
-    models = fold(EXPERIMENT, simulation.log).runs["fit-1"].models
-    assert models["m00"].state is ModelState.FAILED
-    assert models["m01"].state is ModelState.FINISHED
 
 
 # --- anything ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskRevoked
+from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ModelState
@@ -158,3 +158,18 @@ def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:
         if not story.run.is_open:
             break
     assert reported == ["EpochCompleted", "EpochCompleted", "RunFinished"]
+
+
+def test_a_worker_that_gives_back_because_it_ends_gets_nothing_more() -> None:
+    """Silence, or a cluster manager, would tell of it later; until it is there anew it is not given the same again."""
+    story = Story()
+    story.fit(models=2)
+    story.fail(unit(1, 0), 0, FailureKind.PREEMPTED)
+    (step,) = core_of(story).decide(all_here(story))
+    assert isinstance(step, api.Note)
+    assert isinstance(step.event, WorkerLost)
+    assert (step.event.worker, step.event.reason) == ("worker-0", "it was asked to end")
+    story.tell(step.event)
+    steps = core_of(story).decide(all_here(story))
+    assert {step.worker for step in steps if isinstance(step, api.Assign)} == {"worker-1"}
+    assert not any(isinstance(step, api.Note) for step in steps)

@@ -9,10 +9,14 @@ import importlib.util
 import re
 import sys
 import tomllib
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from types import ModuleType
 
+import grimp
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "deploy" / "images"
@@ -115,6 +119,39 @@ def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
     assert {"torch", "numpy", "pyarrow", "pillow", "boto3", "cloudpickle"} <= worker
     assert "scikit-learn" not in worker
     assert {"jupyterlab", "tensorboard", "pandas", "scikit-learn"} <= required("notebook")
+
+
+def test_the_control_image_has_whatever_its_services_import() -> None:
+    """Each library that a service of the control plane reaches is required by its groups; solvers are optional."""
+    services = ("controller", "dispatcher", "kvs_api")
+    graph = grimp.build_graph("cerebro", *services, include_external_packages=True)
+    pending = [module for service in services for module in {service} | graph.find_descendants(service)]
+    reached = set[str]()
+    while pending:
+        module = pending.pop()
+        if module not in reached:
+            reached.add(module)
+            pending += graph.find_modules_directly_imported_by(module)
+    known = packages_distributions()
+    libraries = {module.split(".")[0] for module in reached} - {"cerebro", *services, "ortools", "gurobipy"}
+    distributions = {name: known[name] for name in libraries - set(sys.stdlib_module_names) if name in known}
+    installed = closure(required("control"))
+    missing = {n for n, of in distributions.items() if not {canonicalize_name(d) for d in of} & installed}
+    assert missing == set()
+    assert "xxhash" in distributions, "the walk over imports found no indirect one"
+
+
+def closure(names: set[str]) -> set[str]:
+    """Distributions and all that they require here, extras aside."""
+    pending, found = sorted(names), set[str]()
+    while pending:
+        name = canonicalize_name(pending.pop())
+        if name in found:
+            continue
+        found.add(name)
+        needs = (Requirement(line) for line in distribution(name).requires or ())
+        pending += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    return found
 
 
 def test_all_that_reading_a_bucket_takes_stays_in_the_control_image(tmp_path: Path) -> None:

@@ -76,11 +76,13 @@ def test_a_pod_that_joins_in_a_run_works_in_it(pods: Lab) -> None:
     """It has no data: it gets a copy, with the same bits, and trains on it."""
     experiment = pods.prepared()
     log = pods.log(experiment)
-    spec = TinyTraining(gate=pods.gate.port, holds=[("a", 1), ("b", 1)])
-    fit = pods.fit(experiment, spec, tags="abcd", epochs=4)
+    # Nobody gets past a first unit before the copy is there: then it cannot be too late for it.
+    spec = TinyTraining(gate=pods.gate.port, holds=[(tag, 0) for tag in "abcd"])
+    fit = pods.fit(experiment, spec, tags="abcd", epochs=2)
     pods.gate.knock()
     scale(pods, 3)
     made = log.until(lambda event: event.type == "TaskCommitted" and "fit-1/etl" in event.task, "a copy")
+    log.until_type("TaskStarted", worker="worker-2")
     pods.gate.open()
     assert pods.result(fit, experiment).failures() == {}
     assert isinstance(made, TaskCommitted)

@@ -16,9 +16,9 @@ from typing import Any
 import boto3
 import botocore.exceptions
 from moto.backends import get_backend
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 
-from cerebro.provision.names import STACK_TAG, cluster_stack, group_stack
+from cerebro.provision.names import STACK_TAG
 from tests.provision.kube import FakeKube, words
 from tests.provision.standins import Answer
 
@@ -32,7 +32,7 @@ VERSIONS = {
 _READING = ("Describe", "List", "Get")
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """A fault has struck; the text is what the executable prints."""
 
 
@@ -42,6 +42,7 @@ class Fault:
 
     at: int
     after_effect: bool
+    has_struck: bool = False
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Cloud:
             self._strike(number, after_effect=False)
             answer = handler(rest)
             self._strike(number, after_effect=True)
-        except Broken as broken:
+        except BrokenError as broken:
             return 1, f"Error: {broken}"
         return answer
 
@@ -114,10 +115,15 @@ class Cloud:
     def _strike(self, number: int, *, after_effect: bool) -> None:
         if not after_effect and self.changes[number] in self.fails_at_first:
             self.fails_at_first.remove(self.changes[number])
-            raise Broken("the network is down")
-        if self.fault is not None and (self.fault.at, self.fault.after_effect) == (number, after_effect):
-            self.fault = None
-            raise Broken("the network is down")
+            raise BrokenError("the network is down")
+        fault = self.fault
+        if fault is not None and (fault.at, fault.after_effect, fault.has_struck) == (
+            number,
+            after_effect,
+            False,
+        ):
+            fault.has_struck = True
+            raise BrokenError("the network is down")
 
     def before(self, model: Any, params: Any, **_: Any) -> Any:
         body = params["body"]
@@ -141,7 +147,7 @@ class Cloud:
     def _strike_call(self, number: int, *, after_effect: bool) -> None:
         try:
             self._strike(number, after_effect=after_effect)
-        except Broken as broken:
+        except BrokenError as broken:
             raise botocore.exceptions.ReadTimeoutError(endpoint_url="https://aws", error=broken) from broken
 
     # --- what moto lacks ---
@@ -179,7 +185,7 @@ class Cloud:
     ) -> None:
         """A stack as eksctl makes one; a topic stands in for what moto's CloudFormation does not know."""
         if name in self.stacks():
-            raise Broken(
+            raise BrokenError(
                 f"creating CloudFormation stack {name!r}: AlreadyExistsException: Stack [{name}] already exists"
             )
         template = {"Resources": resources or {"Topic": {"Type": "AWS::SNS::Topic"}}}
@@ -270,7 +276,7 @@ class Cloud:
         return 0, "Added new context"
 
     def paid_for(self) -> list[str]:
-        """Everything in the account that costs money, whatever its tags: asked otherwise than the code under test does."""
+        """Everything in the account that costs money, whatever its tags."""
         ec2 = self.client("ec2")
         alive = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopped"]}]
         found = [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
@@ -283,25 +289,13 @@ class Cloud:
         for reservation in ec2.describe_instances(Filters=alive)["Reservations"]:
             found += [each["InstanceId"] for each in reservation["Instances"]]
         found += [each["FileSystemId"] for each in self.client("efs").describe_file_systems()["FileSystems"]]
-        found += [
-            each["LoadBalancerName"]
-            for each in self.client("elb").describe_load_balancers()["LoadBalancerDescriptions"]
-        ]
-        return found + self.client("eks").list_clusters()["clusters"]
-
-    # --- ready-made states ---
-
-    def fail_group(self, cluster: str, group: str) -> None:
-        """A node group whose stack came to nothing."""
-        name = group_stack(cluster, group)
-        self.set_stack(name, "ROLLBACK_COMPLETE")
-
-    def base_stack(self, cluster: str) -> str:
-        """The name of the stack of the control plane."""
-        return cluster_stack(cluster)
+        balancers = self.client("elb").describe_load_balancers()["LoadBalancerDescriptions"]
+        found += [each["LoadBalancerName"] for each in balancers]
+        found += self.client("eks").list_clusters()["clusters"]
+        return found
 
 
-class _Session(boto3.Session):
+class _Session(boto3.Session):  # type: ignore[misc]  # boto3 has no types
     """Keeps its clients: making one reads megabytes of models, and a test needs a dozen. `cloud` hears of its calls."""
 
     def __init__(self, key: str) -> None:
@@ -311,7 +305,7 @@ class _Session(boto3.Session):
         self.events.register("before-call", self._before)
         self.events.register("after-call", self._after)
 
-    def client(self, service_name: str, **arguments: Any) -> Any:  # type: ignore[override]  # boto3 has no types
+    def client(self, service_name: str, **arguments: Any) -> Any:
         if service_name not in self._made:
             self._made[service_name] = super().client(service_name, **arguments)
         return self._made[service_name]

@@ -43,7 +43,7 @@ FILE: dict[str, Any] = {
 
 
 EKSCTL_STOPS = [pytest.param(part, marks=[] if part == 4 else [pytest.mark.slow]) for part in range(8)]
-"""Where `eksctl create cluster` fails, as `Cloud.eksctl_stops_after` counts; every run has the one with most to mend."""
+"""Where `eksctl create cluster` fails, as `Cloud.eksctl_stops_after` counts; one of them in every run."""
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from moto.backends import get_backend
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 
 from cerebro.provision.eksctl_config import NETWORK_ADDONS
 from cerebro.provision.names import STACK_TAG, cluster_stack, group_stack
@@ -51,13 +51,13 @@ def eksctl(cloud: Cloud, arguments: Sequence[str]) -> Answer:
 
 def _create(cloud: Cloud, config: dict[str, Any]) -> None:
     groups = [group["name"] for group in config["managedNodeGroups"]]
-    parts = [
+    parts: list[Callable[[], None]] = [
         lambda: make_network(cloud, config),
         lambda: make_control_plane(cloud, config),
         lambda: make_addons(cloud, config, [name for name in _addons(config) if name in NETWORK_ADDONS]),
         lambda: make_group(cloud, config, groups[0]),
         lambda: _failing_group(cloud, config, groups[1]),
-        lambda: [make_group(cloud, config, name) for name in groups[1:]],
+        lambda: make_groups(cloud, config, groups[1:]),
         lambda: make_addons(cloud, config, [name for name in _addons(config) if name not in NETWORK_ADDONS]),
         lambda: make_identities(cloud, config),
     ]
@@ -67,9 +67,9 @@ def _create(cloud: Cloud, config: dict[str, Any]) -> None:
             continue
         part()
         if number == stop:
-            from tests.provision.cloud import Broken
+            from tests.provision.cloud import BrokenError
 
-            raise Broken(f"failed to create cluster {config['metadata']['name']!r}")
+            raise BrokenError(f"failed to create cluster {config['metadata']['name']!r}")
 
 
 def _addons(config: dict[str, Any]) -> list[str]:
@@ -120,6 +120,12 @@ def make_control_plane(cloud: Cloud, config: dict[str, Any]) -> None:
     made.resources_vpc_config |= {"vpcId": vpc, "clusterSecurityGroupId": group["GroupId"]}
 
 
+def make_groups(cloud: Cloud, config: dict[str, Any], groups: Sequence[str]) -> None:
+    """Some of them."""
+    for group in groups:
+        make_group(cloud, config, group)
+
+
 def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
     """A managed node group, its stack and its nodes."""
     name = config["metadata"]["name"]
@@ -159,12 +165,12 @@ def _failing_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
 
 def make_addons(cloud: Cloud, config: dict[str, Any], names: list[str]) -> None:
     """Addons; the one that needs AWS has a stack with its role first."""
-    from tests.provision.cloud import Broken
+    from tests.provision.cloud import BrokenError
 
     cluster = config["metadata"]["name"]
     for name in names:
         if name in cloud.addons:
-            raise Broken(f"addon {name} already exists")
+            raise BrokenError(f"addon {name} already exists")
         if "csi" in name:
             cloud.make_stack(f"eksctl-{cluster}-addon-{name}-podidentityrole-controller-sa", cluster, {})
         cloud.addons[name] = "ACTIVE"

@@ -33,7 +33,7 @@ class FakeKube:
         self.clear()
 
     def clear(self) -> None:
-        """As at the cluster's birth and after its end. Disks on EC2 are not touched: that is the point of some tests."""
+        """As at the cluster's birth and after its end. Disks on EC2 stay, as in life."""
         self.classes: dict[str, dict[str, Any]] = {}
         self.releases: dict[str, dict[str, Any]] = {}
         self.claims: list[str] = []

@@ -34,7 +34,7 @@ def test_from_nothing_to_a_running_platform(whole: tuple[dict[str, Any], list[st
     assert world["mounted"] == ["available", "available"]
     assert set(world["releases"]) == {"nvidia-device-plugin", "kube-prometheus-stack", "cerebro"}
     assert all(release.status == "deployed" for release in world["releases"].values())
-    assert world["identities"] == {"cerebro-worker", "cerebro-controller"}
+    assert world["identities"] == {"cerebro-worker", "cerebro-controller", "cerebro-notebook"}
 
 
 def test_a_second_creation_changes_nothing(desk: Desk) -> None:
@@ -50,14 +50,13 @@ def test_a_second_creation_changes_nothing(desk: Desk) -> None:
 def _repeat(desk: Desk, *, after_effect: bool) -> int:
     """Give the command until it succeeds, each time breaking the first change; returns how often it failed."""
     for failures in range(40):
-        desk.cloud.fault = Fault(at=len(desk.cloud.changes), after_effect=after_effect)
+        fault = desk.cloud.fault = Fault(at=len(desk.cloud.changes), after_effect=after_effect)
         try:
             desk.create()
-        except ProvisionError as problem:
-            assert "give the same command again" in str(problem)
-        else:
-            if desk.cloud.fault is not None:  # nothing was left to change
-                return failures
+        except ProvisionError:
+            continue
+        if not fault.has_struck:  # nothing was left to change
+            return failures
     raise AssertionError("no end")
 
 
@@ -92,10 +91,10 @@ def test_broken_at_any_change_the_same_command_goes_on(
     """Each change fails once, before or after its effect; the next command ends where an unbroken one does."""
     world, changes = whole
     assert len(changes) == 10, changes  # the range above covers them all
-    desk.cloud.fault = Fault(at=at, after_effect=after_effect)
+    fault = desk.cloud.fault = Fault(at=at, after_effect=after_effect)
     with pytest.raises(ProvisionError, match="give the same command again"):
         desk.create()
-    assert desk.cloud.fault is None
+    assert fault.has_struck
     desk.create()
     assert desk.shape() == world
 
@@ -167,6 +166,7 @@ def test_a_release_that_helm_has_locked_is_freed(
     assert desk.shape() == whole[0]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_state_to_go_on_from(
     desk: Desk, whole: tuple[dict[str, Any], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +259,7 @@ def test_a_group_added_to_the_file_is_added_to_the_cluster(desk: Desk) -> None:
     assert "Node group firm is not in the file" in desk.said
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_change_is_refused(desk: Desk) -> None:
     """EKS cannot change a group's instance type; the file's field is named before anything is touched."""
     desk.create()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
 from cerebro.provision.clusterfile import ClusterFile
-from cerebro.provision.eksctl_config import ADDONS, configuration
+from cerebro.provision.eksctl_config import ADDONS, S3_ACCOUNTS, configuration
 from cerebro.provision.manifests import (
     chart_fingerprint,
     fingerprint,
@@ -21,6 +21,8 @@ from cerebro.provision.manifests import (
     platform_values,
     storage_classes,
 )
+from cerebro.provision.names import SHARD_CLASS, SHARED_CLASS
+from tests.deploy.tools import helm
 from tests.provision.conftest import FILE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -83,7 +85,11 @@ def test_network_policies_are_enforced_and_drivers_come_along(file: ClusterFile)
 def test_identities_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> None:
     """Least privilege: no writing, no other bucket."""
     made = configuration(file, ZONES)["iam"]["podIdentityAssociations"]
-    assert {identity["serviceAccountName"] for identity in made} == {"cerebro-worker", "cerebro-controller"}
+    assert {identity["serviceAccountName"] for identity in made} == {
+        "cerebro-worker",
+        "cerebro-controller",
+        "cerebro-notebook",
+    }
     statements = made[0]["permissionPolicy"]["Statement"]
     assert statements[0]["Resource"] == ["arn:aws:s3:::pictures"]
     assert statements[1] == {
@@ -115,25 +121,32 @@ def test_the_platforms_values_follow_the_file(file: ClusterFile) -> None:
     assert changed["extra"] == 1
 
 
-@pytest.mark.skipif(
-    not (CHART / "values.yaml").is_file() and not os.environ.get("CI"),
-    reason="the chart is not in this checkout",
-)
 @pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
-def test_every_value_is_known_to_the_chart(given: dict[str, Any]) -> None:
-    """A renamed value would be ignored in silence, if the chart had no schema; here it is found without helm."""
-    known = yaml.safe_load((CHART / "values.yaml").read_text())
-
-    def unknown(values: dict[str, Any], under: Any, path: str) -> list[str]:
-        found = []
-        for key, value in values.items():
-            if not isinstance(under, dict) or key not in under:
-                found.append(f"{path}{key}")
-            elif isinstance(value, dict) and under[key]:  # an empty mapping takes any keys
-                found += unknown(value, under[key], f"{path}{key}.")
-        return found
-
-    assert unknown(platform_values(ClusterFile.model_validate(given)), known, "") == []
+def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> None:
+    """helm renders the chart with them: its schema knows every field, and its own checks have nothing against them."""
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump(platform_values(ClusterFile.model_validate(given))))
+    command = [
+        str(helm()),
+        "template",
+        "cerebro",
+        str(CHART),
+        "--namespace",
+        "cerebro",
+        "--values",
+        str(path),
+    ]
+    rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert rendered.returncode == 0, rendered.stderr
+    objects = [each for each in yaml.safe_load_all(rendered.stdout) if each]
+    accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
+    assert set(S3_ACCOUNTS) <= accounts
+    classes = {
+        each["spec"]["storageClassName"] for each in objects if each["kind"] == "PersistentVolumeClaim"
+    }
+    assert classes <= {SHARED_CLASS, SHARD_CLASS}
+    services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
+    assert {"cerebro-dispatcher", "cerebro-notebook"} <= services  # as the user is told to forward them
 
 
 def test_storage_classes_find_their_drivers_and_carry_the_tag(file: ClusterFile) -> None:

@@ -39,6 +39,7 @@ def test_creation_resumes_as_well(desk: Desk) -> None:
     assert desk.shape() == before
 
 
+@pytest.mark.slow
 def test_a_paused_cluster_can_be_deleted(desk: Desk) -> None:
     """Its drivers are not there to remove disks."""
     desk.create()
@@ -48,6 +49,7 @@ def test_a_paused_cluster_can_be_deleted(desk: Desk) -> None:
     assert "Looked again: nothing of demo is left" in desk.said
 
 
+@pytest.mark.slow
 def test_a_dry_run_pauses_nothing(desk: Desk) -> None:
     """It shows the three calls."""
     desk.create()

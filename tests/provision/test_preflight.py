@@ -171,10 +171,15 @@ def test_what_runs_already_is_not_asked_for_again(desk: Desk) -> None:
 
 def test_zones_that_do_not_offer_a_type_are_refused(desk: Desk) -> None:
     """Said with zones that do."""
+    workers = [{"name": "gpu", "instance_type": "p4d.24xlarge", "count": 1, "gpus": 8}]
+    desk.write(zones=["us-east-1f", "us-east-1a"], workers=workers)
+    assert "us-east-1f does not offer p4d.24xlarge -> these zones" in said(checked(desk), "zones")
+
+
+def test_a_zone_without_eks_is_refused(desk: Desk) -> None:
+    """Creation would fail after minutes."""
     desk.write(zones=["us-east-1e", "us-east-1a"])
-    found = checked(desk)
-    assert "us-east-1e does not offer" in said(found, "zones")
-    assert "us-east-1a" in said(found, "zones")
+    assert "us-east-1e cannot hold a control plane" in said(checked(desk), "zones")
 
 
 def test_a_missing_chart_is_refused(desk: Desk) -> None:

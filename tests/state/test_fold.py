@@ -29,10 +29,10 @@ from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResu
 from cerebro.errors import IllegalEventError
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, TaskState
 from cerebro.state.experiment import fold
-from cerebro.state.workers import QUEUE_DEPTH
 from cerebro.state.runs import ENDED_RUN, OPEN_RUN, TRANSITIONS, WISHES
 from cerebro.state.tasks import OPEN
 from cerebro.state.tasks import TRANSITIONS as TASK_TRANSITIONS
+from cerebro.state.workers import QUEUE_DEPTH
 from tests.state.stories import DATASET, Story, joined, lost, unit, validation
 
 # --- any log -----------------------------------------------------------------------------------------

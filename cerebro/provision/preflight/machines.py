@@ -12,6 +12,10 @@ from cerebro.provision.preflight.finding import Finding, fail, ok, unknown, warn
 _LEAST_CONTROL_MIB = 7 * 1024
 """Pods of the control plane, of drivers and of the name service ask for about 4 GiB; TensorBoard grows."""
 
+_ZONE = "availability-zone"
+_WITHOUT_EKS = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})
+"""Where EKS puts no control plane, by AWS's user guide; letters of zones differ between accounts, these ids do not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -93,12 +97,19 @@ def choose_zones(aws: Aws, file: ClusterFile, known: Sequence[str]) -> tuple[tup
         known: zones that are decided already, by an existing cluster or by the file; may be empty.
     """
     try:
-        offered = _offers(aws, file.instance_types)
+        usable = _usable_zones(aws)
+        offered = {kind: zones & usable for kind, zones in _offers(aws, file.instance_types).items()}
     except AwsError as problem:
         zones = tuple(known) or (f"{file.region}a", f"{file.region}b")
         return zones, unknown("zones", f"cannot be looked up ({problem}); {', '.join(zones)} taken")
     suited = sorted(set.intersection(*offered.values())) if offered else []
     if known:
+        outside = [zone for zone in known if zone not in usable]
+        if outside:
+            mend = f"EKS can be in {', '.join(sorted(usable))}"
+            return tuple(known), fail(
+                "zones", f"{', '.join(outside)} cannot hold a control plane of EKS", mend
+            )
         lacking = [kind for kind, zones in offered.items() if known[0] not in zones]
         if lacking:
             mend = (
@@ -106,7 +117,7 @@ def choose_zones(aws: Aws, file: ClusterFile, known: Sequence[str]) -> tuple[tup
             )
             return tuple(known), fail("zones", f"{known[0]} does not offer {', '.join(lacking)}", mend)
         return tuple(known), ok("zones", f"nodes in {known[0]}")
-    others = sorted(set().union(*offered.values()))
+    others = sorted(usable)
     if not suited or len(others) < 2:
         where = "; ".join(
             f"{kind}: {', '.join(sorted(zones)) or 'nowhere'}" for kind, zones in offered.items()
@@ -118,6 +129,18 @@ def choose_zones(aws: Aws, file: ClusterFile, known: Sequence[str]) -> tuple[tup
     return (suited[0], second), ok(
         "zones", f"nodes in {suited[0]}, control plane in {suited[0]} and {second}"
     )
+
+
+def _usable_zones(aws: Aws) -> set[str]:
+    """Zones that a control plane can be in: no local zones, none where EKS is not."""
+    found = aws.look("ec2", "describe_availability_zones")["AvailabilityZones"]
+    return {
+        zone["ZoneName"]
+        for zone in found
+        if zone.get("ZoneType", _ZONE) == _ZONE
+        and zone["State"] == "available"
+        and zone["ZoneId"] not in _WITHOUT_EKS
+    }
 
 
 def _offers(aws: Aws, types: Sequence[str]) -> dict[str, set[str]]:

@@ -149,6 +149,12 @@ def test_redis_writes_to_disk_before_it_answers() -> None:
     assert claim["metadata"]["name"] == "data"
 
 
+def test_a_broken_upgrade_of_a_set_is_mended_by_the_next_one() -> None:
+    """Under the policy OrderedReady Kubernetes waits for ever for a pod that cannot start before it replaces it."""
+    for one in render("defaults").of("StatefulSet"):
+        assert one["spec"]["podManagementPolicy"] == "Parallel"
+
+
 def test_an_external_redis_replaces_ours() -> None:
     """No StatefulSet, service, account or password of ours; kvs-api's URL comes from the user's Secret."""
     rendered = render("external-redis")

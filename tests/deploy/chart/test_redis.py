@@ -63,8 +63,8 @@ def _until(is_so: Callable[[], bool]) -> None:
 
 
 def _ping(container: Object, port: int, password: str = PASSWORD) -> tuple[int, str]:
-    """Status and output of the container's readiness probe."""
-    command = container["readinessProbe"]["exec"]["command"]
+    """Status and output of the container's startup probe."""
+    command = container["startupProbe"]["exec"]["command"]
     assert command[0] == "python"
     environment = {**os.environ, "REDIS_PASSWORD": password, "REDIS_PORT": str(port)}
     done = subprocess.run(

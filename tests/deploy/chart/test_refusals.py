@@ -1,5 +1,6 @@
 """Values that contradict are refused before anything is made, with the field's name and what to do."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,24 +37,24 @@ CONTRADICTIONS = {
 """What the chart's own check says -> values."""
 
 MISTAKES = {
-    "/worker/replicas": "worker: {replicas: 0}",
-    "/worker/gpus": "worker: {gpus: -1}",
-    "/kvsApi/replicas": "kvsApi: {replicas: 0}",
-    "/controller/replicas": "controller: {replicas: 0}",
-    "'replica' not allowed": "worker: {replica: 3}",
-    "'gpu' not allowed": "gpu: 1",
-    "/storage/shared/accessMode": "storage: {shared: {accessMode: ReadWriteAll}}",
-    "/storage/metrics/size": "storage: {metrics: {size: 0Gi}}",
-    "/worker/shards/whenScaled": "worker: {shards: {whenScaled: Keep}}",
-    "/worker/resources/worker/limits/memory": "worker: {resources: {worker: {limits: {memory: lots}}}}",
-    "/images/worker/digest": "images: {worker: {digest: latest}}",
-    "/notebook/folder": "notebook: {folder: /home}",
-    "/controller/extraEnv/0/name": "controller: {extraEnv: [{name: CEREBRO_LEASE_S, value: '1'}]}",
-    "/networkPolicy/ingress/notebook/0": "networkPolicy: {ingress: {notebook: [{cidr: 10.0.0.0/8}]}}",
-    "/dispatcher/service/type": "dispatcher: {service: {type: nodeport}}",
-    "/objectStore/endpoint": "objectStore: {endpoint: 'minio:9000'}",
+    "worker.replicas": "worker: {replicas: 0}",
+    "worker.gpus": "worker: {gpus: -1}",
+    "kvsApi.replicas": "kvsApi: {replicas: 0}",
+    "controller.replicas": "controller: {replicas: 0}",
+    "'?replica'? (is )?not allowed": "worker: {replica: 3}",
+    "'?gpu'? (is )?not allowed": "gpu: 1",
+    "storage.shared.accessMode": "storage: {shared: {accessMode: ReadWriteAll}}",
+    "storage.metrics.size": "storage: {metrics: {size: 0Gi}}",
+    "worker.shards.whenScaled": "worker: {shards: {whenScaled: Keep}}",
+    "worker.resources.worker.limits.memory": "worker: {resources: {worker: {limits: {memory: lots}}}}",
+    "images.worker.digest": "images: {worker: {digest: latest}}",
+    "notebook.folder": "notebook: {folder: /home}",
+    "controller.extraEnv.0.name": "controller: {extraEnv: [{name: CEREBRO_LEASE_S, value: '1'}]}",
+    "networkPolicy.ingress.notebook.0": "networkPolicy: {ingress: {notebook: [{cidr: 10.0.0.0/8}]}}",
+    "dispatcher.service.type": "dispatcher: {service: {type: nodeport}}",
+    "objectStore.endpoint": "objectStore: {endpoint: 'minio:9000'}",
 }
-"""Field in the schema's words -> values."""
+"""Field -> values. Helm 3 and 4 write paths with different dots."""
 
 
 def _refusal(values: str) -> str:
@@ -72,7 +73,7 @@ def test_contradictions_are_refused(message: str, values: str) -> None:
 @pytest.mark.parametrize(("field", "values"), MISTAKES.items())
 def test_mistakes_are_refused(field: str, values: str) -> None:
     """The schema names the field."""
-    assert field in _refusal(values)
+    assert re.search(field, _refusal(values).replace("/", "."))
 
 
 def test_all_contradictions_are_told_at_once() -> None:

@@ -1,0 +1,255 @@
+"""Simulated pods and workers: they register, take tasks from their inboxes, end them after a time, and come and go.
+
+They know the store and the scenario, nothing of the controller; when something is to happen later, they say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from cerebro.contract import api
+from cerebro.contract.events import RunStarted
+from cerebro.contract.records import Holding, PodRef, WorkerRecord
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    EtlTask,
+    Failure,
+    FailureKind,
+    InboxItem,
+    TaskBody,
+    TaskResult,
+    TrainTask,
+)
+from controller.orchestrator import Exit, Fleet, Pod
+from controller.simulation.scenario import DATASET, EXPERIMENT, Outage, Preemption, Scenario
+from controller.simulation.store import VirtualStore
+
+
+@dataclass(kw_only=True)
+class _Pod:
+    """A pod or, without a cluster manager, a worker's process: a volume and the workers on it."""
+
+    name: str
+    disk: set[int]
+    """Partitions on its volume."""
+    number: int = 0
+    """So many pods of this name were there before."""
+    is_up: bool = True
+    leaving: Exit | None = None
+    is_removed: bool = False
+
+
+@dataclass(kw_only=True)
+class _Worker:
+    name: str
+    kinds: tuple[str, ...]
+    pod: _Pod
+    cursor: int = 0
+    queue: list[InboxItem] = field(default_factory=list)
+    running: InboxItem | None = None
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name}#{self.pod.number}"
+
+
+_GRACE_S = 1.0
+_PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
+
+
+class Crew:
+    """All workers of a simulation.
+
+    Args:
+        store: where they register and report.
+        plan: of the fit run: says how many rows a partition has.
+        now: the clock, seconds.
+        at: has something happen at a time.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        store: VirtualStore,
+        plan: RunStarted,
+        *,
+        now: Callable[[], float],
+        at: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._scenario, self._store, self._plan = scenario, store, plan
+        self._now, self._at = now, at
+        self._pods = {
+            name: _Pod(name=name, disk=set() if scenario.has_pods else set(held))
+            for name, held in scenario.holdings.items()
+        }
+        self._workers = {}
+        for name, pod in self._pods.items():
+            self._workers[name] = _Worker(name=name, kinds=("train", "valid"), pod=pod)
+            if scenario.has_pods:
+                self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=("etl",), pod=pod)
+
+    def begin(self) -> None:
+        """Register who is there from the beginning; have happen to them what the scenario says."""
+        for name, pod in self._pods.items():
+            if name in self._scenario.joins:
+                pod.is_up = False
+                self._at(self._scenario.joins[name], partial(self._come_back, pod))
+            else:
+                self._register(pod)
+        for outage in self._scenario.outages:
+            notify = self._preempt if isinstance(outage, Preemption) else self._go_away
+            self._at(outage.start, partial(notify, outage))
+        for name, time in self._scenario.removals.items():
+            self._at(time, partial(self._remove, self._pods[name]))
+
+    def fleet(self) -> Fleet:
+        """The pods, as a cluster manager tells of them."""
+        pods = {
+            pod.name: Pod(uid=f"{pod.name}#{pod.number}", leaving=pod.leaving)
+            for pod in self._pods.values()
+            if pod.is_up
+        }
+        return Fleet(pods=pods, size=len(self._pods))
+
+    def beat(self) -> None:
+        """Everybody who is there reports, and looks into the inbox."""
+        for worker in self._workers.values():
+            if worker.pod.is_up:
+                steps = [_renew(worker.running)] if worker.running else []
+                self._report(worker, steps)
+        self.deliver()
+
+    def _register(self, pod: _Pod) -> None:
+        held = tuple(Holding(dataset=DATASET, partition=partition) for partition in sorted(pod.disk))
+        for worker in self._on(pod):
+            worker.cursor, worker.queue, worker.running = 0, [], None
+            ref = PodRef(name=pod.name, uid=f"{pod.name}#{pod.number}", container=worker.kinds[0])
+            self._store.register(
+                WorkerRecord(
+                    worker=worker.name,
+                    incarnation=worker.identity,
+                    weight=1.0,
+                    cores=1,
+                    kinds=worker.kinds,
+                    holdings=held,
+                    volume=pod.name if self._scenario.has_pods else None,
+                    pod=ref if self._scenario.has_pods else None,
+                )
+            )
+
+    def _on(self, pod: _Pod) -> list[_Worker]:
+        return [worker for worker in self._workers.values() if worker.pod is pod]
+
+    def _preempt(self, outage: Outage) -> None:
+        """Each worker gives back what it has, and says so before it ends."""
+        pod = self._pods[outage.worker]
+        if not pod.is_up:
+            return
+        pod.leaving = _PREEMPTED
+        failure = Failure(kind=FailureKind.PREEMPTED, message=_PREEMPTED.reason)
+        for worker in self._on(pod):
+            given_back = [*([worker.running] if worker.running else []), *worker.queue]
+            worker.running, worker.queue = None, []
+            self._report(
+                worker,
+                [
+                    api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+                    for item in given_back
+                ],
+            )
+        self._at(outage.start + _GRACE_S, partial(self._go_away, outage))
+
+    def _go_away(self, outage: Outage) -> None:
+        pod = self._pods[outage.worker]
+        if pod.is_up:
+            self._end_processes(pod)
+            self._at(self._now() + outage.length, partial(self._come_back, pod))
+
+    def _end_processes(self, pod: _Pod) -> None:
+        pod.is_up = False
+        for worker in self._on(pod):
+            worker.running, worker.queue = None, []
+
+    def _come_back(self, pod: _Pod) -> None:
+        if not pod.is_removed:
+            pod.is_up, pod.leaving = True, None
+            pod.number += 1
+            self._register(pod)
+
+    def _remove(self, pod: _Pod) -> None:
+        self._end_processes(pod)
+        pod.is_removed = True
+        registered = {status.record.worker for status in self._store.workers()}
+        for worker in self._on(pod):
+            if worker.name in registered:
+                self._store.remove_worker(worker.name)
+
+    def deliver(self) -> None:
+        """Everybody looks into the inbox, and starts what is next."""
+        for worker in self._workers.values():
+            if not worker.pod.is_up or worker.pod.leaving:
+                continue
+            for item in self._store.inbox(worker.name, worker.identity, worker.cursor, wait_s=0):
+                worker.cursor = item.seq
+                if item.cancel:
+                    worker.queue = [
+                        q for q in worker.queue if (q.task, q.attempt) != (item.task, item.attempt)
+                    ]
+                    if worker.running and (worker.running.task, worker.running.attempt) == (
+                        item.task,
+                        item.attempt,
+                    ):
+                        worker.running = None
+                else:
+                    worker.queue.append(item)
+            self._start_next(worker)
+
+    def _start_next(self, worker: _Worker) -> None:
+        while worker.running is None and worker.queue:
+            item = worker.queue.pop(0)
+            start = api.Start(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
+            outcomes = self._report(worker, [start])
+            if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
+                worker.running = item
+                seconds = self._scenario.unit_time(item.body, worker.name)
+                self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
+
+    def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
+        is_there = worker.pod.is_up and worker.identity == identity
+        if not is_there or worker.running is not item or item.body is None:
+            return
+        worker.running = None
+        failure = self._scenario.outcome(item.body, item.attempt, worker.name)
+        if isinstance(item.body, EtlTask) and failure is None:
+            worker.pod.disk.add(item.body.partition)
+        self._report(worker, [_ending(item, item.body, failure, self._rows(item.body))])
+        self._start_next(worker)
+
+    def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
+        request = api.ReportRequest(
+            incarnation=worker.identity,
+            lease_s=self._scenario.lease_s,
+            steps=tuple(steps),
+            checkpoint_free_bytes=1 << 40,
+        )
+        return self._store.report(worker.name, request).outcomes
+
+    def _rows(self, body: TaskBody) -> int:
+        plan = self._plan.plan
+        return plan.partitions[body.partition] if isinstance(body, TrainTask) and plan.kind == "fit" else 1
+
+
+def _renew(item: InboxItem) -> api.Report:
+    return api.Renew(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
+
+
+def _ending(item: InboxItem, body: TaskBody, failure: Failure | None, rows: int) -> api.Report:
+    if failure is not None:
+        return api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+    checkpoint = None
+    if isinstance(body, TrainTask):
+        checkpoint = CheckpointRef(name=f"{body.model}/u{body.unit}-a{item.attempt}", checksum="-", size=1)
+    result = TaskResult(rows=rows, metrics={"loss": 1.0}, checkpoint=checkpoint)
+    return api.Commit(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, result=result)

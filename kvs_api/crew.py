@@ -1,0 +1,167 @@
+"""The store's part on workers: registrations, reports, inboxes, and how many workers are wished for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cerebro import errors
+from cerebro.contract import api
+from cerebro.contract.records import (
+    Holding,
+    SizeRequest,
+    Troubles,
+    WorkerRecord,
+    WorkerStatus,
+)
+from kvs_api import keys, steps
+from kvs_api.database import Database, seq_of, text, translated
+
+
+class CrewStore(Database):
+    """Reads and changes of all that concerns workers."""
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def register(self, record: WorkerRecord) -> WorkerRecord:
+        """Register a worker's new incarnation."""
+        self._run(
+            {
+                "call": "register",
+                "workers": keys.WORKERS,
+                "name": record.worker,
+                "worker": keys.worker(record.worker),
+                "inbox": keys.inbox(record.worker),
+                "recent": keys.recent(record.worker),
+                "incarnation": record.incarnation,
+                "record": record.model_dump_json(),
+                "cluster": keys.CLUSTER,
+            }
+        )
+        return record
+
+    def remove_worker(self, worker: str, incarnation: str | None) -> None:
+        """Forget a worker; of another incarnation than the one given, if one is, nothing happens."""
+        call = {
+            "call": "remove",
+            "workers": keys.WORKERS,
+            "name": worker,
+            "worker": keys.worker(worker),
+            "inbox": keys.inbox(worker),
+            "recent": keys.recent(worker),
+            "cluster": keys.CLUSTER,
+        }
+        answer = self._run(call | ({"incarnation": incarnation} if incarnation else {}))
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
+        if "current" in answer:
+            raise errors.ConflictError(f"worker {worker!r} has registered anew meanwhile")
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """All registered workers, by name."""
+        with translated():
+            seconds, micros = self._redis.time()
+            now = seconds + micros / 1e6
+            names = sorted(text(name) for name in self._redis.smembers(keys.WORKERS))
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.hgetall(keys.worker(name))
+            found = pipe.execute()
+        return tuple(
+            WorkerStatus(
+                record=WorkerRecord.model_validate_json(fields[b"record"]),
+                silent_s=max(0.0, now - int(fields[b"reported"]) / 1000),
+                checkpoint_free_bytes=int(fields[b"free"]) if fields[b"free"] else None,
+                running=fields[b"running"].decode() or None,
+                leaving=fields.get(b"leaving", b"").decode(),
+            )
+            for fields in found
+            if fields  # removed between the two reads
+        )
+
+    def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
+        """Apply a worker's steps, keep its live points and its heartbeat."""
+        live = [
+            {
+                "log": keys.live(experiment),
+                "key": keys.task(experiment, point.task),
+                "attempt": point.attempt,
+                "event": point.model_copy(update={"worker": worker}).model_dump_json(
+                    exclude=steps.UNNUMBERED
+                ),
+            }
+            for experiment, points in request.live.items()
+            for point in points
+        ]
+        # Only the worker itself writes its record, so reading and writing it in two steps is safe.
+        renewed = {} if request.holdings is None else self._renewed(worker, request.holdings)
+        return self._run(
+            renewed
+            | {
+                "call": "report",
+                "worker": keys.worker(worker),
+                "incarnation": request.incarnation,
+                "lease_ms": round(request.lease_s * 1000),
+                "free": "" if request.checkpoint_free_bytes is None else str(request.checkpoint_free_bytes),
+                "running": request.running or "",
+                "leaving": request.leaving,
+                "cluster": keys.CLUSTER,
+                "steps": [steps.report(worker, step) for step in request.steps],
+                "live": live,
+                "live_id": hashlib.sha256(json.dumps(live).encode()).hexdigest() if live else "",
+                "recent": keys.recent(worker),
+            }
+        )
+
+    def _renewed(self, worker: str, holdings: tuple[Holding, ...]) -> dict[str, str]:
+        """The worker's record with other holdings; nothing for a worker nobody knows, whose report is not current."""
+        with translated():
+            content: Any = self._redis.hget(keys.worker(worker), "record")
+        if content is None:
+            return {}
+        record = WorkerRecord.model_validate_json(content)
+        return {"record": record.model_copy(update={"holdings": holdings}).model_dump_json()}
+
+    def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
+        """Inbox entries as JSON objects; none for an incarnation that was replaced."""
+        for _, entries in self._block({keys.inbox(worker): after}, wait_s):
+            with translated():
+                if self._redis.hget(keys.worker(worker), "incarnation") != incarnation.encode():
+                    return
+            for identity, fields in entries:
+                body = fields[b"b"].decode() or "null"
+                yield f'{{"seq":{seq_of(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
+
+    # --- the cluster's size ----------------------------------------------------------------------
+
+    def size(self) -> SizeRequest | None:
+        """The pending wish, if there is one."""
+        with translated():
+            content: Any = self._redis.get(keys.SIZE)
+        return None if content is None else SizeRequest.model_validate_json(content)
+
+    def ask_size(self, wish: SizeRequest) -> None:
+        """Replace the wish; one with a `problem` is an answer, and replaces only the wish that it answers."""
+        self._size(wish.workers, record=wish.model_dump_json(), answers=bool(wish.problem))
+
+    def drop_size(self, workers: int) -> None:
+        """Take the wish for so many workers away; another one stays."""
+        self._size(workers, answers=True)
+
+    def _size(self, workers: int, **fields: Any) -> None:
+        call = {"call": "size", "size": keys.SIZE, "cluster": keys.CLUSTER, "workers": workers}
+        if "outdated" in self._run(call | fields):
+            raise errors.ConflictError(f"nobody wishes {workers} workers any more")
+
+    def troubles(self) -> Troubles:
+        """Why workers do not start; none if nobody has said so."""
+        with translated():
+            content: Any = self._redis.get(keys.TROUBLES)
+        return Troubles() if content is None else Troubles.model_validate_json(content)
+
+    def tell_troubles(self, troubles: Troubles) -> None:
+        """Replace what is known of workers that do not start."""
+        with translated():
+            self._redis.set(keys.TROUBLES, troubles.model_dump_json())

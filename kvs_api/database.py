@@ -1,0 +1,115 @@
+"""How the store speaks to Redis: connections, blocking reads, calls of ``steps.lua``, errors.
+
+Knows no key and no contract. Safe for use by many threads; a blocking read holds one pooled connection.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any, TypeVar
+
+import redis
+from pydantic import BaseModel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from cerebro import errors
+from cerebro.contract import api
+from cerebro.draining import Draining
+
+PAGE = 1000
+"""Most entries one read returns."""
+
+_ANSWER_S = 15.0
+"""A Redis that is silent for longer counts as away."""
+
+_SLICE_S = 1.0
+"""A blocking read asks Redis in slices of this length, so that it ends soon when the service does."""
+
+Model = TypeVar("Model", bound=BaseModel)
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+class Database:
+    """Redis.
+
+    Args:
+        url: Redis URL (``redis://`` or ``unix://``).
+        draining: once it is wanted, blocking reads answer with what they have.
+    """
+
+    def __init__(self, url: str, draining: Draining | None = None) -> None:
+        self._draining = draining or Draining()
+        # No retries: a repeated call is the client's business, and it waits between two of them.
+        patience: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
+        self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **patience)
+        # The library's own limit, 5 s, would end a blocking read before its time.
+        self._blocking: redis.Redis = redis.Redis.from_url(
+            url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **patience
+        )
+        script = resources.files("kvs_api").joinpath("steps.lua").read_text()
+        self._steps = self._redis.register_script(script)
+
+    def ping(self) -> bool:
+        """Whether Redis answers and has loaded its file."""
+        try:
+            return bool(self._redis.ping())
+        except redis.RedisError:
+            return False
+
+    def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
+        streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
+        deadline = time.monotonic() + wait_s
+        while True:
+            left_s = min(deadline - time.monotonic(), _SLICE_S)
+            # BLOCK 0 would mean for ever.
+            block = round(left_s * 1000) if left_s > 0 and not self._draining.is_wanted else 0
+            with translated():
+                source = self._blocking if block > 0 else self._redis
+                answer: Any = source.xread(streams, count=PAGE, block=block if block > 0 else None)
+            pairs = answer.items() if isinstance(answer, dict) else answer
+            if pairs or block <= 0:
+                return [(key, entries) for key, entries in pairs or ()]
+
+    def _document(self, key: str, model: type[Model], what: str) -> Model:
+        with translated():
+            content: Any = self._redis.get(key)
+        if content is None:
+            raise errors.NotFoundError(f"no {what} in the store")
+        return model.model_validate_json(content)
+
+    def _run(self, call: dict[str, Any]) -> dict[str, Any]:
+        with translated():
+            answer: Any = self._steps(args=[json.dumps(call)])
+        parsed: dict[str, Any] = json.loads(answer)
+        if "outcomes" in parsed:
+            # Lua cannot tell an empty list from an empty table: cjson writes both as {}.
+            parsed["outcomes"] = parsed["outcomes"] or []
+        return parsed
+
+
+def text(value: Any) -> str:
+    """A string as Redis returns it: the client library's types allow for options we do not use."""
+    return str(value.decode())
+
+
+def seq_of(identity: bytes) -> int:
+    """The number in a stream entry's id."""
+    return int(identity.split(b"-", 1)[0])
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Redis' errors as ours: all that a restart can mend is `StoreUnavailableError`."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as cause:
+        raise errors.StoreUnavailableError(f"Redis is away: {cause}") from cause
+    except redis.ResponseError as cause:
+        if str(cause).startswith(("MISCONF", "LOADING", "READONLY", "OOM")):
+            raise errors.StoreUnavailableError(f"Redis refuses to write: {cause}") from cause
+        raise

@@ -1,0 +1,31 @@
+"""Which pod a worker says that it runs in."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.agent.settings import Settings
+from cerebro.contract.records import PodRef
+from cerebro.errors import ClusterError
+
+GIVEN = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w-0-etl"}
+POD = {"CEREBRO_POD": "w-0", "CEREBRO_POD_UID": "1-2-3", "CEREBRO_CONTAINER": "etl"}
+
+
+def test_a_worker_in_a_pod_names_it() -> None:
+    """Pod, its uid and the container: what a cluster manager needs to tell of this process."""
+    settings = Settings.from_environment(GIVEN | POD)
+    assert settings.pod == PodRef(name="w-0", uid="1-2-3", container="etl")
+
+
+def test_elsewhere_there_is_none() -> None:
+    """Empty variables count as unset."""
+    assert Settings.from_environment(GIVEN).pod is None
+    assert Settings.from_environment(GIVEN | dict.fromkeys(POD, "")).pod is None
+
+
+@pytest.mark.parametrize("missing", sorted(POD))
+def test_half_a_pod_is_a_mistake(missing: str) -> None:
+    """Which variable is missing is said at the start, not noticed when a worker is lost."""
+    with pytest.raises(ClusterError, match=f"{missing} not set"):
+        Settings.from_environment(GIVEN | {name: value for name, value in POD.items() if name != missing})
