@@ -1,8 +1,35 @@
 {{/* What containers are told. Settings stand in the pods themselves and not in ConfigMaps: a changed value changes the
      pods that it concerns, and Kubernetes restarts these and no others. */}}
 
+{{/* How pods find services: "dns", or "environment" by the variables that the kubelet sets. Of a cluster that serves DNS,
+     some system service has port 53. */}}
+{{- define "cerebro.discovery" -}}
+{{- $way := .Values.serviceDiscovery -}}
+{{- if eq $way "auto" -}}
+{{- $way = "dns" -}}
+{{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) -}}
+{{- $ports := list -}}
+{{- range concat (lookup "v1" "Service" "kube-system" "").items (dig "items" list (lookup "v1" "Service" "openshift-dns" "")) -}}
+{{- range .spec.ports }}{{ $ports = append $ports (int .port) }}{{ end -}}
+{{- end -}}
+{{- if not (has 53 $ports) }}{{ $way = "environment" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $way -}}
+{{- end -}}
+
+{{/* A service's host. Of: (dict "root" $ "component" "kvs-api"). */}}
+{{- define "cerebro.host" -}}
+{{- $name := include "cerebro.component" . -}}
+{{- if eq "environment" (include "cerebro.discovery" .root) -}}
+$({{ $name | upper | replace "-" "_" }}_SERVICE_HOST)
+{{- else -}}
+{{ $name }}
+{{- end -}}
+{{- end -}}
+
 {{- define "cerebro.server" -}}
-http://{{ include "cerebro.fullname" . }}-kvs-api:7070
+http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{- end -}}
 
 {{- define "cerebro.env.token" -}}

@@ -4,8 +4,8 @@
 {{- define "cerebro.podSpec" -}}
 serviceAccountName: {{ include "cerebro.component" . }}
 automountServiceAccountToken: {{ eq .component "controller" }}
-# Without this Kubernetes would set CEREBRO_..._PORT for every service of the release.
-enableServiceLinks: false
+# A variable per service of the namespace: needed only where there is no DNS.
+enableServiceLinks: {{ eq "environment" (include "cerebro.discovery" .root) }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 1000
@@ -109,4 +109,9 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 automountServiceAccountToken: false
+{{- end -}}
+
+{{/* Not empty where Kubernetes knows the fields that came with 1.27; servers refuse those that they do not know. */}}
+{{- define "cerebro.refined" -}}
+{{- if semverCompare ">=1.27.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end -}}

@@ -55,7 +55,7 @@ kubernetes.io/host-path
 microk8s.io/hostpath
 {{- end -}}
 
-{{/* What a claim gets: {"class": C, "mode": M, "problem": P}. Empty class: leave it to the cluster; "-": none.
+{{/* What a claim gets: {"class": C, "mode": M, "problem": P, "provisioner": V}. Empty class: leave it to the cluster; "-": none.
      Of: (dict "cluster" CLUSTER "field" F "commonField" G "class" C "mode" M "found" CLAIM)
        field, commonField: where the user can say otherwise, for the problem
        class, mode: what the values say; mode auto chooses
@@ -104,7 +104,7 @@ microk8s.io/hostpath
 {{- $way := ternary "ReadWriteOnce, which does the same on this cluster's one node" "auto on a cluster of one node" (eq $nodes 1) -}}
 {{- $problem = printf "%s.accessMode (or storage.accessMode) comes to ReadWriteMany, and StorageClass %q (%s) %s: set %s to a class that many nodes can mount (EFS, NFS, CephFS), or accessMode to %s" .field $actual $provisioner $fault .commonField $way -}}
 {{- end -}}
-{{- dict "class" $class "mode" $mode "problem" $problem | toJson -}}
+{{- dict "class" $class "mode" $mode "problem" $problem "provisioner" $provisioner | toJson -}}
 {{- end -}}
 
 {{/* Decision for one of the four shared claims. Of: (dict "root" $ "name" "shared"). */}}
@@ -179,4 +179,32 @@ storageClassName: {{ ternary "" . (eq . "-") | quote }}
   {{- end }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Before the containers of a pod that writes to volumes: give them to the user they run as. Only where no driver does that
+     (fsGroup): the host-path provisioner of Kubernetes itself makes folders for root alone.
+     Of: (dict "root" $ "image" "control" "decision" DECISION "folders" (list "/data") "mounts" MOUNTS). */}}
+{{- define "cerebro.storage.handOver" -}}
+{{- $way := .root.Values.storage.handOver -}}
+{{- if or (eq $way "always") (and (eq $way "auto") (eq "kubernetes.io/host-path" .decision.provisioner)) -}}
+initContainers:
+  - name: hand-over
+    image: {{ include "cerebro.image" . }}
+    imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+    securityContext:
+      runAsNonRoot: false
+      runAsUser: 0
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities:
+        drop: [ALL]
+        add: [CHOWN]
+    command: [chown, "1000:1000"]
+    args: {{ .folders | toJson }}
+    resources:
+      requests: {cpu: 10m, memory: 16Mi}
+      limits: {memory: 64Mi}
+    volumeMounts:
+      {{- .mounts | trim | nindent 6 }}
+{{- end -}}
 {{- end -}}
