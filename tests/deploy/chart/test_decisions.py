@@ -181,3 +181,32 @@ def test_an_upgrade_keeps_the_scale_unless_told_anew(conclude: Conclude) -> None
         {"wanted": 4, "set": _worker_set(told=2, live=6)},
     ]
     assert conclude("cerebro.worker.replicas", cases) == ["2", "6", "4"]
+
+
+def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:
+    """By themselves only those of the one provisioner that makes them for root alone; never, or always, as told."""
+    image = {"repository": "control", "tag": "", "digest": ""}
+
+    def case(way: str, provisioner: str) -> dict[str, Any]:
+        values = {
+            "storage": {"handOver": way},
+            "images": {"registry": "", "tag": "1", "pullPolicy": "Always", "control": image},
+        }
+        return {
+            "root": {"Values": values, "Chart": {"AppVersion": "1"}},
+            "image": "control",
+            "decision": {"provisioner": provisioner},
+            "folders": ["/data"],
+            "mounts": "- {name: data, mountPath: /data}",
+        }
+
+    cases = [case("auto", HOST_PATH), case("auto", LOCAL_PATH), case("always", EBS), case("never", HOST_PATH)]
+    found = conclude("cerebro.storage.handOver", cases)
+    assert ["hand-over" in text for text in found] == [True, False, True, False]
+
+
+def test_a_decision_tells_what_makes_the_volume(conclude: Conclude) -> None:
+    """Of the class that is chosen, be it by default."""
+    cases = [_case(HOST_PATH), _case(EBS, HOST_PATH, names=("gp3", "here"), chosen="here")]
+    decisions = [json.loads(line) for line in conclude("cerebro.storage.decision", cases)]
+    assert [decision["provisioner"] for decision in decisions] == [HOST_PATH, HOST_PATH]

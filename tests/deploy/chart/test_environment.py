@@ -13,7 +13,7 @@ import cerebro.agent.settings
 import controller.settings
 import dispatcher.settings
 import kvs_api.settings
-from tests.deploy.chart.rendering import VALUES, Object, render
+from tests.deploy.chart.rendering import VALUES, Object, render, render_with
 
 SETTINGS: Mapping[str, ModuleType] = {
     "kvs-api/kvs-api": kvs_api.settings,
@@ -163,3 +163,21 @@ def test_the_page_links_what_is_there() -> None:
 def test_no_pod_is_told_of_services_by_variables() -> None:
     """Kubernetes would set CEREBRO_REDIS_PORT and the like, which look like settings."""
     assert all(pod["spec"]["enableServiceLinks"] is False for _, pod in render("defaults").pods())
+
+
+def test_without_dns_services_are_found_by_the_kubelets_variables() -> None:
+    """The addresses name variables that Kubernetes makes of services of the release, which are then handed to pods."""
+    rendered = render_with({"serviceDiscovery": "environment"})
+    services = {
+        one["metadata"]["name"] for one in rendered.of("Service") if one["spec"].get("clusterIP") != "None"
+    }
+    variables = {f"{name.upper().replace('-', '_')}_SERVICE_HOST" for name in services}
+    found = set()
+    for name, pod in rendered.pods():
+        for container in pod["spec"]["containers"]:
+            for variable in container.get("env", ()):
+                hosts = set(re.findall(r"\$\((\w+_SERVICE_HOST)\)", str(variable.get("value"))))
+                assert hosts <= variables
+                assert not hosts or pod["spec"]["enableServiceLinks"], name
+                found |= hosts
+    assert found == {"CEREBRO_KVS_API_SERVICE_HOST", "CEREBRO_REDIS_SERVICE_HOST"}

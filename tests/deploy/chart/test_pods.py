@@ -263,7 +263,8 @@ def test_shared_memory_is_larger_than_the_64_mib_of_a_container() -> None:
 
 
 def test_workers_spread_over_nodes_and_yield_to_the_control_plane() -> None:
-    """Topology spread selects the workers themselves; their priority is the lower one, and they push nobody out."""
+    """Topology spread selects the workers themselves. The store, controller and page come first; workers push nobody
+    out, and nobody's notebook, TensorBoard or test pushes a worker out."""
     rendered = render("defaults")
     spec = rendered.pod("worker")["spec"]
     (spread,) = spec["topologySpreadConstraints"]
@@ -273,8 +274,9 @@ def test_workers_spread_over_nodes_and_yield_to_the_control_plane() -> None:
     workers = classes[spec["priorityClassName"]]
     assert workers["preemptionPolicy"] == "Never"
     for name, pod in rendered.pods():
-        if name != "worker":
-            assert classes[pod["spec"]["priorityClassName"]]["value"] > workers["value"], name
+        own = classes[pod["spec"]["priorityClassName"]]
+        is_first = name in ("redis", "kvs-api", "controller", "dispatcher")
+        assert own["value"] > workers["value"] if is_first else own == workers, name
 
 
 def test_components_are_placed_as_told() -> None:
@@ -306,3 +308,27 @@ def test_kvs_api_has_a_thread_for_every_blocking_read() -> None:
     """Any replica may have to serve all of 60 workers, two containers each, alone."""
     (container,) = render("many").pod("kvs-api")["spec"]["containers"]
     assert int(plain(container)["CEREBRO_THREADS"]) >= 2 * 2 * 60
+
+
+def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> None:
+    """Where it is asked for, each pod that writes to volumes first gives all of them, and nothing else, to its user;
+    the container may do that alone."""
+    rendered = render_with({"storage": {"handOver": "always"}})
+    for name, pod in rendered.pods():
+        spec = pod["spec"]
+        claims = {v["name"] for v in spec["volumes"] if "persistentVolumeClaim" in v} | {"shards", "data"}
+        written = {
+            mount["mountPath"]
+            for container in spec["containers"]
+            for mount in container.get("volumeMounts", ())
+            if mount["name"] in claims and not mount.get("readOnly")
+        }
+        handed = [folder for one in spec.get("initContainers", ()) for folder in one["args"]]
+        assert set(handed) == (written if name not in ("test", "selftest") else set()), name
+        for one in spec.get("initContainers", ()):
+            assert {mount["mountPath"] for mount in one["volumeMounts"]} == set(handed)
+            security = one["securityContext"]
+            assert security["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+            assert security["readOnlyRootFilesystem"]
+            assert not security["allowPrivilegeEscalation"]
+    assert not any("initContainers" in pod["spec"] for _, pod in render("defaults").pods())

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kubernetes_validate import utils as library
 
-from tests.deploy.chart.rendering import CHART, ROOT, VALUES, Object, render, run
+from tests.deploy.chart.rendering import CHART, ROOT, VALUES, Object, parse, render, run
 
 VERSIONS = list(dict.fromkeys(map(library.major_minor, library.all_versions())))[-3:]
 """The newest three minor versions of Kubernetes whose schemas are installed."""
@@ -30,6 +30,15 @@ def test_every_object_passes_the_strict_schema_of_kubernetes(
         seen |= {json.dumps(one, sort_keys=True): one for one in render(name).objects}
     for one in seen.values():
         kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_an_older_kubernetes_is_sent_no_field_that_it_does_not_know() -> None:
+    """What came with 1.27 is left out before; 1.20 gets a disruption budget that it knows."""
+    arguments = ("template", "cerebro", str(CHART), "--kube-version")
+    for one in parse(run(*arguments, "1.25.0")):
+        kubernetes_validate.validate(one, "1.25", strict=True)
+    budgets = [one for one in parse(run(*arguments, "1.20.2")) if one["kind"] == "PodDisruptionBudget"]
+    assert [one["apiVersion"] for one in budgets] == ["policy/v1beta1"]
 
 
 def test_the_strict_schemas_would_notice() -> None:

@@ -1,6 +1,8 @@
 {{/* What all pods have in common: who they are, what they may do, where they run. */}}
 
-{{/* Head of every pod spec. Of: (dict "root" $ "component" "redis" "place" .Values.redis "tier" "controlPlane"). */}}
+{{/* Head of every pod spec. Of: (dict "root" $ "component" "redis" "place" .Values.redis "tier" "controlPlane").
+       tier: whose nodes it runs on
+       priority: the tier whose PriorityClass it gets, where that is another: nobody's notebook pushes a worker out */}}
 {{- define "cerebro.podSpec" -}}
 serviceAccountName: {{ include "cerebro.component" . }}
 automountServiceAccountToken: {{ eq .component "controller" }}
@@ -20,7 +22,7 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-{{- with include "cerebro.priorityClass" . }}
+{{- with include "cerebro.priorityClass" (dict "root" .root "tier" (.priority | default .tier)) }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- $common := ternary .root.Values.controlPlane dict (eq .tier "controlPlane") }}
