@@ -7,10 +7,11 @@ Two sources on purpose. When the store is away, the first part still tells why.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from cerebro.cli_text import duration, size, table
-from cerebro.contract.records import ExperimentSummary, WorkerStatus
+from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
 from cerebro.local import processes
@@ -104,6 +105,9 @@ def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
 
 def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
     """One line per worker that ever registered."""
+    held: dict[str, set[Holding]] = defaultdict(set)
+    for status in workers:
+        held[status.record.volume or status.record.worker] |= set(status.record.holdings)
     rows = [
         (
             status.record.worker,
@@ -111,7 +115,7 @@ def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
             f"{status.record.weight:g}",
             str(status.record.cores),
             str(len(status.record.gpus)),
-            str(len(status.record.holdings)),
+            str(len(held[status.record.volume or status.record.worker])),
             " ".join(status.record.kinds),
             status.running or "idle",
         )

@@ -24,7 +24,7 @@ from cerebro.errors import (
     SearchSpaceError,
     SpecError,
 )
-from cerebro.locators import check_reach, parse_locators
+from cerebro.locators import absolute, check_reach, parse_locators
 from cerebro.scheduling.policies import POLICIES
 from cerebro.search import SearchSpace, configurations
 from cerebro.session import Session, author
@@ -68,7 +68,7 @@ class Experiment:
         token: str | None = None,
     ) -> None:
         given = parse_locators(locators)
-        parsed = _absolute(given)
+        parsed = absolute(given)
         packed = archive.pack(Path(code)) if code is not None and Path(code).is_dir() else None
         if code is not None and packed is None:
             packed = _read_archive(Path(code))
@@ -326,24 +326,6 @@ def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentReco
         raise ConflictError(
             f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
         ) from cause
-
-
-def _absolute(locators: Locators) -> Locators:
-    """Paths made absolute, because workers run elsewhere."""
-
-    def absolute(uri: str) -> str:
-        return uri if "://" in uri else str(Path(uri).expanduser().resolve())
-
-    splits = {
-        split: locator.model_copy(
-            update={
-                "metadata": absolute(locator.metadata),
-                "objects": locator.objects and absolute(locator.objects),
-            }
-        )
-        for split, locator in locators.splits().items()
-    }
-    return Locators.model_validate({**splits, "misc": tuple(map(absolute, locators.misc))})
 
 
 def _read_archive(path: Path) -> bytes:

@@ -60,6 +60,24 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
         ) from cause
 
 
+def absolute(locators: Locators) -> Locators:
+    """Paths made absolute, because workers run elsewhere."""
+
+    def whole(uri: str) -> str:
+        return uri if "://" in uri else str(Path(uri).expanduser().resolve())
+
+    splits = {
+        split: locator.model_copy(
+            update={
+                "metadata": whole(locator.metadata),
+                "objects": locator.objects and whole(locator.objects),
+            }
+        )
+        for split, locator in locators.splits().items()
+    }
+    return Locators.model_validate({**splits, "misc": tuple(map(whole, locators.misc))})
+
+
 def check_reach(locators: Locators, cluster: str) -> None:
     """Say so where locators name files of this machine, which `cluster`, being elsewhere, is not likely to see.
 

@@ -7,6 +7,7 @@ from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
+    Holding,
     Hyperparameters,
     Locator,
     Locators,
@@ -29,6 +30,17 @@ def test_workers_are_listed_by_name() -> None:
         ["worker-1", "4", "s", "ago", "2", "8", "1", "0", "train", "idle"],
     ]
     assert cli_status.worker_lines([]) == ["  no worker has registered yet"]
+
+
+def test_workers_of_one_volume_hold_the_same_partitions() -> None:
+    """What one container of a pod made is counted for the other, which trains on it."""
+    made = (Holding(dataset="d", partition=0), Holding(dataset="d", partition=2))
+    etl, train = (
+        one.model_copy(update={"record": one.record.model_copy(update={"volume": "pod-0", "holdings": held})})
+        for one, held in ((_worker("pod-0-etl", None), made), (_worker("pod-0", None), made[:1]))
+    )
+    for line in cli_status.worker_lines([etl, train])[1:]:
+        assert " 2  train" in line
 
 
 def test_experiments_are_listed_with_their_open_runs() -> None:
