@@ -25,7 +25,7 @@ def main() -> None:
         sys.exit(f"kvs_api: {error}")
     draining, sockets = Draining(), dict[int, Any]()
     server = waitress.create_server(
-        create_app(settings, Store(settings.redis_url, draining)),
+        create_app(settings, Store(settings.redis_url, draining, threads=settings.threads)),
         map=sockets,
         host=settings.host,
         port=settings.port,

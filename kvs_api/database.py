@@ -20,6 +20,7 @@ from redis.retry import Retry
 from cerebro import errors
 from cerebro.contract import api
 from cerebro.draining import Draining
+from kvs_api.places import Places
 
 PAGE = 1000
 """Most entries one read returns."""
@@ -29,6 +30,9 @@ _ANSWER_S = 15.0
 
 _SLICE_S = 1.0
 """A blocking read asks Redis in slices of this length, so that it ends soon when the service does."""
+
+_PLACE_S = 1.0
+"""How long a reader waits for a place to wait in: it is answered then, and asks again no more often than this."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
@@ -40,10 +44,12 @@ class Database:
     Args:
         url: Redis URL (``redis://`` or ``unix://``).
         draining: once it is wanted, blocking reads answer with what they have.
+        threads: requests served at once; see `Places` for how many of them may block.
     """
 
-    def __init__(self, url: str, draining: Draining | None = None) -> None:
+    def __init__(self, url: str, draining: Draining | None = None, *, threads: int = 64) -> None:
         self._draining = draining or Draining()
+        self._places = Places(threads)
         # No retries: a repeated call is the client's business, and it waits between two of them.
         patience: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **patience)
@@ -62,18 +68,27 @@ class Database:
             return False
 
     def _block(self, cursors: Mapping[str, int], wait_s: float) -> list[tuple[bytes, Entries]]:
-        streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
+        """Entries after the cursors; waits for one up to `wait_s` seconds, or less if too many wait already."""
         deadline = time.monotonic() + wait_s
-        while True:
-            left_s = min(deadline - time.monotonic(), _SLICE_S)
+        found = self._read(cursors, 0)
+        if found or wait_s <= 0:
+            return found
+        with self._places.place(min(wait_s, _PLACE_S)) as is_held:
+            while is_held and not found and not self._draining.is_wanted:
+                block = round(min(deadline - time.monotonic(), _SLICE_S) * 1000)
+                if block <= 0:
+                    break
+                found = self._read(cursors, block)
+        return found if is_held else self._read(cursors, 0)
+
+    def _read(self, cursors: Mapping[str, int], block_ms: int) -> list[tuple[bytes, Entries]]:
+        streams: Any = {key: f"{after}-0" for key, after in cursors.items()}
+        source = self._blocking if block_ms else self._redis
+        with translated():
             # BLOCK 0 would mean for ever.
-            block = round(left_s * 1000) if left_s > 0 and not self._draining.is_wanted else 0
-            with translated():
-                source = self._blocking if block > 0 else self._redis
-                answer: Any = source.xread(streams, count=PAGE, block=block if block > 0 else None)
-            pairs = answer.items() if isinstance(answer, dict) else answer
-            if pairs or block <= 0:
-                return [(key, entries) for key, entries in pairs or ()]
+            answer: Any = source.xread(streams, count=PAGE, block=block_ms or None)
+        pairs = answer.items() if isinstance(answer, dict) else answer
+        return [(key, entries) for key, entries in pairs or ()]
 
     def _document(self, key: str, model: type[Model], what: str) -> Model:
         with translated():

@@ -17,7 +17,8 @@ class Settings:
         redis_url: Redis (``CEREBRO_REDIS_URL``, default ``redis://127.0.0.1:6379``).
         token: bearer token every route but health asks for (``CEREBRO_TOKEN``, required).
         threads: requests served at once (``CEREBRO_THREADS``); each blocking read of a worker, the controller or a
-            viewer occupies one, so it bounds how many of them one replica serves.
+            viewer occupies one. All but 16, and at least half, may block at once; further readers are answered
+            within a second with what is there, so that leases are renewed and probes answered all the same.
         max_body_bytes: largest request; a code archive is the largest thing sent.
     """
 

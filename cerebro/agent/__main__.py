@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 from cerebro import health
+from cerebro.agent import secrecy
 from cerebro.agent.loop import Agent
 from cerebro.agent.reports import Resources
 from cerebro.agent.settings import Settings
@@ -34,6 +35,9 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         settings = Settings.from_environment(os.environ)
+        secrecy.forget_secrets(os.environ)
+        if settings.pod is not None:
+            secrecy.hide_process()
     except CerebroError as error:
         sys.exit(f"worker: {error}")
     handlers: dict[str, str] = {}

@@ -100,6 +100,11 @@ class Attempt:
             return TaskResult.model_validate(message["result"])
         elif message["is"] == "failed":
             return self._child.explained(Failure.model_validate(message["failure"]))
+        elif message["is"] == "preempted" and not self._ending.is_asked:
+            # Told as a preemption, it would mean to the controller that this worker ends.
+            reason = "user code raised PreemptedError, though nobody asked this worker to end"
+            hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
+            return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         elif message["is"] == "preempted":
             reason = "it was left between two batches and is done again from its start"
             return Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; {reason}")

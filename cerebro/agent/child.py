@@ -85,6 +85,8 @@ class Child:
             return {"is": "done", "result": result.model_dump(mode="json")}
         except errors.PreemptedError as error:
             print(f"left in its middle: {error}")  # noqa: T201 - into the log of this attempt
+            if not self._context.has_given_way:
+                traceback.print_exc()
             return {"is": "preempted"}
         except Exception as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded
             traceback.print_exc()

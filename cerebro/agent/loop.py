@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 _IDLE_S = 60.0
 """A child with nothing to do is ended after this: it holds a few hundred MB."""
 
+_INBOX_S, _CROWDED_S = 20.0, 1.0
+"""How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
+
 _FAREWELL_S = 0.7
 """Past the grace, for ending the child and telling the store; and once more for a last word if that did not do."""
 
@@ -273,11 +276,17 @@ class Agent:
     def _read_inbox(self) -> None:
         cursor = 0
         while not self._finished.is_set():
+            began = time.monotonic()
             try:
-                items = self._kvs.inbox(self._settings.worker, self._reports.incarnation, cursor, wait_s=20)
+                items = self._kvs.inbox(
+                    self._settings.worker, self._reports.incarnation, cursor, wait_s=_INBOX_S
+                )
             except RetryableError as error:
                 log.warning("inbox not read: %s", error)
                 continue
+            if not items and time.monotonic() - began < _INBOX_S / 2:
+                # The store has more readers than it lets wait.
+                self._finished.wait(_CROWDED_S)
             for item in items:
                 cursor = item.seq
                 if not item.cancel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import subprocess
@@ -26,6 +27,10 @@ __all__ = ["kvs", "service", "shared_service"]
 ROOT = Path(__file__).resolve().parents[2]
 SHA = hashlib.sha256(b"code").hexdigest()
 LIMIT_S = 40.0
+_LIBRARY = ctypes.CDLL(None)
+_PR_CAPBSET_DROP = 24
+_SEEING = (19, 21, 38)
+"""Capabilities that let root look into processes: SYS_PTRACE, SYS_ADMIN, PERFMON. Containers have none of them."""
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -44,8 +49,10 @@ class Crew:
         self.processes: list[subprocess.Popen[bytes]] = []
         kvs.put_code(CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code"))
 
-    def start(self, *, lease_s: float = 5.0, grace_s: float = 20.0) -> subprocess.Popen[bytes]:
-        """Start worker-0 and wait until it has registered anew."""
+    def start(
+        self, *, lease_s: float = 5.0, grace_s: float = 20.0, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start worker-0, with further environment variables, and wait until it has registered anew."""
         before = self.incarnation()
         environment = {
             **os.environ,
@@ -58,10 +65,18 @@ class Crew:
             "CEREBRO_CORES": "1",
             "CEREBRO_LEASE_S": str(lease_s),
             "CEREBRO_GRACE_S": str(grace_s),
+            **variables,
         }
         command = [sys.executable, "-m", "cerebro.agent", "--handlers", "tests.agent.fake_handler"]
         with (self._root / "agent.log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_be_like_any_user,  # noqa: PLW1509 - system calls only
+            )
         self.processes.append(process)
         until(lambda: self.incarnation() != before or process.poll() is not None, "registration")
         assert process.poll() is None, (self._root / "agent.log").read_text()
@@ -135,6 +150,12 @@ def crew(service: Service, kvs: KvsClient, tmp_path: Path) -> Iterator[Crew]:
     for process in crew.processes:
         process.kill()
         process.wait()
+
+
+def _be_like_any_user() -> None:
+    if os.getuid() == 0:
+        for capability in _SEEING:
+            _LIBRARY.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def is_running(pid: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cerebro.agent.context import Context
 from cerebro.contract.tasks import TaskBody, TaskResult, TrainTask
-from cerebro.errors import NonFiniteMetricError
+from cerebro.errors import NonFiniteMetricError, PreemptedError
 
 KINDS = ("train",)
 HANDLER = "tests.agent.fake_handler"
@@ -40,6 +40,12 @@ class Handler:
             sys.exit(3)
         if do == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        if do == "preempt":
+            raise PreemptedError("user code's own")
+        if do == "lie":
+            self._context.has_given_way = True
+        if do == "spy":
+            _spy()
         if do == "hang":
             signal.pause()
         if do == "wait":
@@ -75,3 +81,14 @@ class Handler:
             if leaves:
                 self._context.give_way()
             threading.Event().wait(0.01)
+
+
+def _spy() -> None:
+    """User code that looks for the token where the kernel shows it."""
+    try:
+        environment = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except PermissionError:
+        environment = b""
+    inherited = "CEREBRO_TOKEN" in os.environ
+    if inherited or b"CEREBRO_TOKEN" in environment:
+        raise ValueError("the token is open")

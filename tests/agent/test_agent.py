@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
@@ -128,3 +130,16 @@ def test_a_worker_outlives_the_stores_restart(crew: Crew, service: Service) -> N
     service.database.start()
     assert isinstance(crew.end_of(key), TaskCommitted)
     assert [e.type for e in crew.bench.log()] == ["TaskAssigned", "TaskStarted", "TaskCommitted"]
+
+
+@pytest.mark.parametrize("do", ["preempt", "lie"])
+def test_user_code_cannot_say_that_the_worker_ends(crew: Crew, tmp_path: Path, do: str) -> None:
+    """An end that nobody asked for is the user's error, told as such; the worker goes on."""
+    crew.start()
+    key = crew.give(0, do)
+    kind, message = crew.failure(key)
+    assert kind is FailureKind.USER_ERROR
+    assert "raised PreemptedError, though nobody asked this worker to end" in message
+    assert isinstance(crew.end_of(crew.give(1, "work")), TaskCommitted)
+    log = (tmp_path / "logs" / "tasks" / "one" / "fit-1.train.m00.e1.p0.a1.log").read_text()
+    assert ("Traceback" in log) == (do == "preempt")

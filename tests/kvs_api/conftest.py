@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from cerebro.kvs import KvsClient
-from tests.kvs_api.real import Database, Service
+from tests.kvs_api.real import Database, Replica, Service
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,14 @@ def kvs(service: Service) -> Iterator[KvsClient]:
     client = service.client()
     yield client
     client.close()
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    database = Database(tmp_path)
+    made = Replica(database)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+    database.kill()

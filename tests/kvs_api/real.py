@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from kvs_api.app import create_app
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 
+ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "test-token"
 
 
@@ -97,3 +100,32 @@ class Service:
     def close(self) -> None:
         """Answer no more."""
         self._server.close()
+
+
+class Replica:
+    """kvs_api as a process on a port of its own, which it keeps over restarts."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, **variables: str) -> subprocess.Popen[bytes]:
+        """Start it, with further environment variables, and wait until it answers."""
+        environment = {
+            **os.environ,
+            "CEREBRO_BIND": f"127.0.0.1:{self.port}",
+            "CEREBRO_REDIS_URL": self.database.url,
+            "CEREBRO_TOKEN": TOKEN,
+            **variables,
+        }
+        process = subprocess.Popen([sys.executable, "-m", "kvs_api"], cwd=ROOT, env=environment)
+        self.processes.append(process)
+        self.client().health()
+        return process
+
+    def client(self) -> KvsClient:
+        """A patient client of it."""
+        return KvsClient(f"http://127.0.0.1:{self.port}", TOKEN, patience_s=30.0)

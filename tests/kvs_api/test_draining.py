@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import pytest
 import urllib3
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.kvs import KvsClient
 from tests.kvs_api.bench import LOCATORS
-from tests.kvs_api.real import TOKEN, Database
+from tests.kvs_api.real import TOKEN, Replica
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 30.0
-
-
-class Replica:
-    """A process on a port of its own, which it keeps over restarts."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start it and wait until it answers."""
-        environment = {
-            **os.environ,
-            "CEREBRO_BIND": f"127.0.0.1:{self.port}",
-            "CEREBRO_REDIS_URL": self.database.url,
-            "CEREBRO_TOKEN": TOKEN,
-        }
-        process = subprocess.Popen([sys.executable, "-m", "kvs_api"], cwd=ROOT, env=environment)
-        self.processes.append(process)
-        self.client().health()
-        return process
-
-    def client(self) -> KvsClient:
-        """A patient client of it."""
-        return KvsClient(f"http://127.0.0.1:{self.port}", TOKEN, patience_s=LIMIT_S)
-
-
-@pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    database = Database(tmp_path)
-    made = Replica(database)
-    yield made
-    for process in made.processes:
-        process.kill()
-        process.wait()
-    database.kill()
 
 
 def test_a_blocked_reader_is_answered_and_goes_on_with_the_successor(replica: Replica) -> None:
