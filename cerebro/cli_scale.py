@@ -135,7 +135,10 @@ def wish(kvs: KvsClient, workers: int, *, by: str, patience_s: float = TAKE_UP_S
         if pending.problem:
             raise ClusterError(f"{workers} workers cannot be had: {pending.problem}")
         if time.monotonic() > deadline:
-            kvs.drop_size(workers)
+            try:
+                kvs.drop_size(workers)
+            except ConflictError:
+                continue  # just now it was taken up, or another one made
             raise ClusterError(
                 f"nobody took up the wish for {workers} workers within {patience_s:g} s, so it was taken back: this "
                 "cluster's controller does not run, or cannot reach its cluster manager; see `kubectl get pods` and "

@@ -2,13 +2,18 @@
 
 Each worker is first given something to run; then units that are queued behind others are taken back if the policy would
 have an idle worker run them; then workers that are about to end a unit are given the next one, so that its model is
-loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit is the policy's choice alone.
+loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit is the policy's choice, but for one:
+
+A unit whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
+holder of its partition has room; while such a holder is there the model goes nowhere else. It is one unit of a run's
+hundreds and has to be done anyway, so the makespan hardly changes; who sees a worker go sees its work go on at once,
+and not whenever its model's turn comes.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
@@ -18,6 +23,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.workers import QUEUE_DEPTH
 from controller import placement, tasks
+from controller.crew import World
 from controller.fit_board import FitBoard
 
 LOOKAHEAD_S = 1.0
@@ -29,18 +35,17 @@ _SOON_S = 1e-3
 
 
 def assign(
-    record: ExperimentRecord, state: ExperimentState, run: Run, board: FitBoard | None, now: float
+    record: ExperimentRecord, state: ExperimentState, run: Run, board: FitBoard | None, world: World
 ) -> list[api.Assign | api.Revoke]:
-    """Assignments, and queued units to take back. `board`, needed for fit runs, is left as it was; `now` is the store's
-    clock."""
+    """Assignments, and queued units to take back. `board`, needed for fit runs, is left as it was."""
     assigner = _Assigner(record, state, run)
-    for worker, key in placement.making(state, run, board, assigner.load):
+    for worker, key in placement.making(state, run, board, assigner.load, is_filling=world.is_filling):
         assigner.give(worker, key)
     if run.kind != "fit" or board is None:
         for depth in range(1, QUEUE_DEPTH + 1):
             assigner.give_ready(depth)
         return [*assigner.steps]
-    units = _Units(assigner, board, now)
+    units = _Units(assigner, board, world.now)
     try:
         return units.decide()
     finally:
@@ -156,18 +161,19 @@ class _Units:
     def decide(self) -> list[api.Assign | api.Revoke]:
         """See `assign`."""
         left = self._fit.board.worker_left
+        self._fill(1, self._places, self._interrupted)
         # Validation delays training: it goes where least is left to train.
         calmest_first = sorted(
             self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
         self._assigner.give_ready(1, calmest_first)
-        self._fill(1, self._places)
+        self._fill(1, self._places, self._choose)
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._assigner.steps, taken_back]
         soon = [w for w in self._soon if not self._is_to_be_alone(w)]
         self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w in soon])
-        self._fill(QUEUE_DEPTH, soon)
+        self._fill(QUEUE_DEPTH, soon, self._choose)
         return [*self._assigner.steps]
 
     def undo(self) -> None:
@@ -179,7 +185,8 @@ class _Units:
             self._fit.board.time[model][worker] = seconds
 
     def _bar(self) -> list[tuple[int, int, float]]:
-        """Keep models off the workers where a unit of theirs ran out of memory, while another one could take it.
+        """Keep models off the workers where a unit of theirs ran out of memory, while another one could take it; and
+        one whose interrupted unit has a holder again off all others, so that it is idle when the holder is.
 
         Returns:
             What to put back: (model, worker, estimated seconds).
@@ -190,6 +197,14 @@ class _Units:
                 for worker in exhausted:
                     barred.append((model, worker, board.time[model][worker]))
                     board.time[model][worker] = NEVER
+        for model, epoch, partition in sorted(self._fit.interrupted):
+            times, holders = board.time[model], board.holders(partition)
+            is_open = board.epoch[model] == epoch and board.open[model] >> partition & 1
+            if is_open and model not in board.running and any(times[w] != NEVER for w in holders):
+                others = [w for w, s in enumerate(times) if w not in holders and s != NEVER]
+                barred += [(model, w, times[w]) for w in others]
+                for worker in others:
+                    times[worker] = NEVER
         return barred
 
     def _is_to_be_alone(self, worker: Worker) -> bool:
@@ -197,13 +212,13 @@ class _Units:
         index, running = self._fit.worker(worker.name), self._fit.board.running
         return any(model in running and running[model].worker == index for model in self._fit.cautious)
 
-    def _fill(self, depth: int, among: list[Worker]) -> None:
+    def _fill(self, depth: int, among: list[Worker], choose: Callable[[list[int]], Choice | None]) -> None:
         board, load = self._fit.board, self._assigner.load
         # A worker takes one unit at a time; queued ones count as running, so their place is free for the next.
         board.free = [max(1, free) for free in board.free]
         while True:
             workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
-            choice = self._choose(workers) if workers else None
+            choice = choose(workers) if workers else None
             if choice is None:
                 return
             if depth > 1 and choice.model in self._fit.cautious:
@@ -217,6 +232,21 @@ class _Units:
             self._assigner.give(self._fit.workers[choice.worker], key)
 
     def _choose(self, workers: list[int]) -> Choice | None:
+        return self._interrupted(workers) or self._by_policy(workers)
+
+    def _interrupted(self, workers: list[int]) -> Choice | None:
+        """A unit that was interrupted, at the worker that has least left to do of those that can take it."""
+        board = self._fit.board
+        for model, epoch, partition in sorted(self._fit.interrupted):
+            is_open = board.epoch[model] == epoch and board.open[model] >> partition & 1
+            if not is_open or model in board.running:
+                continue
+            able = [w for w in board.holders(partition) if w in workers and board.time[model][w] != NEVER]
+            if able:
+                return Choice(min(able, key=lambda w: (board.worker_left[w], w)), model, partition)
+        return None
+
+    def _by_policy(self, workers: list[int]) -> Choice | None:
         board, rng = self._fit.board, self._assigner.rng
         # A plan knows nothing of workers that a model is kept off.
         policy = self._fit.dispatch if self._barred else self._fit.policy

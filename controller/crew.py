@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -11,6 +11,10 @@ from cerebro.contract.tasks import FailureKind
 from controller.orchestrator import Exit, Fleet
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
+_UNSAID = 1.0
+"""Weight that a worker registers with if it was given none and sees no GPU. Any other one is a wish, or counted, and
+stays. A wish for this one cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
+
 STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
 
 
@@ -56,12 +60,21 @@ class World:
     """All that are registered. One that the log knows and that is not here is gone for good."""
     now: float = 0.0
     """The store's clock, in seconds."""
+    is_filling: bool = False
+    """Whether workers are on their way, who may bring back what nobody holds now."""
 
     @property
     def free_bytes(self) -> int:
         """Room on the checkpoint volume, as the workers see it; 0 while nobody said."""
         here = (w for w in self.workers.values() if w.absence is None)
         return min((w.free_bytes for w in here if w.free_bytes is not None), default=0)
+
+
+def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
+    """Whether a pod that is wanted has no worker yet, and nothing is known that keeps it from starting."""
+    registered = {status.record.pod.uid for status in statuses if status.record.pod}
+    pods = (pod for name, pod in fleet.pods.items() if fleet.is_wanted(name))
+    return sum(pod.uid in registered or bool(pod.trouble) for pod in pods) < fleet.size
 
 
 def seen(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s: float) -> Seen:
@@ -81,7 +94,7 @@ def seen(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s:
     pod = fleet.pods.get(record.pod.name) if record.pod and fleet else None
     return Seen(
         incarnation=record.incarnation,
-        weight=float(pod.gpus) if pod and pod.gpus else record.weight,
+        weight=float(pod.gpus) if pod and pod.gpus and record.weight == _UNSAID else record.weight,
         kinds=record.kinds,
         holdings=record.holdings,
         volume=record.volume,
@@ -101,6 +114,9 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
         return Absence(how=Away.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.dead:
         return Absence(how=Away.GONE, exit=pod.dead)
+    if ref.container in pod.ended:
+        # Its container waits to be started again, perhaps for minutes. In a pod that is being ended it was taken away.
+        return Absence(how=Away.GONE, exit=pod.leaving or pod.ended[ref.container])
     if pod.leaving:
         return Absence(how=Away.LEAVING, exit=pod.leaving)
     return None

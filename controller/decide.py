@@ -22,9 +22,9 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ExperimentState, ModelState, Run, RunState, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.report import epoch_report
-from cerebro.state.waiting import needed_partitions
+from cerebro.state.waiting import KIND, needed_partitions
 from controller.assigning import assign, revoke_task
 from controller.crew import SILENT, Away, World
 from controller.fit_board import FitBoard
@@ -77,7 +77,7 @@ def _go_on(
     if run.state is RunState.PAUSED:
         has_room = run.needs_bytes and world.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_room else []
-    return [*assign(record, state, run, board, world.now)]
+    return [*assign(record, state, run, board, world)]
 
 
 # --- workers ------------------------------------------------------------------------------------
@@ -213,12 +213,23 @@ def _revoke_failed_models(run: Run) -> Iterator[Step]:
 
 
 def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
-    """Copies of partitions that nobody has left to read: the end of the run must not wait for them."""
+    """Partitions that nobody has left to read, the end of the run must not wait for them; and lost ones that came back
+    with their worker before they were begun."""
     making = [task for task in run.open.values() if task.key.kind == "etl"] if run.kind != "etl" else []
     needed = needed_partitions(state, run) if making else set()
     for task in making:
         if task.key.partition not in needed:
             yield revoke_task(task, "nothing is left to be done on this partition", force=True)
+        elif task.state is TaskState.ASSIGNED and _is_back(state, run, task):
+            yield revoke_task(task, "a worker holds this partition again")
+
+
+def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
+    """Whether an alive worker holds what a queued task is to make anew. Copies are never queued (see `placement`)."""
+    is_queued = state.workers[task.worker or ""].open_tasks[0] != str(task.key)
+    assert run.plan is not None
+    holders = state.holders(run.plan.dataset, task.key.partition or 0)
+    return is_queued and any(worker.is_alive and KIND[run.kind] in worker.kinds for worker in holders)
 
 
 # --- steps --------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem, Strategy
-from cerebro.state import ExperimentState, Model, ModelState, Run, TaskKey, Visit, Worker
+from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, Visit, Worker
 from cerebro.state.tasks import ENDED
 
 _FADING = 0.9
@@ -51,6 +51,7 @@ class FitBoard:
         load_s: seconds that loading a model took lately, at the most.
         policy: what decides; a plan is followed where there is one.
         cautious: model -> its unit that ran out of memory and is not done yet: the partition, and the workers where.
+        interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran.
     """
 
     def __init__(self, state: ExperimentState, run: Run) -> None:
@@ -69,6 +70,7 @@ class FitBoard:
         self.estimates = Estimates()
         self.load_s = 0.0
         self.cautious: dict[int, tuple[int, frozenset[int]]] = {}
+        self.interrupted: set[tuple[int, int, int]] = set()
         self._settled_at = 1
         held = self._held(state)
         way = (Strategy(seconds=1.0),)
@@ -106,17 +108,14 @@ class FitBoard:
             made._replay(name, run.models[name].visits[number])
         for task in run.open.values():
             if task.key.kind == "train":
-                made._start(
-                    task.key,
-                    task.attempts[-1].worker,
-                    task.attempts[-1].started or task.attempts[-1].assigned,
-                )
+                newest = task.attempts[-1]
+                made._start(task.key, newest.worker, newest.started or newest.assigned)
         for name, model in run.models.items():
             if model.state is ModelState.FAILED and model.busy is None:
                 made._drop(name)
         for task in run.tasks.values():
-            if task.key.kind == "train" and task.exhausted:
-                made._heed(run, task.key)
+            if task.key.kind == "train":
+                made._heed(task)
         made._follow(run)
         made._estimate()
         return made
@@ -196,7 +195,7 @@ class FitBoard:
                     self.board.release(index)
         self._take_back(model, index)
         if key.kind == "train":
-            self._heed(state.runs[self.run], key)
+            self._heed(state.runs[self.run].task(key))
         if model.state is ModelState.FAILED and model.busy is None:
             self._drop(name)
 
@@ -204,12 +203,13 @@ class FitBoard:
         self.board.hold(self._held(state))
         self._follow(state.runs[self.run])
 
-    def _heed(self, run: Run, key: TaskKey) -> None:
-        """Remember a unit that ran out of memory until it is done, or given up."""
-        task, model = run.task(key), self._model[key.model or ""]
+    def _heed(self, task: Task) -> None:
+        """Remember a unit that was interrupted until it starts, one out of memory until it is done or given up."""
+        model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
+        remember = self.interrupted.add if task.is_interrupted else self.interrupted.discard
+        remember((model, task.key.epoch or 0, partition))
         if task.exhausted and task.state not in ENDED:
-            at = frozenset(self._worker[worker] for worker in task.exhausted)
-            self.cautious[model] = (self._partition[key.partition or 0], at)
+            self.cautious[model] = (partition, frozenset(self._worker[name] for name in task.exhausted))
         elif task.exhausted:
             self.cautious.pop(model, None)
 

@@ -170,11 +170,16 @@ class Controller:
     ) -> Plan:
         if isinstance(run.request, EtlRequest):
             volumes = self._settings.volumes
-            return prepare_etl(record, state, run.request, weights, volumes, meanwhile=self._lead)
+            return prepare_etl(record, state, run.request, weights, volumes, meanwhile=self._meanwhile)
         if isinstance(run.request, FitRequest):
             return plan_fit(state, run.request)
         assert isinstance(run.request, EvaluateRequest)
         return plan_evaluation(state, run.request)
+
+    def _meanwhile(self) -> None:
+        """What goes on while a long plan is made: leading, and wishes for another number of workers."""
+        if self._lead():
+            self._roster.tend()
 
     # --- the world -------------------------------------------------------------------------------
 
@@ -198,6 +203,8 @@ class Controller:
         if answer.term == 0:
             log.info("%s leads", answer.holder)
             return False
+        if answer.term != self._term:
+            self._roster.take_over()
         self._term = answer.term
         self._led_until = now + _LEADERSHIP_S / 3
         return True

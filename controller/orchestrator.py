@@ -37,6 +37,8 @@ class Pod:
             what it has.
         dead: why its processes run no more, or never will; known for certain, so nobody waits for a lease.
         exits: container -> how the process before the present one ended, where there was one.
+        ended: container -> how its process ended, where none runs now although the pod lives: it waits to be started
+            again.
         trouble: why it does not run yet (image cannot be pulled, no node fits); empty while there is nothing to say.
         gpus: number of GPUs its containers were granted.
     """
@@ -45,6 +47,7 @@ class Pod:
     leaving: Exit | None = None
     dead: Exit | None = None
     exits: Mapping[str, Exit] = field(default_factory=dict)
+    ended: Mapping[str, Exit] = field(default_factory=dict)
     trouble: str = ""
     gpus: int = 0
 

@@ -5,7 +5,8 @@ A partition is made from its rows on the shared volume by the ETL run's own code
 Its task belongs to the run that needs it (``fit-2/etl/train/p1``), which has at most one attempt of it open at a time.
 
 Lost: a partition that no registered worker holds. It is made by a worker for ETL on the volume of a worker that can
-read it, where least is held already. One whose holders are only away is waited for.
+read it, where least is held already. One whose holders are only away is waited for, and so are, for a minute, pods on
+their way: after scaling down and up again they bring it back. It is taken out of a queue if somebody holds it by then.
 
 Copies: a helper is a worker that trains and was not there when the data set was made, or that holds nothing of it. It
 gets the partition whose holders have most left to do, if the least busy of them has more left than the helper by over
@@ -29,7 +30,12 @@ _WORTH = 2.0
 
 
 def making(
-    state: ExperimentState, run: Run, fit: FitBoard | None, load: Mapping[str, int]
+    state: ExperimentState,
+    run: Run,
+    fit: FitBoard | None,
+    load: Mapping[str, int],
+    *,
+    is_filling: bool = False,
 ) -> list[tuple[str, TaskKey]]:
     """Tasks of ETL to assign now, each with its worker.
 
@@ -37,6 +43,7 @@ def making(
         run: any run; an ETL run makes partitions of its own and gets none.
         fit: the board of a fit run.
         load: alive worker -> tasks it has.
+        is_filling: workers are on their way (`World.is_filling`): what is lost may come with them, and is left alone.
     """
     if run.kind == "etl" or run.plan is None:
         return []
@@ -45,6 +52,8 @@ def making(
     if not lost and not helpers:
         return []
     needed = needed_partitions(state, run)
+    if is_filling:
+        needed.difference_update(lost)
     steps = list(places.make_lost([p for p in lost if p in needed]))
     if fit is not None:
         steps += places.make_copies(fit, helpers, needed)

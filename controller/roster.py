@@ -13,7 +13,7 @@ import time
 from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.kvs import KvsClient
-from controller.crew import World, seen
+from controller.crew import World, are_coming, seen
 from controller.orchestrator import Fleet, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,10 @@ NO_MANAGER = (
     "this cluster has no cluster manager that could start or end workers: on one machine, run `cerebro scale` there, "
     "without CEREBRO_SERVER"
 )
+
+_FILLING_S = 60.0
+"""So long after their number was changed, or one went, workers that are still to come are waited for before anything is
+made anew. A pod whose image is on its node takes a few seconds; one that takes longer is not worth standing still."""
 
 
 class Roster:
@@ -42,6 +46,13 @@ class Roster:
         self._read_at = self._tended_at = -tick_s
         self._reachable_since = time.monotonic()
         self._told: Troubles | None = None
+        self._filling: tuple[int, float] | None = None
+        """How many pods are wanted, and since when some of them are to come."""
+
+    def take_over(self) -> None:
+        """The leadership is new: somebody else may have told other things meanwhile."""
+        self._told = None
+        self.look_again()
 
     def look_again(self) -> None:
         """What is known may be out of date: ask before anything is decided on it."""
@@ -68,7 +79,17 @@ class Roster:
                 )
                 for status in self._workers
             },
+            is_filling=self._is_filling(fleet),
         )
+
+    def _is_filling(self, fleet: Fleet | None) -> bool:
+        if fleet is None or not are_coming(self._workers, fleet):
+            self._filling = None
+            return False
+        now = time.monotonic()
+        if self._filling is None or self._filling[0] != fleet.size:
+            self._filling = (fleet.size, now)
+        return now - self._filling[1] < _FILLING_S
 
     def tend(self) -> None:
         """See to the number of workers, once per tick. To be called by the controller that leads only.

@@ -95,6 +95,7 @@ class SchedulePlanned(_Event):
     """A planner found an order of the units that is better than dispatch: it is followed from now on.
 
     Workers and models take their units in this order as far as it still applies; what it does not name is dispatched.
+    An empty `order` ends the plan before it: from now on everything is dispatched again.
     """
 
     type: Literal["SchedulePlanned"] = "SchedulePlanned"

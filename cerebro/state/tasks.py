@@ -81,6 +81,8 @@ class Task:
     """Of the newest failed attempt."""
     exhausted: frozenset[str] = frozenset()
     """Workers where an attempt ran out of memory."""
+    is_interrupted: bool = False
+    """It ran when its worker was lost or taken away, and has not started again."""
 
     @property
     def attempt(self) -> int:
@@ -117,7 +119,7 @@ class Task:
         newest = self.attempts[-1]
         if isinstance(event, TaskStarted):
             newest.started = event.time
-            self.state = TaskState.RUNNING
+            self.state, self.is_interrupted = TaskState.RUNNING, False
             return
         newest.ended = event.time
         if isinstance(event, TaskCommitted):
@@ -128,18 +130,23 @@ class Task:
             self._revoke(event, max_attempts, is_running=self.state is TaskState.RUNNING)
         else:
             newest.outcome = event.failure.kind
+            if self.state is TaskState.RUNNING:
+                self.is_interrupted = event.failure.kind is FailureKind.PREEMPTED
             self._fail(event.failure, max_attempts)
 
     def _revoke(self, event: TaskRevoked, max_attempts: int, *, is_running: bool) -> None:
         self.state = TaskState.PENDING
-        if not is_running or event.loss in (None, FailureKind.PREEMPTED):
+        if not is_running or event.loss is None:
             return
         if event.loss is FailureKind.OUT_OF_MEMORY:
             self._fail(Failure(kind=event.loss, message=event.reason), max_attempts)
             return
+        self.is_interrupted = True
+        if event.loss is FailureKind.PREEMPTED:
+            return
         self.losses += 1
         if self.losses > MAX_LOSSES:
-            self.state = TaskState.FAILED
+            self.state, self.is_interrupted = TaskState.FAILED, False
             message = (
                 f"its worker was lost {self.losses} times while running it, at last because {event.reason}"
             )

@@ -25,12 +25,13 @@ _TELLING = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.PREEMPTED)
 def read_pod(pod: Mapping[str, Any]) -> Pod:
     """A pod as the API server gives it. Fields that are missing or of another type count as absent."""
     metadata, status = _part(pod, "metadata"), _part(pod, "status")
-    dead = _dead(pod)
+    dead, exits = _dead(pod), _exits(pod)
     return Pod(
         uid=str(metadata.get("uid", "")),
         leaving=_leaving(status) if metadata.get("deletionTimestamp") and dead is None else None,
         dead=dead,
-        exits=_exits(pod),
+        exits=exits,
+        ended={name: exits[name] for name in _idle(status) if name in exits},
         trouble="" if dead else _trouble(pod),
         gpus=_gpus(pod),
     )
@@ -107,6 +108,14 @@ def _exits(pod: Mapping[str, Any]) -> dict[str, Exit]:
             name = str(container.get("name", ""))
             found[name] = _exit(name, ended, _spec(pod, name))
     return found
+
+
+def _idle(status: Mapping[str, Any]) -> Iterator[str]:
+    """Containers of which it is said that no process runs: ended, or waiting to be started (again)."""
+    for container in _containers(status):
+        state = _part(container, "state")
+        if state.get("running") is None and (state.get("terminated") or state.get("waiting")):
+            yield str(container.get("name", ""))
 
 
 def _exit(name: str, ended: Mapping[str, Any], spec: Mapping[str, Any]) -> Exit:

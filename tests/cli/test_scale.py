@@ -83,6 +83,21 @@ def test_a_wish_that_nobody_takes_up_is_taken_back(store: Store) -> None:
     assert store.size() is None
 
 
+def test_a_wish_that_is_taken_up_at_the_last_moment_is_done(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the taking back: there is nothing to take back, and nothing to complain of."""
+    take_back = store.drop_size
+
+    def too_late(workers: int) -> None:
+        take_back(workers)
+        take_back(workers)
+
+    monkeypatch.setattr(store, "drop_size", too_late)
+    cli_scale.wish(kvs(store), 3, by="ann", patience_s=0.0)
+    assert store.size() is None
+
+
 def test_pods_are_counted_and_not_their_containers(store: Store) -> None:
     """It says how many there are, and returns when all are."""
     join(store, 0)

@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.records import PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
-from controller.crew import SILENT, STARTED_ANEW, Absence, Away, seen
+from controller.crew import SILENT, STARTED_ANEW, Absence, Away, are_coming, seen
 from controller.orchestrator import Exit, Fleet, Pod
 
 LEASE_S = 10.0
@@ -57,6 +57,12 @@ OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKin
         pytest.param(fleet(leaving=DRAINED), 0.0, (LEAVING, DRAINED), id="its pod is leaving"),
         pytest.param(fleet(leaving=DRAINED), 11.0, (Away.SILENT, DRAINED), id="leaving, and silent"),
         pytest.param(fleet(dead=EVICTED), 11.0, (GONE, EVICTED), id="dead, and silent"),
+        pytest.param(fleet(ended={"etl": KILLED}), 0.0, (GONE, KILLED), id="its container has ended"),
+        pytest.param(fleet(ended={"etl": KILLED}), 60.0, (GONE, KILLED), id="its container is in back-off"),
+        pytest.param(fleet(ended={"worker": KILLED}), 0.0, None, id="the other container has ended"),
+        pytest.param(
+            fleet(ended={"etl": KILLED}, leaving=DRAINED), 0.0, (GONE, DRAINED), id="ended as its pod leaves"
+        ),
     ],
 )
 def test_absence(given: Fleet | None, silent_s: float, expected: tuple[Away, Exit] | None) -> None:
@@ -113,7 +119,30 @@ def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> N
     assert seen(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
 
 
-@pytest.mark.parametrize(("gpus", "weight"), [(0, 1.0), (4, 4.0)])
-def test_granted_gpus_are_the_weight(gpus: int, weight: float) -> None:
-    """The container for ETL sees none of the GPUs that its data is for."""
-    assert seen(status(pod=REF), fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
+@pytest.mark.parametrize(
+    ("gpus", "registered", "weight"), [(0, 1.0, 1.0), (4, 1.0, 4.0), (4, 2.5, 2.5), (0, 3.0, 3.0)]
+)
+def test_granted_gpus_are_the_weight_unless_one_was_given(
+    gpus: int, registered: float, weight: float
+) -> None:
+    """The container for ETL sees none of the GPUs that its data is for; who gives a weight has a reason."""
+    told = status(pod=REF)
+    told = told.model_copy(update={"record": told.record.model_copy(update={"weight": registered})})
+    assert seen(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
+
+
+@pytest.mark.parametrize(
+    ("pods", "size", "expected"),
+    [
+        pytest.param({"w-0": Pod(uid="1")}, 1, False, id="all are there"),
+        pytest.param({"w-0": Pod(uid="1")}, 2, True, id="one is to be created"),
+        pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 2, True, id="one starts"),
+        pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2", trouble="x")}, 2, False, id="one cannot"),
+        pytest.param({"w-0": Pod(uid="2")}, 1, True, id="one is a successor"),
+        pytest.param({"w-1": Pod(uid="1")}, 1, True, id="who is there is not wanted"),
+        pytest.param({"w-0": Pod(uid="1"), "w-1": Pod(uid="2")}, 1, False, id="who starts is not wanted"),
+    ],
+)
+def test_workers_on_their_way(pods: dict[str, Pod], size: int, expected: bool) -> None:
+    """A pod that is wanted and in which no worker has registered, unless it is known why."""
+    assert are_coming([status(pod=REF), status()], Fleet(pods=pods, size=size)) is expected

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost
+from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, WorkerRemoved
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from cerebro.state import ModelState
+from cerebro.state import ModelState, TaskKey
 from controller.core import Core
 from controller.crew import Seen, World
 from controller.fit_board import FitBoard
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import Outage, Scenario
 from tests.controller.test_core import own_partition, plan, request
-from tests.state.stories import Story, unit, validation
+from tests.state.stories import Story, joined, lost, unit, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
@@ -32,7 +32,9 @@ def told_step_by_step(simulation: Simulation) -> int:
         if core.board is None:
             continue
         run = core.state.runs[core.board.run]
-        kept, made = core.board.board, FitBoard.of(core.state, run).board
+        anew = FitBoard.of(core.state, run)
+        assert core.board.interrupted == anew.interrupted
+        kept, made = core.board.board, anew.board
         compared += 1
         assert kept.held == made.held
         assert {m: kept.running[m][:2] for m in kept.running} == {
@@ -118,8 +120,91 @@ def all_here(story: Story) -> World:
         workers={
             name: Seen(incarnation=worker.incarnation, weight=1.0, kinds=tuple(worker.kinds), holdings=())
             for name, worker in story.state.workers.items()
+            if not worker.is_removed
         }
     )
+
+
+def interrupt(story: Story, how: FailureKind, *, is_told: bool) -> None:
+    """Worker 0 goes while it runs m02 on partition 0, and comes back: lost, or after it gave the unit back itself."""
+    key = unit(1, 0, "m02")
+    if is_told:
+        story.fail(key, 0, how)
+    else:
+        attempt = story.start(key, 0)
+        story.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=how))
+    if story.state.workers["worker-0"].is_alive:
+        story.tell(lost(0))
+    story.tell(joined(0, incarnation="b"))
+
+
+@pytest.mark.parametrize(
+    ("how", "is_told"),
+    [(FailureKind.PREEMPTED, True), (FailureKind.PREEMPTED, False), (FailureKind.CRASH, False)],
+)
+def test_an_interrupted_unit_goes_first(how: FailureKind, is_told: bool) -> None:
+    """Other models have more left, and there are validations to do: who lost a unit sees it go on at once."""
+    story = Story()
+    story.fit(models=5, validated=True)
+    story.train(1, 1, model="m02")
+    for done in ("m03", "m04"):
+        story.epoch(1, model=done)
+    interrupt(story, how, is_told=is_told)
+    steps = core_of(story).decide(all_here(story))
+    at_it = [step.task for step in steps if isinstance(step, api.Assign) and step.worker == "worker-0"]
+    assert at_it[0] == str(unit(1, 0, "m02"))
+
+
+def test_an_interrupted_unit_whose_model_is_elsewhere_keeps_nobody_waiting() -> None:
+    """Its worker takes another one meanwhile; once the model is idle, it is next."""
+    story = Story()
+    story.fit(models=3)
+    interrupt(story, FailureKind.PREEMPTED, is_told=False)
+    attempt = story.start(unit(1, 1, "m02"), 1)
+    busy = core_of(story).decide(all_here(story))
+    given = [s.task for s in busy if isinstance(s, api.Assign) and s.worker == "worker-0"]
+    assert given
+    assert str(unit(1, 0, "m02")) not in given
+    story.tell(TaskRevoked(task=str(unit(1, 1, "m02")), attempt=attempt, worker="worker-1", reason="-"))
+    idle = core_of(story).decide(all_here(story))
+    assert str(unit(1, 0, "m02")) in {s.task for s in idle if isinstance(s, api.Assign)}
+
+
+def test_a_model_waits_for_the_worker_of_its_interrupted_unit() -> None:
+    """Once that is there again: hopping on elsewhere, the model might be busy each time the worker is free."""
+    story = Story()
+    story.fit(models=2)
+    interrupted = unit(1, 0, "m01")
+    attempt = story.start(interrupted, 0)
+    story.tell(
+        TaskRevoked(
+            task=str(interrupted), attempt=attempt, worker="worker-0", reason="-", loss=FailureKind.PREEMPTED
+        ),
+        lost(0),
+        joined(0, incarnation="b"),
+    )
+    story.start(unit(1, 0), 0)
+    back = {s.task for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Assign)}
+    assert str(unit(1, 1, "m01")) not in back
+
+
+def test_a_lost_partition_that_is_back_is_not_made_again() -> None:
+    """Its worker came back before its making, queued behind a unit, was begun; one that is begun goes on."""
+    for place, expected in (("queued", ["revoke"]), ("first", [])):
+        story = Story()
+        story.etl(splits={"train": 10})
+        story.fit(models=3)
+        story.tell(lost(1), WorkerRemoved(worker="worker-1", reason="gone"))
+        if place == "queued":
+            story.start(unit(1, 0), 0)
+        remake = TaskKey(run="fit-1", kind="etl", split="train", partition=1)
+        story.assign(remake, 0)
+        assert not [s for s in core_of(story).decide(all_here(story)) if isinstance(s, api.Revoke)]
+        story.tell(joined(1, incarnation="b"))
+        steps = core_of(story).decide(all_here(story))
+        revoked = [step for step in steps if isinstance(step, api.Revoke)]
+        assert [step.op for step in revoked] == expected
+        assert {step.task for step in revoked} <= {str(remake)}
 
 
 def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -115,6 +116,42 @@ def test_nothing_is_removed_while_the_pods_are_not_known(store: VirtualStore) ->
     store.register(record(7))
     roster(store, Manager(pods=None)).tend()
     assert len(store.workers()) == 1
+
+
+def test_workers_on_their_way_are_waited_for_a_minute(
+    store: VirtualStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From when one was missing, or the number wanted was changed: not for ever, and never without pods to wait for."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    manager = Manager(pods=fleet(0, size=2))
+    store.register(record(0))
+    watcher = roster(store, manager)
+
+    def is_filling(at: float) -> bool:
+        clock[0] = at
+        return watcher.world(0.0).is_filling
+
+    assert [is_filling(at) for at in (100.0, 159.0, 161.0)] == [True, True, False]
+    manager.pods = fleet(0, 1, 2, size=3)
+    assert [is_filling(at) for at in (170.0, 229.0, 231.0)] == [True, True, False]
+    store.register(record(1))
+    store.register(record(2))
+    assert not is_filling(240.0)
+    manager.pods = fleet(0, 1, size=3)
+    assert is_filling(250.0)
+    manager.pods = None
+    assert not is_filling(251.0)
+
+
+def test_who_takes_over_tells_what_keeps_pods_again(store: VirtualStore) -> None:
+    """Another controller may have told otherwise meanwhile."""
+    watcher = roster(store, Manager(pods=fleet(0, size=1, trouble="no node fits")))
+    watcher.tend()
+    store.tell_troubles(Troubles())
+    watcher.take_over()
+    watcher.tend()
+    assert store.troubles() == Troubles(pods={"w-0": "no node fits"})
 
 
 def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:

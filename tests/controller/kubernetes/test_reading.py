@@ -141,8 +141,10 @@ def test_an_end_of_a_container_is_told(end: Json, kind: FailureKind, said: str, 
     status = (
         container("worker", last=end, restarts=1) if is_back else container("worker", {"terminated": end})
     )
-    exits = read_pod(pod(containerStatuses=[container("etl"), status])).exits
+    read = read_pod(pod(containerStatuses=[container("etl"), status]))
+    exits = read.exits
     assert exits.keys() == {"worker"}
+    assert read.ended == ({} if is_back else exits)
     assert exits["worker"].kind is kind
     assert said in exits["worker"].reason
 
@@ -181,14 +183,15 @@ def test_a_crash_loop_tells_the_last_end() -> None:
     read = read_pod(pod(containerStatuses=[container("etl"), looping]))
     assert "memory limit of 4Gi" in read.trouble
     assert read.exits["worker"].kind is MEMORY
+    assert read.ended == {"worker": read.exits["worker"]}
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
 def test_a_start_under_way_is_no_trouble(reason: str) -> None:
-    """It passes by itself."""
-    assert (
-        read_pod(pod(phase="Pending", containerStatuses=[container("worker", waiting(reason))])).trouble == ""
-    )
+    """It passes by itself, and nothing has ended."""
+    read = read_pod(pod(phase="Pending", containerStatuses=[container("worker", waiting(reason))]))
+    assert read.trouble == ""
+    assert read.ended == {}
 
 
 @pytest.mark.parametrize(
