@@ -197,6 +197,8 @@ def _refused() -> BaseResponse:
 
 def _unauthorized() -> BaseResponse:
     message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
+    if "Authorization" in request.headers:
+        message = "the token that was sent is not this cluster's: check CEREBRO_TOKEN, or token=..."
     answer = jsonify(error="UnauthorizedError", message=message)
     answer.status_code = 401
     answer.headers["WWW-Authenticate"] = "Bearer"

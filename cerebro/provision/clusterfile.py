@@ -179,7 +179,7 @@ class ClusterFile(_Part):
         if isinstance(value, str) and not re.fullmatch(r"1\.\d{2}", value):
             raise ValueError(f'must be a minor version such as "1.33", not {value!r}')
         if isinstance(value, str) and int(value.partition(".")[2]) < _OLDEST_MINOR:
-            raise ValueError(f"the chart needs Kubernetes 1.{_OLDEST_MINOR} or newer, not {value}")
+            raise ValueError(f"clusters are made with Kubernetes 1.{_OLDEST_MINOR} or newer, not {value}: EKS supports no older one")
         return value
 
     @field_validator("region")

@@ -63,7 +63,7 @@ def test_the_examples_are_good(name: str) -> None:
         ("count: 2", 'count: "2"', "c.yaml:9: workers[0].count: input should be a valid integer"),
         ('"1.34"', "1.34", 'c.yaml:3: kubernetes: write it in quotes, such as "1.33"'),
         ('"1.34"', '"1.34.1"', "c.yaml:3: kubernetes: must be a minor version"),
-        ('"1.34"', '"1.29"', "c.yaml:3: kubernetes: the chart needs Kubernetes 1.30 or newer"),
+        ('"1.34"', '"1.29"', "c.yaml:3: kubernetes: clusters are made with Kubernetes 1.30 or newer"),
         ("us-east-1", "useast1", "c.yaml:2: region: 'useast1' has not the shape of an AWS region"),
         ("g5.xlarge", "g5.xlrge", "c.yaml:8: workers[0].instance_type: 'g5.xlrge' has not the shape"),
         ("g5.xlarge", "m6i.xlarge", "c.yaml:10: workers[0].gpus: 1 asked for, but m6i.xlarge has none"),

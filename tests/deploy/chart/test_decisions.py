@@ -207,6 +207,11 @@ def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:
 
 def test_a_decision_tells_what_makes_the_volume(conclude: Conclude) -> None:
     """Of the class that is chosen, be it by default."""
-    cases = [_case(HOST_PATH), _case(EBS, HOST_PATH, names=("gp3", "here"), chosen="here")]
+    made_by_default = {"spec": {"accessModes": ["ReadWriteOnce"]}}
+    cases = [
+        _case(HOST_PATH),
+        _case(EBS, HOST_PATH, names=("gp3", "here"), chosen="here"),
+        _case(HOST_PATH, found=made_by_default),
+    ]
     decisions = [json.loads(line) for line in conclude("cerebro.storage.decision", cases)]
-    assert [decision["provisioner"] for decision in decisions] == [HOST_PATH, HOST_PATH]
+    assert [decision["provisioner"] for decision in decisions] == [HOST_PATH] * 3

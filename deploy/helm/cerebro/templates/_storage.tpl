@@ -88,6 +88,7 @@ microk8s.io/hostpath
 {{- else if and $nodes (ne $class "-") (not (has $class $names)) -}}
 {{- $problem = printf "%s.className (or %s) is %q, which the cluster does not have: set it to one of %s" .field .commonField $class (join ", " $names) -}}
 {{- end -}}
+{{- if and (not $actual) $defaults }}{{ $actual = first $defaults }}{{ end -}}
 {{- $provisioner := "" -}}
 {{- range $classes }}{{ if eq .name $actual }}{{ $provisioner = .provisioner }}{{ end }}{{ end -}}
 {{- $isOneNode := has $provisioner (include "cerebro.storage.oneNode" . | splitList "\n") -}}
