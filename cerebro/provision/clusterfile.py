@@ -27,7 +27,7 @@ _MOST_TAGS = 40
 """AWS takes 50 per resource; eksctl and Kubernetes need some."""
 
 _OLDEST_MINOR = 30
-"""The chart's ``kubeVersion``."""
+"""EKS supports no older one, not even in its extended support."""
 
 Gib = Annotated[int, Field(ge=1, le=16384)]
 
@@ -179,7 +179,9 @@ class ClusterFile(_Part):
         if isinstance(value, str) and not re.fullmatch(r"1\.\d{2}", value):
             raise ValueError(f'must be a minor version such as "1.33", not {value!r}')
         if isinstance(value, str) and int(value.partition(".")[2]) < _OLDEST_MINOR:
-            raise ValueError(f"clusters are made with Kubernetes 1.{_OLDEST_MINOR} or newer, not {value}: EKS supports no older one")
+            raise ValueError(
+                f"clusters are made with Kubernetes 1.{_OLDEST_MINOR} or newer, not {value}: EKS supports no older one"
+            )
         return value
 
     @field_validator("region")
