@@ -45,6 +45,9 @@ def test_a_unit_is_left_and_done_again(lab: Lab, prepared: str, reaches: bool) -
     began = time.monotonic()
     old = lab.send(knock.worker, signal.SIGTERM)
     if reaches:
+        # Told to leave before it may go on: else its last batch could be over first.
+        while not any(w.leaving for w in lab.kvs.workers() if w.record.worker == knock.worker):
+            assert time.monotonic() < began + GRACE_S
         lab.gate.open()
     event = preempted(log, knock.worker, "/train/m01/")
     assert processes.wait_gone(old, GRACE_S + 10)
