@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cerebro.contract.records import WorkerStatus
-from cerebro.state import ExperimentState, TaskKey, TaskState
+from cerebro.state import ExperimentState, TaskKey, TaskState, wording
 from cerebro.state.tasks import OPEN
-from dispatcher import wording
 
 SILENT_S = 20.0
 """A worker that has not reported for longer is shown as silent, whatever the log says."""

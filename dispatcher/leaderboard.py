@@ -9,8 +9,7 @@ from typing import Any
 
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
-from cerebro.state import Model, Run
-from dispatcher import wording
+from cerebro.state import Model, Run, wording
 from dispatcher.listing import Best, best_of
 
 PAGE = 100

@@ -9,8 +9,7 @@ from functools import partial
 from cerebro.contract.records import ExperimentSummary
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import IllegalEventError, StoreUnavailableError
-from cerebro.state import ExperimentState, ModelState, Run
-from dispatcher import wording
+from cerebro.state import ExperimentState, ModelState, Run, wording
 from dispatcher.reading import Reader
 
 PAGE = 50

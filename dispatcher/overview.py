@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.contract.runs import EvaluatePlan
-from cerebro.state import Dataset, ExperimentState, Run, RunState
-from dispatcher import wording
+from cerebro.state import Dataset, ExperimentState, Run, RunState, wording
 from dispatcher.crew import WorkerRow, worker_rows
 from dispatcher.leaderboard import FitView, fit_view
 from dispatcher.listing import newest_fit

@@ -1,15 +1,15 @@
 """Events: what happened in an experiment, in order. The log of them is the single truth; all state is a fold over it.
 
-Names are past tense. Who writes: clients request and ask to stop; the controller plans, assigns, revokes and ends;
-workers start, commit and fail, each under a lease. `seq` is dense from 1 per experiment and given by the store in the
+Names are past tense. Who writes: clients request, steer and ask to stop, each with the name of who did it; the
+controller plans, assigns, revokes and ends; workers start, commit and fail, each under a lease. `seq` is dense from 1 per experiment and given by the store in the
 same atomic step as the change of state that the event tells of; `time` is the store's clock.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.records import Holding
@@ -49,7 +49,7 @@ class RunPaused(_Event):
 
 
 class RunResumed(_Event):
-    """Assigning goes on."""
+    """Assigning goes on: of a run that was paused, or of one that a user had stopped, which is open again then."""
 
     type: Literal["RunResumed"] = "RunResumed"
     run: Name
@@ -64,8 +64,63 @@ class RunStopRequested(_Event):
     by: str = ""
 
 
+class ModelStopRequested(_Event):
+    """A user wants a model to train no further; what it has committed stays. Its unit that runs is taken back."""
+
+    type: Literal["ModelStopRequested"] = "ModelStopRequested"
+    run: Name
+    model: str
+    by: str = ""
+
+
+class ModelResumed(_Event):
+    """A user wants a stopped model to go on where it was. A run that has ended is open again, for this model."""
+
+    type: Literal["ModelResumed"] = "ModelResumed"
+    run: Name
+    model: str
+    by: str = ""
+
+
+class ModelRetried(_Event):
+    """A user wants a model that failed to go on from its last checkpoint, its attempts counted anew. A run that has
+    ended is open again, for this model."""
+
+    type: Literal["ModelRetried"] = "ModelRetried"
+    run: Name
+    model: str
+    by: str = ""
+
+
+class SchedulerChanged(_Event):
+    """A user wants the units that are left dispatched by another policy."""
+
+    type: Literal["SchedulerChanged"] = "SchedulerChanged"
+    run: Name
+    scheduler: str
+    planner: bool = True
+    """See `cerebro.contract.runs.FitRequest`."""
+    by: str = ""
+
+
+class ExperimentArchived(_Event):
+    """A user takes the experiment out of the list that is shown at first, or puts it back. Nothing else changes."""
+
+    type: Literal["ExperimentArchived"] = "ExperimentArchived"
+    is_archived: bool
+    by: str = ""
+
+
+class DeletionRequested(_Event):
+    """A user wants the experiment gone, with all that only it needs on the volumes. Nothing may be open, nothing may be
+    requested after it; the log itself goes last."""
+
+    type: Literal["DeletionRequested"] = "DeletionRequested"
+    by: str = ""
+
+
 class RunFinished(_Event):
-    """The last event of a run."""
+    """A run has ended. It stays so unless a user resumes it, or one of its models."""
 
     type: Literal["RunFinished"] = "RunFinished"
     run: Name
@@ -193,16 +248,6 @@ class TaskRevoked(_Event):
     loss: FailureKind | None = None
     """See `cerebro.contract.api.Revoke`."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_0_1(cls, fields: Any) -> Any:
-        """Logs of 0.1.0 say whether the worker was lost, not how."""
-        if isinstance(fields, dict) and "is_loss" in fields:
-            fields = dict(fields)
-            was_loss = fields.pop("is_loss")
-            fields.setdefault("loss", FailureKind.CRASH if was_loss else None)
-        return fields
-
 
 Event = Annotated[
     RunRequested
@@ -210,6 +255,12 @@ Event = Annotated[
     | RunPaused
     | RunResumed
     | RunStopRequested
+    | ModelStopRequested
+    | ModelResumed
+    | ModelRetried
+    | SchedulerChanged
+    | ExperimentArchived
+    | DeletionRequested
     | RunFinished
     | EpochCompleted
     | SchedulePlanned
@@ -238,7 +289,18 @@ ControllerEvent = Annotated[
 ]
 """Events that only the controller writes and that change no task."""
 
-ClientEvent = Annotated[RunRequested | RunStopRequested | RunResumed, Field(discriminator="type")]
+ClientEvent = Annotated[
+    RunRequested
+    | RunStopRequested
+    | RunResumed
+    | ModelStopRequested
+    | ModelResumed
+    | ModelRetried
+    | SchedulerChanged
+    | ExperimentArchived
+    | DeletionRequested,
+    Field(discriminator="type"),
+]
 """Events that a client may append."""
 
 

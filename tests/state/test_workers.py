@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import TypeAdapter
 
 from cerebro.contract.events import (
-    Event,
     RunRequested,
     RunStarted,
     TaskRevoked,
@@ -209,16 +207,6 @@ def test_a_worker_that_gives_back_because_it_ends_is_known_to_be_ending() -> Non
     assert story.state.workers["worker-0"].is_ending
     story.tell(lost(0), joined(0, incarnation="b"))
     assert not story.state.workers["worker-0"].is_ending
-
-
-@pytest.mark.parametrize(("told", "loss"), [("true", FailureKind.CRASH), ("false", None)])
-def test_logs_of_the_first_version_are_read(told: str, loss: FailureKind | None) -> None:
-    """They say whether a worker was lost, and not how."""
-    line = f'{{"type":"TaskRevoked","task":"t","attempt":1,"worker":"w","reason":"gone","is_loss":{told}}}'
-    events: TypeAdapter[Event] = TypeAdapter(Event)
-    assert events.validate_json(line) == TaskRevoked(
-        task="t", attempt=1, worker="w", reason="gone", loss=loss
-    )
 
 
 # --- waiting -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""One word per state, for all pages: what the fold knows, said as the design's list of states says it.
+"""One word per state, the same on the page, in notebooks and on the command line.
 
 Words: new, queued, starting, running, paused, stopping, stopped, finished, failed, lost, idle, silent,
     unreadable. Templates give each an icon and a colour; the word is always there too.
@@ -6,7 +6,11 @@ Words: new, queued, starting, running, paused, stopping, stopped, finished, fail
 
 from __future__ import annotations
 
-from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, TaskKey, TaskState
+from cerebro.state.experiment import ExperimentState
+from cerebro.state.keys import TaskKey
+from cerebro.state.models import Model, ModelState
+from cerebro.state.runs import Run, RunState
+from cerebro.state.tasks import TaskState
 
 IN_PROGRESS = frozenset({"queued", "starting", "running", "paused", "stopping"})
 

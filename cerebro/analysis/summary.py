@@ -1,0 +1,97 @@
+"""A model of a fit run in one row: what tables list, filters ask and figures draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import Failure
+from cerebro.state import Model, Run
+from cerebro.state import wording
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSummary:
+    """One model. Times are seconds; of the store's clock where they are points in time, 0 while unknown.
+
+    Attributes:
+        id: such as ``m03``.
+        index: position in the run's plan, from 0: a model's colour follows it.
+        state: a word of `cerebro.state.wording`.
+        epoch, epochs: the present one, of so many.
+        units_done, units: committed units, of so many.
+        latest, latest_epoch: the objective at the newest epoch that has it.
+        best, best_epoch: the objective at the best epoch.
+        metrics: all metrics at the best epoch, else at the newest; validation if the run validates, else training.
+        hyperparams: as the search space gave them.
+        worker: where its unit runs or is queued; empty if it has none.
+        redone: attempts at its units that were started in vain.
+        compute_s: time spent in user code.
+        started, ended: of its first and its newest committed unit.
+        failure: why it was given up.
+    """
+
+    id: str
+    index: int
+    state: str
+    epoch: int
+    epochs: int
+    units_done: int
+    units: int
+    latest: float | None
+    latest_epoch: int | None
+    best: float | None
+    best_epoch: int | None
+    metrics: dict[str, float]
+    hyperparams: Hyperparameters
+    worker: str
+    redone: int
+    compute_s: float
+    started: float
+    ended: float
+    failure: Failure | None
+
+
+def summaries(run: Run) -> Iterator[ModelSummary]:
+    """All models of a fit run, in the order of its plan; none of a run that is no fit."""
+    for index, model in enumerate(run.models.values()):
+        yield summary(run, model, index)
+
+
+def summary(run: Run, model: Model, index: int) -> ModelSummary:
+    """One model of a fit run."""
+    request, validated = run.request, run.is_validated
+    assert isinstance(request, FitRequest)
+    known = {
+        epoch: value
+        for epoch in range(1, model.completed_epochs + 1)
+        if (value := model.metric(request.metric, epoch, validated=validated)) is not None
+    }
+    latest = max(known, default=None)
+    best = model.best_epoch(request.metric, request.mode, validated=validated)
+    task = run.tasks.get(model.busy) if model.busy else None
+    told = best or latest or model.completed_epochs
+    source = model.validations.get(told, {}) if validated else model.training_metrics(told) if told else {}
+    return ModelSummary(
+        id=model.id,
+        index=index,
+        state=wording.model(model, run),
+        epoch=model.epoch,
+        epochs=model.epochs,
+        units_done=len(model.visits),
+        units=model.epochs * len(model.partitions),
+        latest=known[latest] if latest else None,
+        latest_epoch=latest,
+        best=known[best] if best else None,
+        best_epoch=best,
+        metrics=source,
+        hyperparams=model.hyperparams,
+        worker=(task.worker or "") if task else "",
+        redone=model.redone,
+        compute_s=sum(visit.compute_s for visit in model.visits),
+        started=model.visits[0].started if model.visits else 0.0,
+        ended=model.visits[-1].ended if model.visits else 0.0,
+        failure=model.failure,
+    )
