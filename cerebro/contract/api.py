@@ -14,13 +14,16 @@ from pydantic import Field
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ControllerEvent, Event, LivePoint
 from cerebro.contract.records import (
+    AuditEntry,
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
     Holding,
     SizeRequest,
+    UsageSample,
     WorkerRecord,
     WorkerStatus,
+    WorkerUsage,
 )
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskBody, TaskResult
 
@@ -164,6 +167,8 @@ class ReportRequest(Contract):
     """Partitions on its volume, where they changed since it registered or last said so."""
     leaving: str = ""
     """Why its process ends: it is to be given nothing more. It still ends, or gives back, what it has."""
+    usage: WorkerUsage | None = None
+    """Where it was measured since the last report."""
 
 
 class ReportAnswer(Contract):
@@ -171,6 +176,8 @@ class ReportAnswer(Contract):
 
     current: bool
     outcomes: tuple[StepOutcome, ...] = ()
+    reclaim: int = 0
+    """`Reclaim.seq`: where it differs from the one that the worker last acted on, it asks for the list."""
 
 
 class EventsAnswer(Contract):
@@ -238,6 +245,18 @@ class WorkersAnswer(Contract):
     """All workers that ever registered and were not removed."""
 
     workers: tuple[WorkerStatus, ...]
+
+
+class UsageAnswer(Contract):
+    """A worker's usage over the last day, one sample each half minute, oldest first."""
+
+    samples: tuple[UsageSample, ...]
+
+
+class AuditAnswer(Contract):
+    """The newest entries, at most 1,000, oldest first."""
+
+    entries: tuple[AuditEntry, ...]
 
 
 class SizeAnswer(Contract):

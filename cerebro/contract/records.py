@@ -69,6 +69,8 @@ class ExperimentSummary(Contract):
     """Seconds since the epoch of the newest event."""
     open_runs: tuple[str, ...]
     """Run ids requested and not ended, oldest first."""
+    is_archived: bool = False
+    is_deleting: bool = False
 
 
 class Holding(Contract):
@@ -111,6 +113,37 @@ class WorkerRecord(Contract):
     pid: int = 0
 
 
+class GpuUsage(Contract):
+    """One GPU of a worker, as its driver tells."""
+
+    name: str
+    used_share: float | None = None
+    """Of the time since the driver last looked, 0 to 1; `None` where the driver does not say."""
+    memory_bytes: int = Field(ge=0)
+    memory_total_bytes: int = Field(ge=0)
+
+
+class WorkerUsage(Contract):
+    """What a worker uses of its machine. `None`: not measured there, which is not 0."""
+
+    cores_used: float | None = None
+    """Processor seconds per second, of its process and all below it."""
+    cores: int = Field(ge=1)
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    gpus: tuple[GpuUsage, ...] = ()
+    shards_used_bytes: int | None = None
+    """Of the file system of its shard volume, whoever uses it."""
+    shards_total_bytes: int | None = None
+
+
+class UsageSample(Contract):
+    """A worker's usage at a time (seconds since the epoch, the store's clock)."""
+
+    time: float
+    usage: WorkerUsage
+
+
 class WorkerStatus(Contract):
     """A registered worker and its latest report."""
 
@@ -122,6 +155,28 @@ class WorkerStatus(Contract):
     """`experiment/task` it says it runs."""
     leaving: str = ""
     """Why its process ends, if it does."""
+    usage: WorkerUsage | None = None
+    """As it last said; `None` before."""
+
+
+class AuditEntry(Contract):
+    """Something that was done to the cluster and that no experiment's log can tell; for people."""
+
+    time: float
+    """Seconds since the epoch, the store's clock."""
+    by: str
+    what: str
+    """Such as ``deleted experiment digits``."""
+
+
+class Reclaim(Contract):
+    """Data sets that no experiment needs any more: workers remove what they hold of them.
+
+    `seq` grows whenever the list changes.
+    """
+
+    seq: int = 0
+    datasets: tuple[str, ...] = ()
 
 
 class SizeRequest(Contract):
