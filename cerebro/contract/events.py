@@ -1,8 +1,9 @@
 """Events: what happened in an experiment, in order. The log of them is the single truth; all state is a fold over it.
 
 Names are past tense. Who writes: clients request, steer and ask to stop, each with the name of who did it; the
-controller plans, assigns, revokes and ends; workers start, commit and fail, each under a lease. `seq` is dense from 1 per experiment and given by the store in the
-same atomic step as the change of state that the event tells of; `time` is the store's clock.
+controller plans, assigns, revokes and ends; workers start, commit and fail, each under a lease. `seq` is dense from 1
+per experiment and given by the store in the same atomic step as the change of state that the event tells of; `time` is
+the store's clock.
 """
 
 from __future__ import annotations
