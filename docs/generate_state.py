@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -39,22 +39,29 @@ number; an event of another attempt than the newest is refused.
 out, an object store did not answer) and attempts remain, or when it was not the task's own (the worker was asked to
 end, the disk was full, the checkpoint it should start from is broken); to *failed* otherwise. `CheckpointLost` is no
 event of the log: it is what a `TaskFailed` with a broken checkpoint means to the unit that had written it, which is
-done again.
+done again. `PartitionWanted` is none either: a training partition that was made within a run for models may be wanted
+once more.
 """
 
 _RUNS = """
 ## A run
 
 One call of `run_etl`, `run_fit`, `run_test` or `run_predict`. `RunFinished` ends a run from any open state with the
-outcome that the event names, and never while one of its tasks is open. A wish that comes too late (`RunStopRequested`,
-`RunResumed` of a run that has ended or is not paused) is no error; it has no effect.
+outcome that the event names, and never while one of its tasks is open.
+
+What users ask for is a wish. One that comes too late (to resume a run that is not paused or stopped, say) is no error
+and has no effect. A run that has ended is open again when a user resumes it, if it had been stopped, or resumes or
+retries one of its models: then this model goes on, and those that were active when the run ended are stopped. A run
+that failed because no task could have succeeded stays as it is.
 """
 
 _MODELS = """
 ## A model of a fit run
 
-Derived, so it has no table: *active* becomes *finished* with the validation of the last epoch, and *failed* when one of
-its units is. A failed model ends alone; the run fails only if all of its models do.
+It ends alone; the run goes on with the others and fails only if all of its models do. Three of the arrows are no
+events of the log: `LastTaskEnded` (all units are committed, all epochs validated or given up), `GivenUp` (one of its
+tasks has failed for good) and `LeftOut` (its run had ended, and is open again for another model alone). A stopped model
+can finish or fail, if its unit ends before it could be taken back; until then it is *stopping*, in words.
 """
 
 
@@ -65,8 +72,18 @@ def render() -> str:
         for (source, event), targets in tasks.TRANSITIONS.items()
         for target in sorted(targets)
     ]
-    run_edges: list[_Edge] = [(source, event, target) for (source, event), target in runs.TRANSITIONS.items()]
+    run_edges: list[_Edge] = [
+        (source, event, target)
+        for (source, event), targets in runs.TRANSITIONS.items()
+        for target in _ordered(runs.RunState, targets)
+    ]
     run_ends = _ordered(runs.RunState, runs.ENDED_RUN)
+    model_edges: list[_Edge] = [
+        (source, event, target)
+        for (source, event), target in models.TRANSITIONS.items()
+        if source is not target
+    ]
+    model_ends = [models.ModelState.FINISHED]
     parts = [
         _HEAD,
         _TASKS,
@@ -76,6 +93,7 @@ def render() -> str:
         _diagram(runs.RunState.QUEUED, run_edges, run_ends, from_any_other="RunFinished"),
         _table(runs.RunState),
         _MODELS,
+        _diagram(models.ModelState.ACTIVE, model_edges, model_ends),
         _table(models.ModelState),
     ]
     return "".join(parts)
@@ -87,7 +105,7 @@ def _ordered(kind: type[StrEnum], chosen: Iterable[StrEnum]) -> list[StrEnum]:
 
 
 def _diagram(
-    start: StrEnum, edges: Iterable[_Edge], ends: Iterable[StrEnum], *, from_any_other: str = ""
+    start: StrEnum, edges: Iterable[_Edge], ends: Sequence[StrEnum], *, from_any_other: str = ""
 ) -> str:
     """A mermaid diagram; events that lead from one state to the same other one share an arrow.
 
@@ -102,7 +120,9 @@ def _diagram(
         f"    {source} --> {target}: {', '.join(events)}" for (source, target), events in arrows.items()
     ]
     if from_any_other:
-        lines = ["    state open {", *(f"    {line}" for line in lines), "    }"]
+        reopening = [line for line in lines if line.split()[0] in {*ends}]
+        inside = [line for line in lines if line not in reopening]
+        lines = ["    state open {", *(f"    {line}" for line in inside), "    }", *reopening]
         lines += [f"    open --> {end}: {from_any_other}" for end in ends]
     lines += [f"    {end} --> [*]" for end in ends]
     return "\n".join(["", "```mermaid", "stateDiagram-v2", *lines, "```", ""])

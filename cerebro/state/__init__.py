@@ -7,15 +7,18 @@ its visits. One fold for all of them, so they cannot disagree.
 from cerebro.state.chart import chart
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
-from cerebro.state.models import Model, ModelState, Visit
+from cerebro.state.models import Model, ModelState
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
+from cerebro.state.steering import Action
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
+from cerebro.state.visits import Visit
 from cerebro.state.waiting import explained, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
+    "Action",
     "Dataset",
     "ExperimentState",
     "Model",

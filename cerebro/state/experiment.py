@@ -1,8 +1,8 @@
 """The fold itself: `ExperimentState.apply` for each kind of event.
 
-`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. The
-invariants of Model Hopper Parallelism (seed paper, section 3.1) are checked here on every event:
-completeness, isolation, exclusive access, non-preemption.
+`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. What users ask
+for is in `cerebro.state.steering`, what a task's end means for its model and run in `commits` and `failures`, what may
+be assigned in `invariants`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from cerebro.contract.base import Split
 from cerebro.contract.events import (
+    ClientEvent,
+    DeletionRequested,
     EpochCompleted,
     Event,
+    ExperimentArchived,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
     RunFinished,
     RunPaused,
     RunRequested,
@@ -21,6 +26,7 @@ from cerebro.contract.events import (
     RunStarted,
     RunStopRequested,
     SchedulePlanned,
+    SchedulerChanged,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -30,15 +36,15 @@ from cerebro.contract.events import (
     WorkerLost,
     WorkerRemoved,
 )
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluatePlan, FitPlan, FitRequest, Plan
+from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import failures, workers
-from cerebro.state.keys import TaskKey
-from cerebro.state.models import Model, Visit
-from cerebro.state.runs import TRANSITIONS, WISHES, Dataset, Run, RunState
+from cerebro.state import commits, failures, invariants, plans, steering, workers
+from cerebro.state.models import Model
+from cerebro.state.runs import Dataset, Run, RunState
+from cerebro.state.steering import Action
 from cerebro.state.tasks import Task, TaskEvent, TaskState
-from cerebro.state.workers import QUEUE_DEPTH, Worker
+from cerebro.state.workers import Worker
 
 
 @dataclass(kw_only=True)
@@ -51,6 +57,11 @@ class ExperimentState:
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+    """Who asked for what, oldest first: every event that a client may append."""
+    is_archived: bool = False
+    deletion: DeletionRequested | None = None
+    """Set once a user wants the experiment gone; nothing is begun from then on."""
 
     def etl_request(self, dataset: str) -> EtlRequest | None:
         """What the newest ETL run of a data set was asked for."""
@@ -87,21 +98,34 @@ class ExperimentState:
 
     def _apply(self, event: Event) -> None:
         match event:
-            case RunRequested():
-                self._request(event)
+            # First, because they are many, and to see that an event is of another type takes a while.
+            case TaskAssigned():
+                self._assign(event)
+            case TaskStarted():
+                self._begin(event)
+            case TaskCommitted() | TaskFailed() | TaskRevoked():
+                self._close(event)
+            case (
+                RunRequested()
+                | RunStopRequested()
+                | RunResumed()
+                | ModelStopRequested()
+                | ModelResumed()
+                | ModelRetried()
+                | SchedulerChanged()
+                | ExperimentArchived()
+                | DeletionRequested()
+            ):
+                had_effect = self._ask(event)
+                self.actions.append(steering.action(event, self.seq + 1, is_late=not had_effect))
             case RunStarted():
                 run = self._move(event)
-                if run is not None and run.plan is None:
-                    self._start(run, event.plan)
+                if run.plan is None:
+                    plans.begin(self.datasets, self.holders, run, event.plan)
                     run.started = event.time
             case RunPaused():
                 run = self._move(event)
-                if run is not None:
-                    run.reason, run.needs_bytes, run.storage_full = event.reason, event.needs_bytes, None
-            case RunResumed() | RunStopRequested():
-                run = self._move(event)
-                if run is not None:
-                    run.reason, run.needs_bytes, run.storage_full = "", 0, None
+                run.reason, run.needs_bytes = event.reason, event.needs_bytes
             case RunFinished():
                 self._finish(event)
             case EpochCompleted() | SchedulePlanned():
@@ -114,58 +138,53 @@ class ExperimentState:
                 self._void_plans(event.worker)
             case WorkerRemoved():
                 workers.remove(self.workers, event)
-            case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
-                self._task(event)
             case _:
                 assert_never(event)
 
     # --- runs ------------------------------------------------------------------------------------
 
+    def _ask(self, event: ClientEvent) -> bool:
+        """Do what a user asked for; whether that had any effect."""
+        match event:
+            case RunRequested():
+                self._request(event)
+            case ExperimentArchived():
+                self.is_archived = event.is_archived
+            case DeletionRequested():
+                self._delete(event)
+            case _:
+                run = self._run(event.run)
+                is_over = self.deletion is not None and not run.is_open
+                return not is_over and steering.steer(run, event)
+        return True
+
     def _request(self, event: RunRequested) -> None:
+        if self.deletion is not None:
+            raise IllegalEventError(
+                f"run {event.run!r} was requested of {self.name!r}, which is being deleted"
+            )
         if event.run in self.runs:
             raise IllegalEventError(f"run {event.run!r} was requested already")
         self.runs[event.run] = Run(
             id=event.run, request=event.request, author=event.author, requested=event.time
         )
 
-    def _move(self, event: RunStarted | RunPaused | RunResumed | RunStopRequested) -> Run | None:
-        """Change a run's state by the table; `None` for a wish that came too late."""
+    def _delete(self, event: DeletionRequested) -> None:
+        run = self.active_run()
+        if run is not None:
+            raise IllegalEventError(f"{self.name!r} is to be deleted while {run.id} is {run.state}")
+        self.deletion = self.deletion or event
+
+    def _move(self, event: RunStarted | RunPaused) -> Run:
         run = self._run(event.run)
-        target = TRANSITIONS.get((run.state, event.type))
-        if target is None:
-            if event.type in WISHES:
-                return None
+        if not steering.move(run, event):
             raise IllegalEventError(f"{event.type} of {run.id} while it is {run.state}")
-        run.state = target
         return run
 
     def _run(self, name: str) -> Run:
         if name not in self.runs:
             raise IllegalEventError(f"no run {name!r} in experiment {self.name!r}")
         return self.runs[name]
-
-    def _start(self, run: Run, plan: Plan) -> None:
-        run.plan = plan
-        if isinstance(plan, EtlPlan):
-            self.datasets.setdefault(plan.dataset, Dataset(id=plan.dataset, plan=plan))
-            done = self.datasets[plan.dataset].rows
-            for split, parts in plan.splits.items():
-                for part in parts:
-                    key = TaskKey(run=run.id, kind="etl", split=split, partition=part.partition)
-                    is_lost = split == "train" and not self.holders(plan.dataset, part.partition)
-                    if is_lost or (split, part.partition) not in done:
-                        run.tasks[str(key)] = Task(key=key)
-        elif isinstance(plan, FitPlan) and isinstance(run.request, FitRequest):
-            for name, hyperparams in plan.models.items():
-                partitions = tuple(sorted(plan.partitions))
-                run.models[name] = Model(
-                    id=name, hyperparams=hyperparams, epochs=run.request.epochs, partitions=partitions
-                )
-        elif isinstance(plan, EvaluatePlan):
-            for model in plan.models:
-                for partition in plan.partitions:
-                    key = TaskKey(run=run.id, kind=run.kind, model=model, partition=partition)
-                    run.tasks[str(key)] = Task(key=key)
 
     def _finish(self, event: RunFinished) -> None:
         run = self._run(event.run)
@@ -199,116 +218,55 @@ class ExperimentState:
 
     # --- tasks -----------------------------------------------------------------------------------
 
-    def _task(self, event: TaskEvent) -> None:
-        key = TaskKey.parse(event.task)
-        run = self._run(key.run)
-        task = run.task(key)
+    def _concerned(self, event: TaskEvent) -> tuple[Run, Task, Worker, Model | None]:
+        """Whom an event that fits its task tells of; the model is the one it trains or validates, if any."""
+        run = self._run(event.task.partition("/")[0])
+        task = run.find(event.task)
         task.check(event)
         worker = self.workers.get(event.worker)
         if worker is None:
             raise IllegalEventError(f"{event.type} of {event.task} at unknown worker {event.worker}")
-        model = run.models.get(key.model) if key.model and run.kind == "fit" else None
-        if isinstance(event, TaskAssigned):
-            self._check_assignment(event, run, task, worker, model)
-        if isinstance(event, TaskStarted) and worker.open_tasks[0] != event.task:
-            raise IllegalEventError(
-                f"{worker.name} started {event.task} while {worker.open_tasks[0]} is open there"
-            )
-        run.tasks[event.task] = task
-        if key.kind == "etl" and run.kind != "etl":
+        return run, task, worker, run.models.get(task.key.model) if task.key.model else None
+
+    def _assign(self, event: TaskAssigned) -> None:
+        run, task, worker, model = self._concerned(event)
+        dataset = self.datasets.get(run.plan.dataset) if run.plan else None
+        invariants.check_assignment(event, task.key, run, worker, model=model, dataset=dataset)
+        run.tasks[event.task] = run.open[event.task] = task
+        run.is_fresh = False
+        if task.key.kind == "etl" and run.kind != "etl":
             run.remade[event.task] = task
-        task.apply(event, run.max_attempts)
-        if isinstance(event, TaskAssigned):
-            run.open[event.task] = task
-            worker.open_tasks.append(event.task)
-            if model and key.kind == "train":
-                model.busy = event.task
-            return
-        if isinstance(event, TaskStarted):
-            return
+        worker.open_tasks.append(event.task)
+        if model and task.key.kind == "train":
+            model.busy = event.task
+        task.assign(event, worker.name)
+
+    def _begin(self, event: TaskStarted) -> None:
+        run, task, worker, _ = self._concerned(event)
+        invariants.check_start(event, worker)
+        task.start(event)
+        if task.key.kind == "train":
+            run.origin = min(run.origin, event.time)
+
+    def _close(self, event: TaskCommitted | TaskFailed | TaskRevoked) -> None:
+        run, task, worker, model = self._concerned(event)
         worker.open_tasks.remove(event.task)
         del run.open[event.task]
         if model and model.busy == event.task:
             model.busy = None
-        if isinstance(event, TaskCommitted):
-            self._commit(event, run, task, worker, model)
-        elif isinstance(event, TaskFailed):
-            worker.is_ending |= event.failure.kind is FailureKind.PREEMPTED
-            failures.fail(event.failure, run, task, model)
-        elif task.state is TaskState.FAILED and task.failure is not None:
-            failures.fail(task.failure, run, task, model)
-
-    def _check_assignment(
-        self, event: TaskAssigned, run: Run, task: Task, worker: Worker, model: Model | None
-    ) -> None:
-        if run.state not in (RunState.RUNNING, RunState.STOPPING):
-            raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
-        if not worker.is_alive:
-            raise IllegalEventError(f"{event.task} assigned to {worker.name}, which is lost")
-        if len(worker.open_tasks) >= QUEUE_DEPTH:
-            raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {worker.open_tasks}")
-        if task.key.kind == "etl":
-            self._check_partition(run, task.key)
-        if model is None or task.key.kind != "train":
-            return
-        if model.busy:
-            raise IllegalEventError(f"isolation: {event.task} assigned while {model.busy} is open")
-        if task.key.partition not in model.remaining or task.key.epoch != model.epoch:
-            raise IllegalEventError(
-                f"completeness: {event.task} assigned, but {model.id} does not need it now"
-            )
-        if isinstance(run.plan, FitPlan) and (run.plan.dataset, task.key.partition) not in worker.holdings:
-            raise IllegalEventError(
-                f"{event.task} assigned to {worker.name}, which does not hold the partition"
-            )
-
-    def _check_partition(self, run: Run, key: TaskKey) -> None:
-        made = self.datasets.get(run.plan.dataset) if run.plan else None
-        parts = made.plan.splits.get(key.split or "", ()) if made else ()
-        is_train = run.kind == "etl" or key.split == "train"
-        if not is_train or not any(part.partition == key.partition for part in parts):
-            raise IllegalEventError(f"{key} is no partition that {run.id} could want")
-
-    def _commit(
-        self, event: TaskCommitted, run: Run, task: Task, worker: Worker, model: Model | None
-    ) -> None:
-        key, result = task.key, event.result
-        if key.kind == "etl" and run.plan and key.split and key.partition is not None:
-            self._keep(run.plan.dataset, key.split, key.partition, event, worker)
-            if run.kind != "etl":
-                # It may have to be made again, should this worker go as well, or another one come.
-                task.reopen()
-                run.planned = None
-        elif key.kind == "train" and model and key.epoch and key.partition is not None and result.checkpoint:
-            # Trained on from a copy loaded earlier: the epoch before cannot be validated any more.
-            for epoch in model.unreadable:
-                run.validation(model, epoch).state = TaskState.FAILED
-            model.unreadable.clear()
-            model.visits.append(
-                Visit(
-                    epoch=key.epoch,
-                    partition=key.partition,
-                    attempt=event.attempt,
-                    worker=worker.name,
-                    rows=result.rows,
-                    metrics=result.metrics,
-                    checkpoint=result.checkpoint,
-                    started=task.attempts[-1].started,
-                    ended=event.time,
-                    compute_s=result.timings.compute_s,
-                )
-            )
-        elif key.kind == "valid" and model and key.epoch:
-            model.validations[key.epoch] = result.metrics
-        if model:
-            run.settle(model)
-
-    def _keep(self, dataset: str, split: Split, partition: int, event: TaskCommitted, worker: Worker) -> None:
-        made = self.datasets[dataset]
-        made.rows[split, partition] = event.result.rows
-        made.failed_rows[split, partition] = event.result.rows_failed
-        if split == "train":
-            worker.holdings.add((dataset, partition))
+            model.redone += task.state is TaskState.RUNNING and event.type != "TaskCommitted"
+        match event:
+            case TaskCommitted():
+                task.commit(event)
+                commits.commit(event, run, task, worker=worker, model=model, datasets=self.datasets)
+            case TaskFailed():
+                task.fail(event, run.max_attempts)
+                worker.is_ending |= event.failure.kind is FailureKind.PREEMPTED
+                failures.fail(event.failure, run, task, model)
+            case TaskRevoked():
+                task.revoke(event, run.max_attempts)
+                if task.state is TaskState.FAILED and task.failure is not None:
+                    failures.fail(task.failure, run, task, model)
 
 
 def fold(name: str, events: tuple[Event, ...] | list[Event]) -> ExperimentState:

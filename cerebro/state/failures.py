@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract.tasks import FAILS_RUN, Failure, FailureKind
-from cerebro.state.keys import TaskKey
-from cerebro.state.models import Model, ModelState
+from cerebro.state.models import Model
 from cerebro.state.runs import Run
 from cerebro.state.tasks import Task, TaskState
 
@@ -26,7 +25,7 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
     elif failure.kind in FAILS_RUN:
         run.fatal = failure
     elif task.state is TaskState.FAILED and model:
-        model.state, model.failure = ModelState.FAILED, failure
+        model.give_up(failure)
 
 
 def _fail_making(failure: Failure, run: Run, task: Task) -> None:
@@ -60,9 +59,6 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
     unit = len(model.visits) - 1
     model.reopened[unit] += 1
     if unit < 0 or model.reopened[unit] > MAX_REOPENED:
-        model.state, model.failure = ModelState.FAILED, failure
+        model.give_up(failure)
         return
-    lost = model.visits.pop()
-    model.unreadable.discard(lost.epoch)
-    key = TaskKey(run=run.id, kind="train", model=model.id, epoch=lost.epoch, partition=lost.partition)
-    run.tasks[str(key)].reopen()
+    run.take_back(model)

@@ -13,35 +13,44 @@ from enum import StrEnum
 
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import CheckpointRef, Failure
+from cerebro.state.visits import Visit, mean
 
 
 class ModelState(StrEnum):
     """Where a model stands."""
 
     ACTIVE = "active"  # has units to do, or validations
+    STOPPED = "stopped"  # a user stopped it; its unit that runs is being taken back
     FINISHED = "finished"  # all epochs trained and validated
     FAILED = "failed"  # given up; the other models go on
 
 
-@dataclass(frozen=True, kw_only=True)
-class Visit:
-    """A committed unit. Times are the store's clock in seconds."""
+CUT_SHORT = frozenset({ModelState.STOPPED, ModelState.FAILED})
+"""Nothing more is due of such a model; what it has committed stays."""
 
-    epoch: int
-    partition: int
-    attempt: int
-    worker: str
-    rows: int
-    metrics: dict[str, float]
-    checkpoint: CheckpointRef
-    started: float
-    ended: float
-    compute_s: float
+TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
+    (ModelState.ACTIVE, "ModelStopRequested"): ModelState.STOPPED,
+    (ModelState.STOPPED, "ModelResumed"): ModelState.ACTIVE,
+    (ModelState.FAILED, "ModelRetried"): ModelState.ACTIVE,
+    # `Run.settle`; of a stopped model, if its unit was committed before it could be taken back.
+    (ModelState.ACTIVE, "LastTaskEnded"): ModelState.FINISHED,
+    (ModelState.STOPPED, "LastTaskEnded"): ModelState.FINISHED,
+    # `cerebro.state.failures`.
+    (ModelState.ACTIVE, "GivenUp"): ModelState.FAILED,
+    (ModelState.STOPPED, "GivenUp"): ModelState.FAILED,
+    (ModelState.FAILED, "GivenUp"): ModelState.FAILED,
+    # Its run had ended, and is open again for another model alone.
+    (ModelState.ACTIVE, "LeftOut"): ModelState.STOPPED,
+}
+"""(state, event) -> state. What it lacks has no effect: it is a user's wish that came too late."""
 
 
-@dataclass(kw_only=True)
+_NOTHING: dict[str, float] = {}
+
+
+@dataclass(kw_only=True, slots=True)
 class Model:
-    """A training configuration and how far it is."""
+    """A training configuration and how far it is. `visits` and `validations` change by its methods alone."""
 
     id: str
     hyperparams: Hyperparameters
@@ -54,11 +63,65 @@ class Model:
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
     """Epoch -> what the user's test function returned."""
     failure: Failure | None = None
+    redone: int = 0
+    """Attempts at its units that had started and came to nothing."""
     reopened: Counter[int] = field(default_factory=Counter)
     """Unit number -> how often its checkpoint was lost."""
     unreadable: set[int] = field(default_factory=set)
     """Epochs whose last checkpoint a validation could not read. The next unit starts from it, so it finds out as well
     and has it made again; until then the validation waits."""
+    trained_s: float = 0.0
+    """Seconds of its visits, from start to commit."""
+    compute_s: float = 0.0
+    """Seconds of them in user code."""
+    _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
+    """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
+    _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
+    """Arguments of `best_epoch` -> answer, until something is known that may change it."""
+
+    # --- what changes it -------------------------------------------------------------------------
+
+    def move(self, event: str) -> bool:
+        """Change its state by the table; whether it did."""
+        target = TRANSITIONS.get((self.state, event))
+        self.state = target or self.state
+        return target is not None
+
+    def give_up(self, failure: Failure) -> None:
+        """Mark it failed; `failure` says why."""
+        if self.move("GivenUp"):
+            self.failure = failure
+
+    def add(self, visit: Visit) -> None:
+        """A unit was committed."""
+        self.visits.append(visit)
+        self.trained_s += visit.ended - visit.started
+        self.compute_s += visit.compute_s
+        if not len(self.visits) % len(self.partitions):
+            self._best.clear()
+
+    def take_back(self) -> Visit:
+        """The newest unit is to be done again."""
+        lost = self.visits.pop()
+        self.redone += 1
+        self.unreadable.discard(lost.epoch)
+        self.trained_s = sum(visit.seconds for visit in self.visits)
+        self.compute_s = sum(visit.compute_s for visit in self.visits)
+        self._means.pop(lost.epoch, None)
+        self._best.clear()
+        return lost
+
+    def validate(self, epoch: int, metrics: dict[str, float]) -> None:
+        """The validation of an epoch was committed."""
+        self.validations[epoch] = metrics
+        self._best.clear()
+
+    # --- where it stands -------------------------------------------------------------------------
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it ended, or is stopped, before its last epoch: nothing more of it is due."""
+        return self.state in CUT_SHORT
 
     @property
     def is_trained(self) -> bool:
@@ -80,8 +143,20 @@ class Model:
         """Partitions its present epoch has yet to visit, ascending; empty once trained."""
         if self.is_trained:
             return ()
-        done = {visit.partition for visit in self.visits[self.completed_epochs * len(self.partitions) :]}
+        done = {visit.partition for visit in self.epoch_visits(self.epoch)}
         return tuple(p for p in self.partitions if p not in done)
+
+    def visit(self, epoch: int, partition: int) -> Visit | None:
+        """The visit of a partition in an epoch, if there is one."""
+        for visit in self.epoch_visits(epoch):
+            if visit.partition == partition:
+                return visit
+        return None
+
+    def needs(self, epoch: int, partition: int) -> bool:
+        """Whether this may be its next unit."""
+        is_due = epoch == self.epoch and partition in self.partitions and not self.is_trained
+        return is_due and self.visit(epoch, partition) is None
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
         """The visits of one epoch, in order."""
@@ -96,14 +171,19 @@ class Model:
             else None
         )
 
+    # --- how good it is --------------------------------------------------------------------------
+
     def training_metrics(self, epoch: int) -> dict[str, float]:
         """Means over the visits of an epoch, weighted by rows; a metric some unit lacks is left out."""
-        visits = self.epoch_visits(epoch)
-        if not visits:
-            return {}
-        names = set.intersection(*(set(visit.metrics) for visit in visits))
-        rows = sum(visit.rows for visit in visits) or 1
-        return {name: sum(v.metrics[name] * v.rows for v in visits) / rows for name in sorted(names)}
+        return dict(self._mean(epoch))
+
+    def _mean(self, epoch: int) -> dict[str, float]:
+        means = self._means.get(epoch)
+        if means is None:
+            means = mean(self.epoch_visits(epoch))
+            if 1 <= epoch <= self.completed_epochs:
+                self._means[epoch] = means
+        return means
 
     def metric(self, name: str, epoch: int, *, validated: bool) -> float | None:
         """A metric of a completed epoch: from validation if the run validates, else from training; `None` if
@@ -111,21 +191,34 @@ class Model:
         """
         if epoch > self.completed_epochs:
             return None
-        source = self.validations.get(epoch, {}) if validated else self.training_metrics(epoch)
+        source = self.validations.get(epoch, {}) if validated else self._mean(epoch)
         value = source.get(name)
         return value if value is not None and math.isfinite(value) else None
 
+    def scores(self, name: str, *, validated: bool) -> dict[int, float]:
+        """`metric` of each epoch that has it, ascending."""
+        found = {}
+        for epoch in range(1, self.completed_epochs + 1):
+            value = (self.validations.get(epoch, _NOTHING) if validated else self._mean(epoch)).get(name)
+            if value is not None and math.isfinite(value):
+                found[epoch] = value
+        return found
+
+    def latest_epoch(self, name: str, *, validated: bool) -> int | None:
+        """The newest epoch that has the metric; `None` while there is none."""
+        for epoch in range(self.completed_epochs, 0, -1):
+            if self.metric(name, epoch, validated=validated) is not None:
+                return epoch
+        return None
+
     def best_epoch(self, name: str, mode: str, *, validated: bool) -> int | None:
         """The epoch with the best metric, the earliest among equals; `None` while there is none."""
-        known = {
-            epoch: value
-            for epoch in range(1, self.completed_epochs + 1)
-            if (value := self.metric(name, epoch, validated=validated)) is not None
-        }
-        if not known:
-            return None
-        sign = 1 if mode == "max" else -1
-        return max(known, key=lambda epoch: (sign * known[epoch], -epoch))
+        asked = (name, mode, validated)
+        if asked not in self._best:
+            known = self.scores(name, validated=validated)
+            sign = 1 if mode == "max" else -1
+            self._best[asked] = max(known, key=lambda epoch: (sign * known[epoch], -epoch), default=None)
+        return self._best[asked]
 
     def needed_checkpoints(self, name: str, mode: str, *, validated: bool) -> set[str]:
         """Names of checkpoints that must not be removed.
@@ -133,10 +226,9 @@ class Model:
         The newest (the next unit's input), the one before (should the newest turn out corrupt, its unit is redone from
         there), ends of epochs not validated yet, and the best epoch's.
         """
-        names = {visit.checkpoint.name for visit in self.visits[-2:]}
+        names = {visit.file for visit in self.visits[-2:]}
         waiting = [e for e in range(1, self.completed_epochs + 1) if validated and e not in self.validations]
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
-            checkpoint = self.epoch_checkpoint(epoch) if epoch else None
-            if checkpoint:
-                names.add(checkpoint.name)
+            if 0 < epoch <= self.completed_epochs:
+                names.add(self.visits[epoch * len(self.partitions) - 1].file)
         return names

@@ -1,7 +1,8 @@
 """How well a fit run is scheduled: makespan so far, lower bound, gap and idle time; in numbers and in words.
 
 Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
-was: with the times its units took and the workers they ran on, no order of them could have ended earlier. Pure.
+was: with the times its units took and the workers they ran on, no order of them could have ended earlier. While a run
+had ended, until a user resumed it, its clock stands still. Pure.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from dataclasses import dataclass
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
 from cerebro.state.experiment import ExperimentState
-from cerebro.state.models import ModelState
 from cerebro.state.runs import Run
-from cerebro.state.timeline import TrainedUnit, busy, committed, origin, running
+from cerebro.state.timeline import TrainedUnit, besides, busy, committed, running
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +56,20 @@ def gap(makespan_s: float, lower_bound_s: float) -> float:
 
 
 def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted:
-    """How all that had run by the end of `epoch` was scheduled, once every model that has not failed has trained it.
+    """How all that had run by the end of `epoch` was scheduled, once every model that goes on has trained it.
 
     Args:
         run: a fit run of `state` that reports of all epochs before.
         epoch: from 1.
     """
-    # Of all epochs up to this one: a unit of a model that failed in an earlier epoch may have ended last.
+    # Of all epochs up to this one: a unit of a model that goes no further may have ended last.
     end = max((unit.ended for unit in committed(run, epoch)), default=0.0)
-    zero = origin(run) if end else end
-    begin = zero + (run.epochs[epoch - 2].makespan_s if epoch > 1 else 0.0)
+    zero = run.origin if end else end
+    begin = _moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
     return EpochCompleted(
         run=run.id,
         epoch=epoch,
-        makespan_s=end - zero,
+        makespan_s=_open_s(run, zero, end),
         lower_bound_s=_lower_bound(_until(end, [*committed(run), *running(run, end)])),
         idle_s=_idle(state, run, begin, end),
     )
@@ -78,30 +78,38 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
 def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | None:
     """How `run` has been scheduled up to `now` (the store's clock, seconds); `None` for a run that is no fit, or of
     which no unit has started."""
-    zero = origin(run)
+    zero = run.origin
     if not math.isfinite(zero):
         return None
-    models = [model for model in run.models.values() if model.state is not ModelState.FAILED]
+    models = [model for model in run.models.values() if not model.is_cut_short]
     is_growing = run.is_open and not all(model.is_trained for model in models)
-    units = [*committed(run), *running(run, now)]
-    end = max([zero, *(unit.ended for unit in units), *([now] if is_growing else [])])
-    begin = zero + (run.epochs[-1].makespan_s if run.epochs else 0.0)
+    begun = [unit.ended for unit in running(run, now)]
+    end = max([zero, run.newest_commit, *begun, *([now] if is_growing else [])])
+    begin = _moment(run, zero, run.epochs[-1].makespan_s) if run.epochs else zero
     idle_s = sum(sum(report.idle_s.values()) for report in run.epochs)
     idle_s += sum(_idle(state, run, begin, end).values())
     return ScheduleNow(
         epoch=min((model.epoch for model in models), default=max(1, len(run.epochs))),
         epochs=max(model.epochs for model in run.models.values()),
-        makespan_s=end - zero,
-        lower_bound_s=_lower_bound(units),
+        makespan_s=_open_s(run, zero, end),
+        lower_bound_s=lower_bound(run, now),
         idle_s=idle_s,
-        worker_s=idle_s + sum(task.within(zero, end) for task in busy(run, end)),
+        # Visits lie between the two; what else ran may not.
+        worker_s=idle_s
+        + sum(run.trained_s.values())
+        + sum(task.within(zero, end) for task in besides(run, end)),
         is_growing=is_growing,
     )
 
 
 def lower_bound(run: Run, now: float) -> float:
     """Of the makespan of what has run up to `now`, in seconds."""
-    return _lower_bound([*committed(run), *running(run, now)])
+    models = {model.id: model.trained_s for model in run.models.values()}
+    workers = defaultdict(float, run.trained_s)
+    for unit in running(run, now):
+        models[unit.model] += unit.seconds
+        workers[unit.worker] += unit.seconds
+    return max([*models.values(), *workers.values()], default=0.0)
 
 
 # --- in words ------------------------------------------------------------------------------------
@@ -132,6 +140,19 @@ def plan_line(run: Run) -> str:
 
 
 # --- sums ----------------------------------------------------------------------------------------
+
+
+def _open_s(run: Run, begin: float, end: float) -> float:
+    """Seconds between two times, but for those while the run had ended."""
+    return end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in run.breaks)
+
+
+def _moment(run: Run, zero: float, seconds: float) -> float:
+    """When the run had been open for so long since `zero`."""
+    at = zero + seconds
+    for since, until in run.breaks:
+        at += until - since if zero <= since < at else 0.0
+    return at
 
 
 def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
@@ -165,8 +186,10 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         since, until = max(since, begin), min(until, end)
         if since < until and worker.trains and not held.isdisjoint(worker.holdings):
             there[worker.name] = since, until
-    idle = {name: until - since for name, (since, until) in there.items()}
-    for task in busy(run, end):
-        if task.worker in there:
-            idle[task.worker] -= task.within(*there[task.worker])
+    idle = {name: _open_s(run, since, until) for name, (since, until) in there.items()}
+    # Each attempt by its parts, because there may be very many.
+    for name, started, ended in busy(run, end, since=begin):
+        if name in there:
+            since, until = there[name]
+            idle[name] -= max(0.0, min(ended, until) - max(started, since))
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,6 +13,7 @@ from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
 from cerebro.state.tasks import ENDED, Task, TaskState
+from cerebro.state.visits import Visit
 
 DEFAULT_MAX_ATTEMPTS = 3
 
@@ -31,21 +33,27 @@ class RunState(StrEnum):
 ENDED_RUN = frozenset({RunState.FINISHED, RunState.FAILED, RunState.STOPPED})
 OPEN_RUN = frozenset(RunState) - ENDED_RUN
 
-TRANSITIONS: dict[tuple[RunState, str], RunState] = {
-    (RunState.QUEUED, "RunStarted"): RunState.RUNNING,
-    (RunState.RUNNING, "RunPaused"): RunState.PAUSED,
-    (RunState.PAUSED, "RunResumed"): RunState.RUNNING,
-    (RunState.QUEUED, "RunStopRequested"): RunState.STOPPING,
-    (RunState.RUNNING, "RunStopRequested"): RunState.STOPPING,
-    (RunState.PAUSED, "RunStopRequested"): RunState.STOPPING,
+TRANSITIONS: dict[tuple[RunState, str], frozenset[RunState]] = {
+    (RunState.QUEUED, "RunStarted"): frozenset({RunState.RUNNING}),
+    (RunState.RUNNING, "RunPaused"): frozenset({RunState.PAUSED}),
+    (RunState.PAUSED, "RunResumed"): frozenset({RunState.RUNNING}),
+    (RunState.QUEUED, "RunStopRequested"): frozenset({RunState.STOPPING}),
+    (RunState.RUNNING, "RunStopRequested"): frozenset({RunState.STOPPING}),
+    (RunState.PAUSED, "RunStopRequested"): frozenset({RunState.STOPPING}),
     # The controller planned, or paused, while a user's wish to stop was on its way.
-    (RunState.STOPPING, "RunStarted"): RunState.STOPPING,
-    (RunState.STOPPING, "RunPaused"): RunState.STOPPING,
+    (RunState.STOPPING, "RunStarted"): frozenset({RunState.STOPPING}),
+    (RunState.STOPPING, "RunPaused"): frozenset({RunState.STOPPING}),
+    # Open again. Queued, if it was stopped before it had a plan; a failed one only if no task was hopeless for all.
+    (RunState.STOPPED, "RunResumed"): frozenset({RunState.RUNNING, RunState.QUEUED}),
+    (RunState.STOPPED, "ModelResumed"): frozenset({RunState.RUNNING}),
+    (RunState.STOPPED, "ModelRetried"): frozenset({RunState.RUNNING}),
+    (RunState.FINISHED, "ModelResumed"): frozenset({RunState.RUNNING}),
+    (RunState.FINISHED, "ModelRetried"): frozenset({RunState.RUNNING}),
+    (RunState.FAILED, "ModelResumed"): frozenset({RunState.RUNNING}),
+    (RunState.FAILED, "ModelRetried"): frozenset({RunState.RUNNING}),
 }
-"""(state, event) -> state. `RunFinished` leads from any open state to its outcome."""
-
-WISHES = frozenset({"RunStopRequested", "RunResumed"})
-"""Events that may come too late through nobody's fault; they are then without effect."""
+"""(state, event) -> states it may lead to. `RunFinished` leads from any open state to its outcome. Anything else is
+illegal, but for a wish of a user that came too late: that has no effect."""
 
 
 @dataclass(kw_only=True)
@@ -80,7 +88,8 @@ class Run:
     state: RunState = RunState.QUEUED
     plan: Plan | None = None
     tasks: dict[str, Task] = field(default_factory=dict)
-    """Tasks that were ever assigned, and all tasks of ETL, test and prediction runs."""
+    """Tasks that were ever assigned, and all tasks of ETL, test and prediction runs; but a unit that was committed at
+    its first attempt is left to its visit. `task` finds those as well."""
     open: dict[str, Task] = field(default_factory=dict)
     """Those of `tasks` with an open attempt, in the order of assignment."""
     remade: dict[str, Task] = field(default_factory=dict)
@@ -88,11 +97,17 @@ class Run:
     models: dict[str, Model] = field(default_factory=dict)
     epochs: list[EpochCompleted] = field(default_factory=list)
     """How well each epoch was scheduled, once all models have trained it."""
+    scheduler: str = ""
+    """Policy that dispatches a fit's units, as last chosen: any text, for only who dispatches knows them."""
+    planner: bool = False
+    """Whether a planner may replace the dispatch, as last chosen. See `FitRequest`."""
     planned: SchedulePlanned | None = None
     """The newest plan, followed where it still applies."""
     requested: float = 0.0
     started: float = 0.0
     ended: float = 0.0
+    breaks: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when it had ended, until a user resumed it or one of its models."""
     reason: str = ""
     """Why it is paused."""
     needs_bytes: int = 0
@@ -101,6 +116,18 @@ class Run:
     """Set when a checkpoint found no room, until the run is paused for it."""
     fatal: Failure | None = None
     """A failure that no other task could escape."""
+    is_fresh: bool = True
+    """Nothing of it was ever assigned."""
+    origin: float = math.inf
+    """When its first unit started; infinite before."""
+    trained_s: dict[str, float] = field(default_factory=dict)
+    """Worker -> seconds of visits there."""
+    newest_commit: float = 0.0
+    """When its newest visit ended; 0 before the first."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.request, FitRequest) and not self.scheduler:
+            self.scheduler, self.planner = self.request.scheduler, self.request.planner
 
     @property
     def kind(self) -> str:
@@ -127,32 +154,73 @@ class Run:
         return list(self.open.values())
 
     def own_tasks(self) -> list[Task]:
-        """All but those in `remade`, which nobody asked for."""
+        """Those of `tasks` that are not in `remade`, which nobody asked for."""
         return [task for key, task in self.tasks.items() if key not in self.remade]
 
     def task(self, key: TaskKey) -> Task:
         """The task of that key, made pending if it was never assigned."""
-        return self.tasks.get(str(key)) or Task(key=key)
+        return self.tasks.get(str(key)) or self._unlisted(key)
+
+    def find(self, key: str) -> Task:
+        """`task` of a key as text.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return self.tasks.get(key) or self._unlisted(TaskKey.parse(key))
+
+    def _unlisted(self, key: TaskKey) -> Task:
+        model = self.models.get(key.model or "") if key.kind == "train" else None
+        visit = model.visit(key.epoch or 0, -1 if key.partition is None else key.partition) if model else None
+        if visit is None:
+            return Task(key=key)
+        return Task(key=key, state=TaskState.COMMITTED, attempts=[visit.as_attempt()])
 
     def validation(self, model: Model, epoch: int) -> Task:
         """The validation of a model's epoch."""
         return self.task(TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch))
 
     def progress(self) -> tuple[int, int]:
-        """(tasks committed, tasks in all). Units of failed models count as done: nothing more will come of them."""
-        if not isinstance(self.plan, FitPlan):
-            return sum(task.state in ENDED for task in self.own_tasks()), len(self.own_tasks())
-        per_model = len(self.plan.partitions) * max((m.epochs for m in self.models.values()), default=0)
-        done = sum(per_model if m.state is ModelState.FAILED else len(m.visits) for m in self.models.values())
+        """(tasks committed, tasks in all). Of models that failed or were stopped all units count as done: nothing more
+        is due of them."""
+        if not isinstance(self.plan, FitPlan) or not isinstance(self.request, FitRequest):
+            tasks = self.own_tasks()
+            return sum(task.state in ENDED for task in tasks), len(tasks)
+        per_model = len(self.plan.partitions) * self.request.epochs
+        done = sum(per_model if m.is_cut_short else len(m.visits) for m in self.models.values())
         return done, per_model * len(self.models)
+
+    # --- what changes it -------------------------------------------------------------------------
+
+    def add(self, model: Model, visit: Visit) -> None:
+        """A unit was committed."""
+        model.add(visit)
+        self._count(visit)
+
+    def _count(self, visit: Visit) -> None:
+        self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + visit.seconds
+        self.newest_commit = max(self.newest_commit, visit.ended)
+
+    def take_back(self, model: Model) -> None:
+        """The newest unit of a model is to be done again, because its checkpoint is lost."""
+        lost = model.take_back()
+        key = TaskKey(run=self.id, kind="train", model=model.id, epoch=lost.epoch, partition=lost.partition)
+        task = self.tasks.setdefault(
+            str(key), Task(key=key, state=TaskState.COMMITTED, attempts=[lost.as_attempt()])
+        )
+        task.reopen()
+        self.trained_s.clear()
+        self.newest_commit = 0.0
+        for visit in (visit for each in self.models.values() for visit in each.visits):
+            self._count(visit)
 
     def settle(self, model: Model) -> None:
         """Mark a model finished once it is trained and each of its epochs is validated, or cannot be."""
-        if model.state is not ModelState.ACTIVE or not model.is_trained:
+        if model.state in (ModelState.FINISHED, ModelState.FAILED) or not model.is_trained:
             return
-        epochs = range(1, model.epochs + 1)
-        if not self.is_validated or all(self.validation(model, e).state in ENDED for e in epochs):
-            model.state = ModelState.FINISHED
+        missing = [e for e in range(1, model.epochs + 1) if self.is_validated and e not in model.validations]
+        if all(self.validation(model, epoch).state in ENDED for epoch in missing):
+            model.move("LastTaskEnded")
 
     def best_model(self) -> Model | None:
         """The model with the best metric at its best epoch; `None` while there is none, or if this is no fit."""
@@ -160,13 +228,14 @@ class Run:
             return None
         name, mode = self.request.metric, self.request.mode
         sign = 1 if mode == "max" else -1
-        scores: dict[str, float] = {}
+        is_validated = self.is_validated
+        best, highest = None, -math.inf
         for model in self.models.values():
-            epoch = model.best_epoch(name, mode, validated=self.is_validated)
-            value = model.metric(name, epoch, validated=self.is_validated) if epoch else None
-            if value is not None:
-                scores[model.id] = sign * value
-        return self.models[max(scores, key=lambda m: scores[m])] if scores else None
+            epoch = model.best_epoch(name, mode, validated=is_validated)
+            value = model.metric(name, epoch, validated=is_validated) if epoch else None
+            if value is not None and sign * value > highest:
+                best, highest = model, sign * value
+        return best
 
     def is_complete(self) -> bool:
         """Whether nothing is left to assign or to wait for."""

@@ -41,6 +41,8 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     # `Task.reopen`: the checkpoint a committed unit left is lost; a training partition may have to be made once more.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
     (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
+    # `Task.retry`: a user wants its model to go on.
+    (TaskState.FAILED, "ModelRetried"): frozenset({TaskState.PENDING}),
 }
 """(state, event) -> states it may lead to. Anything else is illegal and changes nothing."""
 
@@ -52,7 +54,7 @@ UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureK
 """Failures that are not the task's own and use up no attempt."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Attempt:
     """One attempt of a task at a worker; times are the store's clock in seconds, 0 while unknown."""
 
@@ -63,9 +65,11 @@ class Attempt:
     ended: float = 0.0
     outcome: str = ""
     """`committed`, `revoked: REASON` or the failure's kind; empty while open."""
+    has_run: bool = False
+    """Whether it ever started. (At 0, perhaps, where virtual time begins.)"""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Task:
     """One task and its attempts, oldest first."""
 
@@ -77,6 +81,7 @@ class Task:
     losses: int = 0
     """Attempts that were running when their worker was lost."""
     result: TaskResult | None = None
+    """Of ETL, tests and predictions. What a unit or a validation brought is with its model."""
     failure: Failure | None = None
     """Of the newest failed attempt."""
     exhausted: frozenset[str] = frozenset()
@@ -96,46 +101,53 @@ class Task:
 
     def check(self, event: TaskEvent) -> None:
         """Raise `IllegalEventError` unless the event fits; changes nothing."""
-        if (self.state, event.type) not in TRANSITIONS:
+        kind = event.type
+        if (self.state, kind) not in TRANSITIONS:
             raise IllegalEventError(
-                f"{event.type} of {event.task} (attempt {event.attempt}) while it is {self.state}"
+                f"{kind} of {event.task} (attempt {event.attempt}) while it is {self.state}"
             )
-        expected = self.attempt + 1 if isinstance(event, TaskAssigned) else self.attempt
+        is_new = kind == "TaskAssigned"
+        newest = self.attempts[-1] if self.attempts else None
+        expected = (newest.number if newest else 0) + is_new
         if event.attempt != expected:
             raise IllegalEventError(
-                f"{event.type} of {event.task} names attempt {event.attempt}, expected {expected}"
+                f"{kind} of {event.task} names attempt {event.attempt}, expected {expected}"
             )
-        if not isinstance(event, TaskAssigned) and event.worker != self.worker:
-            raise IllegalEventError(
-                f"{event.type} of {event.task} by {event.worker}, but {self.worker} has it"
-            )
+        if newest and not is_new and event.worker != newest.worker:
+            raise IllegalEventError(f"{kind} of {event.task} by {event.worker}, but {newest.worker} has it")
 
-    def apply(self, event: TaskEvent, max_attempts: int) -> None:
-        """Change state by an event that `check` passed."""
-        if isinstance(event, TaskAssigned):
-            self.attempts.append(Attempt(number=event.attempt, worker=event.worker, assigned=event.time))
-            self.state = TaskState.ASSIGNED
-            return
+    # --- by events that `check` passed -----------------------------------------------------------
+
+    def assign(self, event: TaskAssigned, worker: str) -> None:
+        """Open an attempt at `worker`."""
+        self.attempts.append(Attempt(number=event.attempt, worker=worker, assigned=event.time))
+        self.state = TaskState.ASSIGNED
+
+    def start(self, event: TaskStarted) -> None:
+        """The open attempt runs."""
         newest = self.attempts[-1]
-        if isinstance(event, TaskStarted):
-            newest.started = event.time
-            self.state, self.is_interrupted = TaskState.RUNNING, False
-            return
-        newest.ended = event.time
-        if isinstance(event, TaskCommitted):
-            newest.outcome = "committed"
-            self.result, self.state = event.result, TaskState.COMMITTED
-        elif isinstance(event, TaskRevoked):
-            newest.outcome = f"revoked: {event.reason}"
-            self._revoke(event, max_attempts, is_running=self.state is TaskState.RUNNING)
-        else:
-            newest.outcome = event.failure.kind
-            if self.state is TaskState.RUNNING:
-                self.is_interrupted = event.failure.kind is FailureKind.PREEMPTED
-            self._fail(event.failure, max_attempts)
+        newest.started, newest.has_run = event.time, True
+        self.state, self.is_interrupted = TaskState.RUNNING, False
 
-    def _revoke(self, event: TaskRevoked, max_attempts: int, *, is_running: bool) -> None:
-        self.state = TaskState.PENDING
+    def commit(self, event: TaskCommitted) -> None:
+        """The open attempt has done it."""
+        newest = self.attempts[-1]
+        newest.ended, newest.outcome = event.time, "committed"
+        self.state = TaskState.COMMITTED
+
+    def fail(self, event: TaskFailed, max_attempts: int) -> None:
+        """The open attempt came to nothing."""
+        newest = self.attempts[-1]
+        newest.ended, newest.outcome = event.time, event.failure.kind
+        if self.state is TaskState.RUNNING:
+            self.is_interrupted = event.failure.kind is FailureKind.PREEMPTED
+        self._fail(event.failure, max_attempts)
+
+    def revoke(self, event: TaskRevoked, max_attempts: int) -> None:
+        """The open attempt was taken back."""
+        newest = self.attempts[-1]
+        newest.ended, newest.outcome = event.time, f"revoked: {event.reason}"
+        is_running, self.state = self.state is TaskState.RUNNING, TaskState.PENDING
         if not is_running or event.loss is None:
             return
         if event.loss is FailureKind.OUT_OF_MEMORY:
@@ -162,6 +174,12 @@ class Task:
         self.failures += 1
         another = failure.kind in RETRYABLE and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
+
+    def retry(self) -> None:
+        """Have it done once more if it was given up, its attempts counted anew. Where it ran out of memory is still
+        known: it is done elsewhere, or alone."""
+        if self.state is TaskState.FAILED:
+            self.state, self.failures, self.losses, self.failure = TaskState.PENDING, 0, 0, None
 
     def reopen(self) -> None:
         """Undo the commit: what it made cannot be read, or is wanted once more."""

@@ -15,9 +15,10 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.gantt import Bar
 from cerebro.scheduling.problem import Problem, Strategy
 from cerebro.scheduling.schedule import Schedule, Unit
-from cerebro.state.models import ModelState
+from cerebro.state.keys import TaskKey
 from cerebro.state.runs import Run
-from cerebro.state.tasks import Attempt, Task, TaskState
+from cerebro.state.tasks import Attempt, TaskState
+from cerebro.state.visits import Visit
 
 
 class TrainedUnit(NamedTuple):
@@ -49,16 +50,30 @@ class Busy(NamedTuple):
         return max(0.0, min(self.ended, end) - max(self.started, begin))
 
 
-def origin(run: Run) -> float:
-    """When the run's first unit started; infinite before."""
-    first = math.inf
+class Try(NamedTuple):
+    """One attempt at a task."""
+
+    key: TaskKey
+    attempt: Attempt
+    visit: Visit | None
+    """What it left, if it was an attempt at a unit, was committed, and was not lost since."""
+
+
+def tries(run: Run, model: str = "") -> Iterator[Try]:
+    """Every attempt at every task of `run`, or of one of its models; in no order, but for those at one task.
+
+    A committed unit's attempt comes with its visit. When it was assigned is known only if it was not the first.
+    """
     for task in run.tasks.values():
-        # They are in the order of their first assignment, and nothing starts before that.
-        if not task.attempts or task.attempts[0].assigned >= first:
-            break
-        if task.key.kind == "train":
-            first = min([first, *(attempt.started for attempt in task.attempts if _has_run(task, attempt))])
-    return first
+        if model in ("", task.key.model):
+            is_unit_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
+            for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
+                yield Try(task.key, attempt, None)
+    for name in (model,) if model else run.models:
+        for visit in run.models[name].visits if name in run.models else ():
+            key = TaskKey(run=run.id, kind="train", model=name, epoch=visit.epoch, partition=visit.partition)
+            known = run.tasks.get(str(key))
+            yield Try(key, known.attempts[-1] if known is not None else visit.as_attempt(), visit)
 
 
 def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
@@ -85,12 +100,24 @@ def running(run: Run, now: float) -> Iterator[TrainedUnit]:
         )
 
 
-def busy(run: Run, end: float) -> Iterator[Busy]:
-    """Every attempt that ran, whatever came of it; those that still do up to `end`."""
+def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
+    """Every attempt that ran, whatever came of it; those that still do up to `end`. Only visits that ended after
+    `since`."""
+    yield from besides(run, end)
+    for model in run.models.values():
+        for visit in reversed(model.visits):
+            if visit.ended <= since:
+                break
+            yield Busy(visit.worker, visit.started, visit.ended)
+
+
+def besides(run: Run, end: float) -> Iterator[Busy]:
+    """`busy` without the visits."""
     for task in run.tasks.values():
-        for attempt in task.attempts:
-            if _has_run(task, attempt):
-                yield Busy(attempt.worker, attempt.started, attempt.ended or end)
+        is_unit_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
+        for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
+            if attempt.has_run:
+                yield Busy(attempt.worker, attempt.started, attempt.ended if attempt.outcome else end)
 
 
 def bars(run: Run, now: float) -> tuple[Bar, ...]:
@@ -98,7 +125,7 @@ def bars(run: Run, now: float) -> tuple[Bar, ...]:
 
     Validation runs in the gaps; it is no unit and is not drawn.
     """
-    zero = origin(run)
+    zero = run.origin
     units = [*committed(run), *running(run, now)]
     return tuple(
         Bar(
@@ -118,13 +145,13 @@ def schedule_of(run: Run) -> tuple[Problem, Schedule]:
     """The visits of a fit run, for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
     Seconds since the start of the run's first unit. The problem's times are means of those measured; as holders of a
-    partition count the workers that served it (the fold has checked that they held it). A model that was given up is
-    left out, because nothing more of it is due.
+    partition count the workers that served it (the fold has checked that they held it). A model that failed or was
+    stopped is left out, because nothing more of it is due.
 
     Raises:
         InstanceError: nothing is committed yet.
     """
-    models = [model for model in run.models.values() if model.state is not ModelState.FAILED]
+    models = [model for model in run.models.values() if not model.is_cut_short]
     index = {model.id: position for position, model in enumerate(models)}
     visits = [unit for unit in committed(run) if unit.model in index]
     if not visits:
@@ -133,7 +160,7 @@ def schedule_of(run: Run) -> tuple[Problem, Schedule]:
         )
     workers = {name: position for position, name in enumerate(sorted({unit.worker for unit in visits}))}
     partitions = {number: position for position, number in enumerate(models[0].partitions)}
-    zero = origin(run)
+    zero = run.origin
     units = [
         Unit(
             model=index[visit.model],
@@ -172,9 +199,3 @@ def _times(units: list[Unit], models: int, workers: int) -> tuple[tuple[tuple[St
         return max(sum(found) / len(found), 1e-9)
 
     return tuple(tuple((Strategy(seconds=mean(m, w)),) for w in range(workers)) for m in range(models))
-
-
-def _has_run(task: Task, attempt: Attempt) -> bool:
-    """Whether it ever started. A start at 0, where virtual time begins, is told from none by what came of it."""
-    is_running = task.state is TaskState.RUNNING and attempt is task.attempts[-1]
-    return attempt.started > 0 or is_running or attempt.outcome == "committed"

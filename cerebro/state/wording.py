@@ -29,12 +29,14 @@ def shown_run(state: ExperimentState) -> Run | None:
 
 def run(value: Run) -> str:
     """A planned run without a started task is starting."""
-    is_fresh = value.state is RunState.RUNNING and not any(task.attempts for task in value.tasks.values())
-    return "starting" if is_fresh else value.state.value
+    is_starting = value.state is RunState.RUNNING and value.is_fresh
+    return "starting" if is_starting else value.state.value
 
 
 def model(value: Model, owner: Run) -> str:
     """What a model does within its run."""
+    if value.state is ModelState.STOPPED and value.busy:
+        return "stopping"
     if value.state is not ModelState.ACTIVE:
         return value.state.value
     if not owner.is_open:

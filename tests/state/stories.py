@@ -191,14 +191,35 @@ class Story:
 
     def do(self, key: TaskKey, worker: int, result: TaskResult) -> None:
         """Assign, start, commit."""
-        attempt = self.start(key, worker)
-        self.tell(TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=result))
+        self.start(key, worker)
+        self.commit(key, worker, result)
+
+    def commit(self, key: TaskKey, worker: int, result: TaskResult | None = None) -> None:
+        """The newest attempt has brought a result; if none is given, a checkpoint."""
+        attempt = self.attempt(key) - 1
+        made = result or TaskResult(
+            rows=10,
+            metrics={"loss": 1.0},
+            checkpoint=CheckpointRef(name=f"{key}-a{attempt}", checksum="-", size=1),
+        )
+        self.tell(TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=made))
 
     def fail(
         self, key: TaskKey, worker: int, kind: FailureKind, message: str = "boom", needs: int = 0
     ) -> None:
         """Assign, start, fail."""
-        attempt = self.start(key, worker)
+        self.break_off(key, worker, self.start(key, worker), kind, message, needs)
+
+    def break_off(
+        self,
+        key: TaskKey,
+        worker: int,
+        attempt: int,
+        kind: FailureKind,
+        message: str = "boom",
+        needs: int = 0,
+    ) -> None:
+        """An attempt comes to nothing."""
         failure = Failure(kind=kind, message=message, traceback="Traceback", needs_bytes=needs)
         self.tell(TaskFailed(task=str(key), attempt=attempt, worker=f"worker-{worker}", failure=failure))
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.tasks import CheckpointRef, FailureKind
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.failures import MAX_REOPENED
-from cerebro.state.models import Model, Visit
+from cerebro.state.models import Model
+from cerebro.state.tasks import Attempt
+from cerebro.state.visits import Visit
 from tests.state.stories import Story, unit, validation
 
 
@@ -23,18 +25,14 @@ def model_of(
     model = Model(id="m00", hyperparams={}, epochs=epochs or len(metrics), partitions=tuple(range(size)))
     for epoch, units in enumerate(metrics, start=1):
         for partition, values in enumerate(units):
-            model.visits.append(
-                Visit(
+            result = TaskResult(rows=rows[epoch - 1][partition] if rows else 1, metrics=values)
+            model.add(
+                Visit.of(
                     epoch=epoch,
                     partition=partition,
-                    attempt=1,
-                    worker="worker-0",
-                    rows=rows[epoch - 1][partition] if rows else 1,
-                    metrics=values,
+                    attempt=Attempt(number=1, worker="worker-0", assigned=0.0),
+                    result=result,
                     checkpoint=CheckpointRef(name=f"u{len(model.visits)}", checksum="-", size=1),
-                    started=0.0,
-                    ended=0.0,
-                    compute_s=0.0,
                 )
             )
     return model
@@ -91,7 +89,7 @@ def test_the_earliest_of_equal_epochs_is_best(mode: str) -> None:
 def test_an_epoch_under_way_is_not_compared() -> None:
     """It may look good on the partitions seen so far."""
     model = model_of([[{"loss": 5.0}, {"loss": 5.0}], [{"loss": 1.0}, {"loss": 1.0}]])
-    model.visits.pop()
+    model.take_back()
     assert model.best_epoch("loss", "min", validated=False) == 1
     assert model.metric("loss", 2, validated=False) is None
 
@@ -99,7 +97,8 @@ def test_an_epoch_under_way_is_not_compared() -> None:
 def test_validation_decides_where_there_is_one() -> None:
     """Training values do not count then, not even while a validation is missing; NaN never does."""
     model = model_of([[{"loss": 3.0}], [{"loss": 2.0}], [{"loss": 1.0}]])
-    model.validations = {1: {"loss": 0.5}, 2: {"loss": float("nan")}}
+    model.validate(1, {"loss": 0.5})
+    model.validate(2, {"loss": float("nan")})
     assert model.best_epoch("loss", "min", validated=True) == 1
     assert model.best_epoch("loss", "max", validated=True) == 1
     assert model.best_epoch("accuracy", "max", validated=True) is None
@@ -134,7 +133,7 @@ def test_without_a_completed_epoch_nobody_is_best() -> None:
 def test_the_newest_two_checkpoints_are_needed() -> None:
     """The next unit's input, and the one to fall back on."""
     model = model_of([[{"loss": 1.0}] * 3], epochs=2)
-    model.visits.pop()
+    model.take_back()
     assert model.needed_checkpoints("loss", "min", validated=False) == {"u0", "u1"}
 
 
@@ -149,9 +148,10 @@ def test_the_best_epoch_is_needed(mode: str, best: str) -> None:
 def test_epochs_that_wait_for_validation_are_needed() -> None:
     """Until they are validated, however far training is ahead."""
     model = model_of([[{"loss": 1.0}, {"loss": 1.0}] for _ in range(4)])
-    model.validations = {1: {"loss": 7.0}, 3: {"loss": 5.0}}
+    model.validate(1, {"loss": 7.0})
+    model.validate(3, {"loss": 5.0})
     assert model.needed_checkpoints("loss", "min", validated=True) == {"u3", "u5", "u6", "u7"}
-    model.validations[2] = {"loss": 9.0}
+    model.validate(2, {"loss": 9.0})
     assert model.needed_checkpoints("loss", "min", validated=True) == {"u5", "u6", "u7"}
 
 
@@ -169,8 +169,10 @@ def test_what_may_still_be_read_is_never_given_up(
 ) -> None:
     """For any history: the last two, each epoch not validated yet, and the best epoch are among the needed ones."""
     model = model_of([[{"loss": value}] * partitions for value in values])
-    del model.visits[len(model.visits) - min(popped, len(model.visits) - 1) :]
-    model.validations = {e: {"loss": 1.0 / e} for e in validated if e <= model.completed_epochs}
+    for _ in range(min(popped, len(model.visits) - 1)):
+        model.take_back()
+    for epoch in validated.intersection(range(1, model.completed_epochs + 1)):
+        model.validate(epoch, {"loss": 1.0 / epoch})
     needed = model.needed_checkpoints("loss", mode, validated=is_validated)
     assert {visit.checkpoint.name for visit in model.visits[-2:]} <= needed
     best = model.best_epoch("loss", mode, validated=is_validated)

@@ -1,0 +1,75 @@
+"""What a committed attempt means beyond its task: for its model, its run, its data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import TaskResult
+from cerebro.state.models import Model
+from cerebro.state.runs import Dataset, Run
+from cerebro.state.tasks import Task, TaskState
+from cerebro.state.visits import Visit
+from cerebro.state.workers import Worker
+
+
+def commit(
+    event: TaskCommitted,
+    run: Run,
+    task: Task,
+    *,
+    worker: Worker,
+    model: Model | None,
+    datasets: Mapping[str, Dataset],
+) -> None:
+    """An attempt of `task` at `worker` was committed; `model` is the one it trains or validates, if any."""
+    result = event.result
+    match task.key.kind:
+        case "train" if model:
+            _train(event, run, task, model)
+        case "valid" if model:
+            model.validate(task.key.epoch or 0, result.metrics)
+        case "etl":
+            _make(result, run, task, worker, datasets)
+        case _:
+            task.result = result
+    if model:
+        run.settle(model)
+
+
+def _train(event: TaskCommitted, run: Run, task: Task, model: Model) -> None:
+    key, result = task.key, event.result
+    if result.checkpoint is None or key.epoch is None or key.partition is None:
+        return
+    # Trained on from a copy loaded earlier: the epoch before cannot be validated any more.
+    for epoch in model.unreadable:
+        run.validation(model, epoch).state = TaskState.FAILED
+    model.unreadable.clear()
+    attempt = task.attempts[-1]
+    visit = Visit.of(
+        epoch=key.epoch,
+        partition=key.partition,
+        attempt=attempt,
+        result=result,
+        checkpoint=result.checkpoint,
+    )
+    run.add(model, visit)
+    if len(task.attempts) == 1:
+        # The visit says it all.
+        del run.tasks[event.task]
+
+
+def _make(result: TaskResult, run: Run, task: Task, worker: Worker, datasets: Mapping[str, Dataset]) -> None:
+    key = task.key
+    if run.plan is None or key.split is None or key.partition is None:
+        return
+    made = datasets[run.plan.dataset]
+    made.rows[key.split, key.partition] = result.rows
+    made.failed_rows[key.split, key.partition] = result.rows_failed
+    if key.split == "train":
+        worker.holdings.add((run.plan.dataset, key.partition))
+    task.result = result
+    if run.kind != "etl":
+        # It may have to be made again, should this worker go as well, or another one come.
+        task.reopen()
+        run.planned = None

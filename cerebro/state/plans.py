@@ -1,0 +1,46 @@
+"""What a plan makes of a run: the data set that it is to make, its tasks, its models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cerebro.contract.runs import EtlPlan, EvaluatePlan, FitPlan, FitRequest, Plan
+from cerebro.state.keys import TaskKey
+from cerebro.state.models import Model
+from cerebro.state.runs import Dataset, Run
+from cerebro.state.tasks import Task
+from cerebro.state.workers import Worker
+
+
+def begin(
+    datasets: dict[str, Dataset], holders: Callable[[str, int], list[Worker]], run: Run, plan: Plan
+) -> None:
+    """Give a run its plan.
+
+    Args:
+        datasets: those of the experiment; what an ETL run is to make is put there.
+        holders: data set and training partition -> workers that hold it. What nobody holds is made anew.
+        run: has none yet.
+    """
+    run.plan = plan
+    if isinstance(plan, EtlPlan):
+        made = datasets.setdefault(plan.dataset, Dataset(id=plan.dataset, plan=plan))
+        for split, parts in plan.splits.items():
+            for part in parts:
+                is_lost = split == "train" and not holders(plan.dataset, part.partition)
+                if is_lost or (split, part.partition) not in made.rows:
+                    _add(run, TaskKey(run=run.id, kind="etl", split=split, partition=part.partition))
+    elif isinstance(plan, FitPlan) and isinstance(run.request, FitRequest):
+        partitions = tuple(sorted(plan.partitions))
+        for name, hyperparams in plan.models.items():
+            run.models[name] = Model(
+                id=name, hyperparams=hyperparams, epochs=run.request.epochs, partitions=partitions
+            )
+    elif isinstance(plan, EvaluatePlan):
+        for model in plan.models:
+            for partition in plan.partitions:
+                _add(run, TaskKey(run=run.id, kind=run.kind, model=model, partition=partition))
+
+
+def _add(run: Run, key: TaskKey) -> None:
+    run.tasks[str(key)] = Task(key=key)

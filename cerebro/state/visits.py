@@ -1,0 +1,110 @@
+"""A visit: what is remembered of a committed unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import mul
+from typing import NamedTuple
+
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.state.tasks import Attempt
+
+
+class Visit(NamedTuple):
+    """A committed unit. Times are the store's clock in seconds; `load_s` to `save_s` are as the worker took them.
+
+    There is one for each unit of a long run, so it is flat, and what many have in common they share.
+    """
+
+    epoch: int
+    partition: int
+    attempt: int
+    worker: str
+    rows: int
+    names: tuple[str, ...]
+    """Of its metrics, beside their `values`."""
+    values: tuple[float, ...]
+    file: str
+    """Of its checkpoint: see `CheckpointRef.name`."""
+    checksum: str
+    size: int
+    started: float
+    ended: float
+    load_s: float
+    compute_s: float
+    save_s: float
+
+    @classmethod
+    def of(
+        cls, *, epoch: int, partition: int, attempt: Attempt, result: TaskResult, checkpoint: CheckpointRef
+    ) -> Visit:
+        """What a committed attempt at a unit is remembered as."""
+        timings = result.timings
+        return cls(
+            epoch,
+            partition,
+            attempt.number,
+            attempt.worker,
+            result.rows,
+            _shared(tuple(result.metrics)),
+            tuple(result.metrics.values()),
+            checkpoint.name,
+            checkpoint.checksum,
+            checkpoint.size,
+            attempt.started,
+            attempt.ended,
+            timings.load_s,
+            timings.compute_s,
+            timings.save_s,
+        )
+
+    def as_attempt(self) -> Attempt:
+        """The attempt that it was; when it was assigned is not remembered."""
+        return Attempt(
+            number=self.attempt,
+            worker=self.worker,
+            assigned=self.started,
+            started=self.started,
+            ended=self.ended,
+            outcome="committed",
+            has_run=True,
+        )
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the user's train function returned, made anew at each call."""
+        return dict(zip(self.names, self.values, strict=True))
+
+    @property
+    def checkpoint(self) -> CheckpointRef:
+        """The model's state after it, made anew at each call."""
+        return CheckpointRef(name=self.file, checksum=self.checksum, size=self.size)
+
+    @property
+    def seconds(self) -> float:
+        """From start to commit."""
+        return self.ended - self.started
+
+
+def mean(visits: Sequence[Visit]) -> dict[str, float]:
+    """Means of their metrics, weighted by rows, by name; a metric that some visit lacks is left out."""
+    if not visits:
+        return {}
+    names = visits[0].names
+    weights = [visit.rows for visit in visits]
+    rows = sum(weights) or 1
+    if len({id(visit.names) for visit in visits}) == 1:
+        columns = list(zip(*[visit.values for visit in visits], strict=True))
+    else:
+        metrics = [visit.metrics for visit in visits]
+        names = tuple(set(names).intersection(*metrics))
+        columns = [tuple(found[name] for found in metrics) for name in names]
+    means = [sum(map(mul, column, weights)) / rows for column in columns]
+    return dict(sorted(zip(names, means, strict=True)))
+
+
+@lru_cache(maxsize=256)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Equal names as one object."""
+    return names

@@ -1,0 +1,167 @@
+"""Fit runs as they might go: units, failures, lost workers, and users who stop, resume and retry, all at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from cerebro.contract.events import (
+    ClientEvent,
+    Event,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    RunFinished,
+    RunResumed,
+    RunStopRequested,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
+from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
+from tests.state.stories import Story, joined, lost, unit, validation
+
+FAILURES = (
+    FailureKind.CRASH,
+    FailureKind.USER_ERROR,
+    FailureKind.CHECKPOINT,
+    FailureKind.CHECKPOINT,
+    FailureKind.PREEMPTED,
+    FailureKind.OUT_OF_MEMORY,
+)
+
+
+class History(Story):
+    """A fit run of two workers and three models that anything may happen to; partition `p` is on worker `p`."""
+
+    def __init__(self, random: Random, *, validated: bool, epochs: int) -> None:
+        super().__init__()
+        self.random = random
+        self.fit(models=3, epochs=epochs, validated=validated, max_attempts=2)
+        self._files = 0
+
+    def step(self) -> None:
+        """Something that is legal now."""
+        ways: list[Callable[[], bool]] = [
+            *[self._work] * 12,
+            self._trouble,
+            self._wish,
+            self._steer,
+            self._crew,
+        ]
+        while not self.random.choice(ways)():
+            pass
+
+    def _work(self) -> bool:
+        """The next unit or validation is assigned, or an open task is started or committed."""
+        if self.run.open and self.random.random() < 0.7:
+            task = self.random.choice(self.run.open_tasks())
+            worker = int((task.worker or "").removeprefix("worker-"))
+            if task.state is TaskState.ASSIGNED:
+                if self.state.workers[task.worker or ""].open_tasks[0] != str(task.key):
+                    return False
+                self.tell(TaskStarted(task=str(task.key), attempt=task.attempt, worker=task.worker or ""))
+            else:
+                self.commit(task.key, worker, self._result(task.key))
+            return True
+        if self.run.state is not RunState.RUNNING:
+            return False
+        able = [n for n in (0, 1) if self._is_free(n)]
+        keys = [
+            (unit(m.epoch, p, m.id), p)
+            for m in self._active()
+            if not m.busy
+            for p in m.remaining
+            if p in able
+        ]
+        keys += [
+            (validation(epoch, m.id), able[0])
+            for m in self._active()
+            if self.run.is_validated and able
+            for epoch in range(1, m.completed_epochs + 1)
+            if epoch not in m.validations and epoch not in m.unreadable
+        ]
+        keys = [(key, worker) for key, worker in keys if self.run.task(key).state is TaskState.PENDING]
+        if not keys:
+            return False
+        self.assign(*self.random.choice(keys))
+        return True
+
+    def _is_free(self, number: int) -> bool:
+        worker = self.state.workers[f"worker-{number}"]
+        return worker.is_alive and len(worker.open_tasks) < 2
+
+    def _active(self) -> list[Model]:
+        return [model for model in self.run.models.values() if model.state is ModelState.ACTIVE]
+
+    def _result(self, key: TaskKey) -> TaskResult:
+        self._files += 1
+        value = self.random.choice([1.0, 2.0, 3.0, float("nan"), self.random.random()])
+        checkpoint = (
+            CheckpointRef(name=f"c{self._files}", checksum="-", size=1) if key.kind == "train" else None
+        )
+        return TaskResult(
+            rows=self.random.randint(0, 3),
+            metrics={"loss": value} if self.random.random() < 0.9 else {"other": value},
+            checkpoint=checkpoint,
+            timings=Timings(compute_s=self.random.random()),
+        )
+
+    def _trouble(self) -> bool:
+        """An open task fails, or is taken back."""
+        if not self.run.open:
+            return False
+        task = self.random.choice(self.run.open_tasks())
+        named = {"task": str(task.key), "attempt": task.attempt, "worker": task.worker or ""}
+        failure = Failure(kind=self.random.choice(FAILURES), message="boom")
+        loss = self.random.choice([None, FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
+        events: list[Event] = [
+            TaskFailed.model_validate({**named, "failure": failure}),
+            TaskRevoked.model_validate({**named, "reason": "gone", "loss": loss}),
+        ]
+        self.tell(self.random.choice(events))
+        return True
+
+    def _wish(self) -> bool:
+        """A user wants something of a model, sensible or not."""
+        model = self.random.choice(["m00", "m01", "m02"])
+        wishes: list[ClientEvent] = [
+            ModelStopRequested(run="fit-1", model=model),
+            ModelResumed(run="fit-1", model=model),
+            ModelRetried(run="fit-1", model=model),
+        ]
+        self.tell(self.random.choice(wishes))
+        return True
+
+    def _steer(self) -> bool:
+        """The run is stopped, ends, or is resumed."""
+        if (
+            self.run.is_open
+            and not self.run.open
+            and (self.run.is_complete() or self.run.state is RunState.STOPPING)
+        ):
+            is_stopped = self.run.state is RunState.STOPPING
+            self.tell(RunFinished(run="fit-1", outcome="stopped" if is_stopped else "finished"))
+        elif self.run.is_open and self.random.random() < 0.3:
+            self.tell(RunStopRequested(run="fit-1"))
+        else:
+            self.tell(RunResumed(run="fit-1"))
+        return True
+
+    def _crew(self) -> bool:
+        """A worker is lost, and what it had taken back, or is there again."""
+        number = self.random.choice((0, 1))
+        worker = self.state.workers[f"worker-{number}"]
+        if not worker.is_alive:
+            self.tell(joined(number, incarnation=str(self.state.seq)))
+            return True
+        self.tell(lost(number, incarnation=worker.incarnation))
+        for key in list(worker.open_tasks):
+            attempt = self.run.tasks[key].attempt
+            self.tell(
+                TaskRevoked(
+                    task=key, attempt=attempt, worker=worker.name, reason="lost", loss=FailureKind.CRASH
+                )
+            )
+        return True

@@ -1,0 +1,122 @@
+"""Whatever happens to a run, the invariants hold, and what the state counts as it goes is what counting anew gives."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
+from cerebro.state import Model, ModelState, Run, TaskState
+from cerebro.state.experiment import fold
+from cerebro.state.report import lower_bound
+from cerebro.state.timeline import committed, running, tries
+from tests.state.histories import History
+from tests.state.soundness import assert_sound
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10**6), validated=st.booleans(), epochs=st.integers(1, 3))
+def test_any_history_is_sound_and_counted_right(seed: int, validated: bool, epochs: int) -> None:
+    """With models and runs stopped, resumed and retried in between; and the log alone tells the same."""
+    history = History(Random(seed), validated=validated, epochs=epochs)
+    for number in range(150):
+        history.step()
+        assert_sound(history.state)
+        assert_stopped_models_can_go_on(history.run)
+        if number % 10 == 0:
+            assert_counted(history)
+    assert_counted(history)
+    assert fold("one", history.log) == history.state
+
+
+def assert_stopped_models_can_go_on(run: Run) -> None:
+    """No unit of a model that may be resumed is given up: it could never be assigned again."""
+    for task in run.tasks.values():
+        if task.key.kind == "train" and task.state is TaskState.FAILED:
+            assert run.models[task.key.model or ""].state is ModelState.FAILED
+
+
+def assert_counted(history: History) -> None:
+    """Sums, extremes, means and best epochs are those of the visits there are; attempts are those of the log."""
+    run, now = history.run, history.time
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for unit in committed(run):
+        seconds[unit.worker] += unit.seconds
+    assert run.trained_s == pytest.approx(dict(seconds))
+    assert run.newest_commit == max((unit.ended for unit in committed(run)), default=0.0)
+    for model in run.models.values():
+        assert model.trained_s == pytest.approx(sum(visit.ended - visit.started for visit in model.visits))
+        assert model.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
+        for mode in ("min", "max"):
+            known = naive_scores(model, validated=run.is_validated)
+            assert model.scores("loss", validated=run.is_validated) == pytest.approx(known)
+            assert model.best_epoch("loss", mode, validated=run.is_validated) == naive_best(known, mode)
+    units = [*committed(run), *running(run, now)]
+    by_model: Counter[str] = Counter()
+    by_worker: Counter[str] = Counter()
+    for unit in units:
+        by_model[unit.model] += unit.seconds  # type: ignore[assignment]
+        by_worker[unit.worker] += unit.seconds  # type: ignore[assignment]
+    assert lower_bound(run, now) == pytest.approx(max([*by_model.values(), *by_worker.values()], default=0.0))
+    assert_attempts_are_those_of_the_log(history)
+
+
+def assert_attempts_are_those_of_the_log(history: History) -> None:
+    """Each once, with its worker, its times and what came of it."""
+    started: dict[tuple[str, int], float] = {}
+    ended: dict[tuple[str, int], float] = {}
+    told, redone = {}, Counter[str]()
+    first = math.inf
+    for event in history.log:
+        match event:
+            case TaskAssigned():
+                told[event.task, event.attempt] = event.worker
+            case TaskStarted():
+                started[event.task, event.attempt] = event.time
+                first = min(first, event.time if "/train/" in event.task else math.inf)
+            case TaskCommitted() | TaskFailed() | TaskRevoked():
+                ended[event.task, event.attempt] = event.time
+                if "/train/" in event.task and (event.task, event.attempt) in started:
+                    redone[event.task.split("/")[2]] += 1
+    found = list(tries(history.run))
+    assert {(str(t.key), t.attempt.number): t.attempt.worker for t in found} == told
+    assert len(found) == len(told)
+    for t in found:
+        name = str(t.key), t.attempt.number
+        assert (t.attempt.started, t.attempt.ended) == (started.get(name, 0.0), ended.get(name, 0.0))
+        assert t.attempt.has_run == (name in started)
+    assert history.run.origin == first
+    for model in history.run.models.values():
+        # Of the attempts that started and ended, those that are no visit were in vain.
+        assert model.redone == redone[model.id] - len(model.visits)
+
+
+def naive_scores(model: Model, *, validated: bool) -> dict[int, float]:
+    """Epoch -> loss, straight from the definition."""
+    size, found = len(model.partitions), {}
+    for epoch in range(1, len(model.visits) // size + 1):
+        visits = model.visits[(epoch - 1) * size : epoch * size]
+        if validated:
+            value = model.validations.get(epoch, {}).get("loss", math.nan)
+        elif all("loss" in visit.metrics for visit in visits):
+            rows = sum(visit.rows for visit in visits) or 1
+            value = sum(visit.metrics["loss"] * visit.rows for visit in visits) / rows
+        else:
+            value = math.nan
+        if math.isfinite(value):
+            found[epoch] = value
+    return found
+
+
+def naive_best(known: dict[int, float], mode: str) -> int | None:
+    """The earliest of the best."""
+    best = None
+    for epoch, value in known.items():
+        if best is None or (value < known[best] if mode == "min" else value > known[best]):
+            best = epoch
+    return best
