@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from cerebro import cli_cluster, cli_scale
+from cerebro import cli_cluster, cli_scale, cli_steer
 from cerebro.errors import CerebroError, ClusterError
 
 _INTERRUPTED = 130
@@ -45,18 +45,24 @@ def _up(options: argparse.Namespace) -> int:
     if options.foreground:
         return _up_in_foreground(options)
     info = cluster.start(
-        options.home, workers=options.workers, tensorboard=options.tensorboard, timeout_s=options.timeout
+        options.home,
+        workers=options.workers,
+        tensorboard=options.tensorboard,
+        notebook=options.notebook,
+        timeout_s=options.timeout,
     )
     print(f"Cerebro runs at {info.home} with {info.workers} workers.")
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")
-    print(f"  token        the page asks for it: cat {info.home}/run/token")
+    print(f"  JupyterLab   {info.notebook or 'not started'}")
+    print(f"  token        page and JupyterLab ask for it: cat {info.home}/run/token")
     print("`cerebro status` shows what it does, `cerebro down` ends it.")
     return 0
 
 
 def _up_in_foreground(options: argparse.Namespace) -> int:
-    from cerebro.local.cluster import DEFAULT_WORKERS, version
+    from cerebro.local import notebooks
+    from cerebro.local.cluster import DEFAULT_WORKERS, notebook_options, version
     from cerebro.local.home import ClusterHome, find_running
 
     home = ClusterHome(options.home)
@@ -67,6 +73,9 @@ def _up_in_foreground(options: argparse.Namespace) -> int:
     command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]
     command += ["--workers", str(options.workers or DEFAULT_WORKERS)]
     command += () if options.tensorboard else ("--no-tensorboard",)
+    if options.notebook:
+        notebooks.require()
+    command += notebook_options(options.notebook)
     sys.stdout.flush()
     os.execv(command[0], command)  # Ctrl-C then reaches the supervisor itself
 
@@ -235,6 +244,11 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--no-tensorboard", dest="tensorboard", action="store_false", help="do not start TensorBoard"
     )
+    up.add_argument(
+        "--notebook",
+        action=argparse.BooleanOptionalAction,
+        help="start JupyterLab (default: if it is installed), with Cerebro's notebooks, joined to this cluster",
+    )
     up.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
     up.set_defaults(run=_up)
 
@@ -301,6 +315,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.set_defaults(run=_simulate)
     cli_cluster.register(commands)
     cli_scale.register(commands, common, _count)
+    cli_steer.register(commands, common)
     return parser
 
 

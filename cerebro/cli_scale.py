@@ -60,7 +60,7 @@ def run_scale(options: argparse.Namespace) -> int:
     if options.home or not os.environ.get("CEREBRO_SERVER"):
         _scale_here(options.home, options.workers, options.timeout)
     else:
-        kvs = _client(options.home)
+        kvs = cluster_client(options.home)
         wish(kvs, options.workers, by=getpass.getuser())
         await_workers(kvs, options.workers, timeout_s=options.timeout, say=_say)
     _say(f"There {'is 1 worker' if options.workers == 1 else f'are {options.workers} workers'} now.")
@@ -69,7 +69,7 @@ def run_scale(options: argparse.Namespace) -> int:
 
 def run_remove(options: argparse.Namespace) -> int:
     """``cerebro remove``; returns the exit status."""
-    kvs = _client(options.home)
+    kvs = cluster_client(options.home)
     for name in remove(kvs, options.worker):
         _say(f"{name} is forgotten.")
     _say("What only it held is made anew on another worker when a run needs it.")
@@ -81,7 +81,13 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _client(home: str | None) -> KvsClient:
+def cluster_client(home: str | None) -> KvsClient:
+    """The store of the cluster that a command is about: the local one that runs, unless ``CEREBRO_SERVER`` names one
+    elsewhere.
+
+    Raises:
+        ClusterError: no local cluster runs, or the other one cannot be reached.
+    """
     from cerebro.connection import connect
     from cerebro.kvs import KvsClient
     from cerebro.local import cluster

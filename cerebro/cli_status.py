@@ -50,9 +50,22 @@ def cluster_lines(info: ClusterInfo, *, now: float | None = None) -> list[str]:
         head,
         f"  web page     {info.dispatcher}",
         f"  TensorBoard  {info.tensorboard or 'not started'}",
+        f"  JupyterLab   {info.notebook or 'not started'}",
+        *_metrics_lines(info),
         "",
         *_service_lines(info, now),
     ]
+
+
+def _metrics_lines(info: ClusterInfo) -> list[str]:
+    """Where Prometheus finds what services tell (docs/monitoring.md)."""
+    web = [f"{info.kvs}/metrics", f"{info.dispatcher}/metrics"]
+    rest = [
+        f"http://127.0.0.1:{port}/metrics"
+        for name, port in info.ports.items()
+        if name.endswith(" metrics") and name.removesuffix(" metrics") in {s.name for s in info.services}
+    ]
+    return [f"  metrics      {' '.join(web)} (with the token)", *(f"               {one}" for one in rest)]
 
 
 def is_well(info: ClusterInfo) -> bool:

@@ -30,6 +30,7 @@ from cerebro.search import SearchSpace, configurations
 from cerebro.session import Session, author
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run
+from cerebro.steered import Steered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _Split = Literal["train", "valid", "test", "predict"]
 
 
-class Experiment:
+class Experiment(Steered):
     """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
 
     Without `server` (and without ``CEREBRO_SERVER``) the local cluster is joined, and started if it does not run.
@@ -279,14 +280,6 @@ class Experiment:
         """The result, so far, of a fit run; the newest if none is named."""
         return self._fit_result(self._session.chosen_fit(run))
 
-    def stop(self, run: str | None = None) -> None:
-        """Ask a run to end; committed work stays. Returns at once."""
-        self._session.stop(run)
-
-    def resume(self, run: str | None = None) -> None:
-        """Let a paused run go on."""
-        self._session.resume(run)
-
     # --- mechanism -------------------------------------------------------------------------------
 
     def _evaluation(
@@ -304,7 +297,7 @@ class Experiment:
     def _fit_result(self, run: Run) -> FitResult:
         from cerebro.results import FitResult
 
-        return FitResult(self._session.state(), run, self.connection.files)
+        return FitResult(self._session.state(), run, self.connection.files, self._session.record)
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"

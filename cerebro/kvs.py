@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ssl
 import time
+import uuid
+from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -19,11 +21,14 @@ from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.events import ClientEvent, Event, LivePoint
 from cerebro.contract.records import (
+    AuditEntry,
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
+    Reclaim,
     SizeRequest,
     Troubles,
+    UsageSample,
     WorkerRecord,
     WorkerStatus,
 )
@@ -143,10 +148,18 @@ class KvsClient:
         return self._call("GET", "/v1/experiments", api.ExperimentsAnswer).experiments
 
     def append(self, experiment: str, event: ClientEvent) -> int:
-        """Append a client's event and return its seq; the same `RunRequested` again returns the first one's seq."""
-        return self._call(
-            "POST", f"/v1/experiments/{_quoted(experiment)}/events", api.AppendAnswer, event
-        ).seq
+        """Append a client's event and return its seq: once, however often the store has to be asked.
+
+        The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's seq.
+
+        Raises:
+            NotFoundError: there is no such experiment, or no such run in it.
+            ConflictError: the run id is taken, a run is open that is to be deleted, or the experiment is being deleted.
+        """
+        path = f"/v1/experiments/{_quoted(experiment)}/events"
+        once = {api.ONCE: uuid.uuid4().hex}
+        content = self._send("POST", path, event.model_dump_json().encode(), 0.0, once)
+        return api.AppendAnswer.model_validate_json(content).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none."""
@@ -179,6 +192,30 @@ class KvsClient:
         """Open runs of all experiments, oldest first."""
         return self._call("GET", "/v1/queue", api.QueueAnswer).runs
 
+    def deleting(self) -> tuple[str, ...]:
+        """Experiments that are to be deleted."""
+        return self._call("GET", "/v1/queue", api.QueueAnswer).deleting
+
+    def delete_experiment(self, name: str, term: int) -> None:
+        """Forget an experiment whose deletion was wished, once its files are gone; leaves an entry in `audit`.
+
+        Args:
+            term: the controller's leadership.
+
+        Raises:
+            NotFoundError: it is gone already.
+            ConflictError: nobody wished it, or another controller leads now.
+        """
+        self._send("DELETE", f"/v1/experiments/{_quoted(name)}?term={term}", None, 0.0)
+
+    def reclaim(self) -> Reclaim:
+        """Data sets that no experiment uses any more."""
+        return self._call("GET", "/v1/reclaim", Reclaim)
+
+    def audit(self) -> tuple[AuditEntry, ...]:
+        """What was done that no experiment's log can tell: the newest entries, oldest first."""
+        return self._call("GET", "/v1/audit", api.AuditAnswer).entries
+
     # --- workers ---------------------------------------------------------------------------------
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
@@ -205,6 +242,10 @@ class KvsClient:
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
         """Send steps, live points and a heartbeat."""
         return self._call("POST", f"/v1/workers/{_quoted(worker)}/reports", api.ReportAnswer, request)
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        """What a worker used of its machine over the last day, oldest first; `NotFoundError` if there is none."""
+        return self._call("GET", f"/v1/workers/{_quoted(worker)}/usage", api.UsageAnswer).samples
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
@@ -249,7 +290,8 @@ class KvsClient:
 
     def put_archive(self, sha256: str, content: bytes) -> None:
         """Store a code archive's bytes under their hash; storing them twice is harmless."""
-        self._send("PUT", f"/v1/archives/{_quoted(sha256)}", content, 0.0, "application/octet-stream")
+        kind = {"Content-Type": "application/octet-stream"}
+        self._send("PUT", f"/v1/archives/{_quoted(sha256)}", content, 0.0, kind)
 
     def archive(self, sha256: str) -> bytes:
         """A code archive's bytes; `NotFoundError` if there is none."""
@@ -270,7 +312,12 @@ class KvsClient:
         return answer.model_validate_json(self._send(method, path, content, wait_s))
 
     def _send(
-        self, method: str, path: str, content: bytes | None, wait_s: float, kind: str | None = None
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        wait_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         deadline = time.monotonic() + self._patience_s
         pause_s = 0.02
@@ -280,7 +327,7 @@ class KvsClient:
                     method,
                     self.address + path,
                     body=content,
-                    headers={**self._http.headers, "Content-Type": kind} if kind else None,
+                    headers={**self._http.headers, **headers} if headers else None,
                     timeout=urllib3.Timeout(connect=5.0, read=wait_s + self._timeout_s),
                 )
             except urllib3.exceptions.HTTPError as cause:

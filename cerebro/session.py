@@ -9,14 +9,16 @@ import getpass
 import itertools
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from cerebro.connection import Connection
-from cerebro.contract.events import RunRequested, RunResumed, RunStopRequested
+from cerebro.contract.events import RunRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import Request
-from cerebro.errors import ConflictError, NotFoundError, RunFailedError
+from cerebro.errors import ConflictError, RunFailedError
 from cerebro.progress import Progress
 from cerebro.state import ExperimentState, Run, RunState, explained, schedule_lines, waiting_for
+from cerebro.steering import Action, about, chosen_fit, chosen_run, event_of
 
 _WAIT_S = 1.0
 """Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
@@ -72,23 +74,11 @@ class Session:
         Raises:
             NotFoundError: there is none.
         """
-        state = self.state()
-        if run is not None:
-            if run not in state.runs:
-                known = ", ".join(state.runs) or "none"
-                raise NotFoundError(f"no run {run!r} in experiment {self.name!r}; there is {known}")
-            return state.runs[run]
-        found = state.active_run() or next(reversed(state.runs.values()), None)
-        if found is None:
-            raise NotFoundError(f"experiment {self.name!r} has no run yet")
-        return found
+        return chosen_run(self.state(), run)
 
     def chosen_fit(self, run: str | None) -> Run:
-        """The fit run of that name, else the newest."""
-        fits = [known.id for known in self.state().runs.values() if known.kind == "fit"]
-        if run is None and not fits:
-            raise NotFoundError(f"experiment {self.name!r} has no fit run yet: call run_fit")
-        return self.chosen(run or fits[-1])
+        """The run of that name, else the newest fit run; `NotFoundError` if there is none."""
+        return chosen_fit(self.state(), run)
 
     def request(self, request: Request) -> str:
         """Ask for a run; returns its id.
@@ -107,13 +97,19 @@ class Session:
         self._kvs.append(self.name, RunRequested(run=run, request=request, author=author()))
         return run
 
-    def stop(self, run: str | None) -> None:
-        """Ask a run to end."""
-        self._kvs.append(self.name, RunStopRequested(run=self.chosen(run).id, by=author()))
+    def steer(self, action: Action, run: str | None = None, model: str = "", **fields: Any) -> None:
+        """Ask for something; returns when it is in the log.
 
-    def resume(self, run: str | None) -> None:
-        """Ask a paused run to go on."""
-        self._kvs.append(self.name, RunResumed(run=self.chosen(run).id, by=author()))
+        Args:
+            run: what it is about; see `cerebro.steering.about`.
+            fields: see `cerebro.steering.event_of`.
+
+        Raises:
+            NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
+        """
+        state = self.state()
+        event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
+        self._kvs.append(self.name, event)
 
     def complete(self, request: Request, *, progress: bool) -> Run:
         """Ask for a run and follow it to its end.

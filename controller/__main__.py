@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import time
 
-from cerebro import health
+from cerebro import health, logs
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
 from controller.advisor import ChildHelper
@@ -16,23 +15,29 @@ from controller.health import hung
 from controller.kubernetes import KubernetesOrchestrator
 from controller.leadership import resign
 from controller.loop import Controller
+from controller.metrics import Metrics
 from controller.projection import Projection
 from controller.settings import Settings
+
+_VOLUMES = ("shared", "checkpoints", "metrics", "logs")
+"""Whose room it tells, where they are mounted."""
 
 
 def main() -> None:
     """Decide until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = Settings.from_environment(os.environ)
+        logs.set_up("controller", os.environ, secrets=(settings.token,))
     except CerebroError as error:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, patience_s=10.0)
     projection = Projection(kvs, settings.volumes)
     orchestrator = KubernetesOrchestrator(settings.access, settings.worker_set) if settings.access else None
-    controller = Controller(kvs, settings, projection, ChildHelper(), orchestrator)
+    metrics = Metrics()
+    metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
+    controller = Controller(kvs, settings, projection, ChildHelper(), orchestrator, metrics=metrics)
     if settings.health_bind:
-        _answer_probes(settings.health_bind, controller)
+        _answer_probes(settings.health_bind, controller, metrics)
     signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
     if orchestrator:
@@ -46,12 +51,12 @@ def _end(settings: Settings) -> None:
     os._exit(0)
 
 
-def _answer_probes(bind: str, controller: Controller) -> None:
+def _answer_probes(bind: str, controller: Controller, metrics: Metrics) -> None:
     def check() -> str:
         return hung(controller.turned, time.monotonic())
 
     try:
-        health.serve(bind, ready=check, live=check)
+        health.serve(bind, ready=check, live=check, metrics=metrics.exposition)
     except CerebroError as error:
         sys.exit(f"controller: {error}")
 

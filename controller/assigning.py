@@ -197,14 +197,12 @@ class _Units:
                 for worker in exhausted:
                     barred.append((model, worker, board.time[model][worker]))
                     board.time[model][worker] = NEVER
-        for model, epoch, partition in sorted(self._fit.interrupted):
-            times, holders = board.time[model], board.holders(partition)
-            is_open = board.epoch[model] == epoch and board.open[model] >> partition & 1
-            if is_open and model not in board.running and any(times[w] != NEVER for w in holders):
-                others = [w for w, s in enumerate(times) if w not in holders and s != NEVER]
-                barred += [(model, w, times[w]) for w in others]
-                for worker in others:
-                    times[worker] = NEVER
+        for model, _, holders in self._bound():
+            times = board.time[model]
+            others = [w for w, s in enumerate(times) if w not in holders and s != NEVER]
+            barred += [(model, w, times[w]) for w in others]
+            for worker in others:
+                times[worker] = NEVER
         return barred
 
     def _is_to_be_alone(self, worker: Worker) -> bool:
@@ -237,14 +235,21 @@ class _Units:
     def _interrupted(self, workers: list[int]) -> Choice | None:
         """A unit that was interrupted, at the worker that has least left to do of those that can take it."""
         board = self._fit.board
-        for model, epoch, partition in sorted(self._fit.interrupted):
-            is_open = board.epoch[model] == epoch and board.open[model] >> partition & 1
-            if not is_open or model in board.running:
-                continue
-            able = [w for w in board.holders(partition) if w in workers and board.time[model][w] != NEVER]
+        for model, partition, holders in self._bound():
+            able = [w for w in holders if w in workers]
             if able:
                 return Choice(min(able, key=lambda w: (board.worker_left[w], w)), model, partition)
         return None
+
+    def _bound(self) -> Iterator[tuple[int, int, list[int]]]:
+        """(model, partition, holders that can run it) of each interrupted unit that is still to be done, has such a
+        holder, and whose model is idle."""
+        board = self._fit.board
+        for model, epoch, partition in sorted(self._fit.interrupted):
+            is_open = board.epoch[model] == epoch and board.open[model] >> partition & 1
+            holders = [w for w in board.holders(partition) if board.time[model][w] != NEVER]
+            if is_open and holders and model not in board.running:
+                yield model, partition, holders
 
     def _by_policy(self, workers: list[int]) -> Choice | None:
         board, rng = self._fit.board, self._assigner.rng
@@ -278,7 +283,9 @@ class _Units:
         queued = board.running.pop(model)
         free, board.free[index] = board.free[index], 1
         try:
-            choice = self._choose([index])
+            # The model may be bound to the holders of its interrupted unit: it would only be queued there again.
+            is_bound = any(m == model and index not in holders for m, _, holders in self._bound())
+            choice = None if is_bound else self._choose([index])
         finally:
             board.running[model] = queued
             board.free[index] = free

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from cerebro.contract.events import Event, RunFinished, RunStarted
+from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState
 from controller.assigning import due_s
@@ -22,7 +22,7 @@ class Core:
     Attributes:
         record: the experiment as it was created.
         state: the fold of its log.
-        board: of its open fit run, `None` while there is none.
+        board: of the fit run that is worked on, `None` while there is none.
     """
 
     def __init__(self, record: ExperimentRecord) -> None:
@@ -37,16 +37,13 @@ class Core:
             IllegalEventError: the event does not fit; nothing has changed.
         """
         self.state.apply(event)
-        if isinstance(event, RunStarted) and self.state.runs[event.run].models:
-            self.board = FitBoard(self.state, self.state.runs[event.run])
-        elif self.board is None:
-            return
-        elif isinstance(event, RunFinished):
-            self.board = self.board if event.run != self.board.run else None
-        elif self.board.knows(event):
-            self.board.apply(self.state, event)
+        run = self.state.active_run()
+        if run is None or not run.models:
+            self.board = None
+        elif self.board is None or self.board.run != run.id or not self.board.knows(event):
+            self.board = FitBoard.of(self.state, run)
         else:
-            self.board = FitBoard.of(self.state, self.state.runs[self.board.run])
+            self.board.apply(self.state, event)
 
     def wake_s(self, now: float) -> float:
         """Seconds until there is something to decide although nothing happens: a worker is about to end its unit.

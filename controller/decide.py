@@ -31,7 +31,7 @@ from controller.fit_board import FitBoard
 from controller.orchestrator import Exit
 from controller.placement import unmakable
 
-Step = api.Assign | api.Revoke | api.Note
+Step = api.Assign | api.Revoke | api.Note | api.Dequeue
 
 
 def decide(
@@ -55,7 +55,7 @@ def decide(
     problem = _fatal_message(run) or _metric_problem(run) or unmakable(state, run)
     if problem:
         return _end(run, "failed", problem)
-    doomed = [*_revoke_failed_models(run), *_revoke_unneeded(state, run)]
+    doomed = [*_revoke_cut_short(run), *_revoke_unneeded(state, run)]
     if doomed:
         return doomed
     epoch = _completed_epoch(run)
@@ -154,13 +154,15 @@ def _end(run: Run, outcome: str, error: str) -> list[Step]:
 
 
 def _finished(run: Run) -> Step:
-    failed = [model for model in run.models.values() if model.state is ModelState.FAILED]
-    if run.kind == "fit" and len(failed) == len(run.models):
-        reasons = "\n".join(f"{m.id}: {m.failure.message}" for m in failed if m.failure)
-        return _note(
-            RunFinished(run=run.id, outcome="failed", error=f"all {len(failed)} models failed:\n{reasons}")
-        )
-    return _note(RunFinished(run=run.id, outcome="finished"))
+    """Its end by itself. Of a fit: stopped, if users stopped models and none was trained to its end."""
+    states = {model.state for model in run.models.values()}
+    if run.kind != "fit" or ModelState.FINISHED in states or not states:
+        return _note(RunFinished(run=run.id, outcome="finished"))
+    if ModelState.STOPPED in states:
+        return _note(RunFinished(run=run.id, outcome="stopped"))
+    reasons = "\n".join(f"{m.id}: {m.failure.message}" for m in run.models.values() if m.failure)
+    error = f"all {len(run.models)} models failed:\n{reasons}"
+    return _note(RunFinished(run=run.id, outcome="failed", error=error))
 
 
 def _fatal_message(run: Run) -> str:
@@ -197,18 +199,23 @@ def _completed_epoch(run: Run) -> int:
     """The next epoch that every model left has trained and that is not reported yet, or 0."""
     epoch, is_complete = len(run.epochs) + 1, False
     for model in run.models.values():
-        if model.state is not ModelState.FAILED:
+        if not model.is_cut_short:
             if epoch > model.epochs or len(model.visits) < epoch * len(model.partitions):
                 return 0
             is_complete = True
     return epoch if is_complete else 0
 
 
-def _revoke_failed_models(run: Run) -> Iterator[Step]:
-    """Queued units of a model that was given up meanwhile; a running one is left to end by itself."""
+def _revoke_cut_short(run: Run) -> Iterator[Step]:
+    """Units of a model that goes no further: of one that a user stopped at once, wherever it is; of one that was given
+    up those that are queued, while a running one is left to end by itself."""
     for task in run.open.values():
-        is_unit = task.key.kind == "train" and task.state is TaskState.ASSIGNED
-        if is_unit and run.models[task.key.model or ""].state is ModelState.FAILED:
+        if task.key.kind != "train":
+            continue
+        model = run.models[task.key.model or ""]
+        if model.state is ModelState.STOPPED:
+            yield revoke_task(task, "its model was stopped", force=True)
+        elif model.state is ModelState.FAILED and task.state is TaskState.ASSIGNED:
             yield revoke_task(task, "its model has failed", force=True)
 
 

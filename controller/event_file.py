@@ -6,15 +6,19 @@ messages are TensorBoard's: importing its writer brings in numpy and object stor
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import google_crc32c
+from pydantic import JsonValue
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 FILE_NAME = "events.out.tfevents.0000000000.cerebro"
 
@@ -27,6 +31,25 @@ class Scalar:
     step: int
     time: float
     value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionStart:
+    """A model with its hyper-parameters, for the HParams plugin: text, numbers and truth values as they are, anything
+    else as JSON."""
+
+    time: float
+    hyperparams: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionEnd:
+    """The model has trained all of its epochs."""
+
+    time: float
+
+
+Record = Scalar | SessionStart | SessionEnd
 
 
 class EventFile:
@@ -50,9 +73,14 @@ class EventFile:
         if not passed:
             self._write(_version())
 
-    def write(self, scalar: Scalar) -> None:
-        """Append a value, unless the file has it from an earlier life of the process."""
-        self._write(_event(scalar))
+    def write(self, record: Record) -> None:
+        """Append a record, unless the file has it from an earlier life of the process."""
+        if isinstance(record, Scalar):
+            self._write(_scalar(record))
+        elif isinstance(record, SessionStart):
+            self._write(_start(record))
+        else:
+            self._write(_end(record))
 
     def _write(self, event: Event) -> None:
         self.passed += 1
@@ -108,10 +136,48 @@ def _version() -> Event:
     return event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")
 
 
-def _event(scalar: Scalar) -> Event:
+def _scalar(scalar: Scalar) -> Event:
     from tensorboard.compat.proto import event_pb2, summary_pb2
 
     value = summary_pb2.Summary.Value(tag=scalar.tag, simple_value=scalar.value)
     return event_pb2.Event(
         wall_time=scalar.time, step=scalar.step, summary=summary_pb2.Summary(value=[value])
     )
+
+
+def _start(start: SessionStart) -> Event:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+
+    info = SessionStartInfo(start_time_secs=start.time)
+    for name, value in sorted(start.hyperparams.items()):
+        if isinstance(value, bool):
+            info.hparams[name].bool_value = value
+        elif isinstance(value, int | float):
+            info.hparams[name].number_value = value
+        else:
+            info.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)
+    return _session("_hparams_/session_start_info", start.time, HParamsPluginData(session_start_info=info))
+
+
+def _end(end: SessionEnd) -> Event:
+    from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+    info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=end.time)
+    return _session("_hparams_/session_end_info", end.time, HParamsPluginData(session_end_info=info))
+
+
+def _session(tag: str, time: float, data: HParamsPluginData) -> Event:
+    """Plugin data lie in the metadata of a value, which itself is an empty tensor (HParams plugin, ``metadata.py``)."""
+    from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
+
+    shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=0)])
+    # A map has no order by itself; a file that is continued must get the bytes that it would have got.
+    content = data.SerializeToString(deterministic=True)
+    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="hparams", content=content)
+    value = summary_pb2.Summary.Value(
+        tag=tag,
+        metadata=summary_pb2.SummaryMetadata(plugin_data=plugin),
+        tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT, tensor_shape=shape),
+    )
+    return event_pb2.Event(wall_time=time, summary=summary_pb2.Summary(value=[value]))

@@ -12,7 +12,11 @@ import math
 
 from cerebro.contract.events import (
     Event,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
     SchedulePlanned,
+    SchedulerChanged,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -26,11 +30,11 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.board import Board, Choice
 from cerebro.scheduling.estimates import Estimates
-from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem, Strategy
-from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, Visit, Worker
+from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Visit, Worker
 from cerebro.state.tasks import ENDED
 
 _FADING = 0.9
@@ -89,8 +93,9 @@ class FitBoard:
                 epochs=run.request.epochs,
             )
         )
-        self.dispatch: Policy = POLICIES[run.request.scheduler]
+        self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
         self.policy = self.dispatch
+        self._follow(run)
         self.board.hold(held)
 
     @classmethod
@@ -111,12 +116,11 @@ class FitBoard:
                 newest = task.attempts[-1]
                 made._start(task.key, newest.worker, newest.started or newest.assigned)
         for name, model in run.models.items():
-            if model.state is ModelState.FAILED and model.busy is None:
+            if model.is_cut_short and model.busy is None:
                 made._drop(name)
         for task in run.tasks.values():
             if task.key.kind == "train":
                 made._heed(task)
-        made._follow(run)
         made._estimate()
         return made
 
@@ -157,7 +161,12 @@ class FitBoard:
     # --- the fold --------------------------------------------------------------------------------
 
     def knows(self, event: Event) -> bool:
-        """Whether the event can be taken in: a worker that trains and was never seen needs a new board."""
+        """Whether the event can be taken in. A worker that trains and was never seen needs a new board, and so does a
+        unit that was assigned when the news that its model goes no further was on its way."""
+        if isinstance(event, TaskAssigned):
+            key = TaskKey.parse(event.task)
+            is_unit = key.run == self.run and key.kind == "train"
+            return not is_unit or self.board.open[self._model[key.model or ""]] != 0
         if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
             return True
         return event.worker in self._worker
@@ -167,8 +176,10 @@ class FitBoard:
         match event:
             case WorkerJoined() | WorkerLost() | WorkerRemoved():
                 self._see_holders(state)
-            case SchedulePlanned() if event.run == self.run:
+            case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
                 self._follow(state.runs[self.run])
+            case ModelStopRequested() | ModelResumed() | ModelRetried() if event.run == self.run:
+                self._steer(state.runs[self.run], event.model)
             case TaskAssigned() | TaskStarted() | TaskCommitted() | TaskFailed() | TaskRevoked():
                 key = TaskKey.parse(event.task)
                 if key.run == self.run and key.model is not None:
@@ -176,15 +187,26 @@ class FitBoard:
                 elif key.run == self.run and isinstance(event, TaskCommitted):
                     self._see_holders(state)
 
+    def _steer(self, run: Run, name: str) -> None:
+        """A user wished something of a model: take in what it came to."""
+        model = run.models.get(name)
+        if model is None or model.busy is not None:
+            return
+        if model.is_cut_short:
+            self._drop(name)
+        elif not self.board.open[self._model[name]] and not model.is_trained:
+            left = sum(1 << self._partition[number] for number in model.remaining)
+            self.board.restore(self._model[name], model.epoch, left)
+        for task in run.tasks.values():
+            if task.key.kind == "train" and task.key.model == name:
+                self._heed(task)
+
     def _task(self, state: ExperimentState, event: Event, key: TaskKey, name: str) -> None:
         model, index = state.runs[self.run].models[name], self._model[name]
         if key.kind == "train":
             match event:
-                case TaskAssigned() if model.state is not ModelState.FAILED:
+                case TaskAssigned():
                     self._start(key, event.worker, event.time)
-                case _ if index not in self.board.running:
-                    # Assigned when the news that its model had failed was on its way: it will be taken back.
-                    pass
                 case TaskStarted():
                     self.board.running[index] = self.board.running[index]._replace(started=event.time)
                 case TaskCommitted():
@@ -196,7 +218,7 @@ class FitBoard:
         self._take_back(model, index)
         if key.kind == "train":
             self._heed(state.runs[self.run].task(key))
-        if model.state is ModelState.FAILED and model.busy is None:
+        if model.is_cut_short and model.busy is None:
             self._drop(name)
 
     def _see_holders(self, state: ExperimentState) -> None:
@@ -229,7 +251,7 @@ class FitBoard:
     def _take_back(self, model: Model, index: int) -> None:
         """Reopen the visit whose checkpoint was lost, if one was."""
         counted = self.board.epoch[index] * len(self.partitions) - self.board.open[index].bit_count()
-        if model.state is ModelState.ACTIVE and len(model.visits) < counted:
+        if not model.is_cut_short and len(model.visits) < counted:
             remaining = {self._partition[p] for p in model.remaining}
             is_last = self.board.epoch[index] > model.epoch
             lost = remaining if is_last else {p for p in remaining if not self.board.open[index] >> p & 1}
@@ -252,8 +274,8 @@ class FitBoard:
 
     def _follow(self, run: Run) -> None:
         """Follow the run's plan, or dispatch again when there is none."""
-        if isinstance(run.request, FitRequest):
-            self.policy = self.dispatch = POLICIES[run.request.scheduler]
+        # The store takes any name for a policy; `controller.loop` tells of one that nobody knows.
+        self.policy = self.dispatch = POLICIES.get(run.scheduler, POLICIES[DEFAULT_POLICY])
         if run.planned is not None and run.planned.order:
             self.policy = Following(
                 Entry(
@@ -297,4 +319,5 @@ def _places(state: ExperimentState, run: Run) -> set[str]:
     for task in run.tasks.values():
         if task.key.kind == "train":
             names.update(attempt.worker for attempt in task.attempts)
+    names.update(run.trained_s)
     return names

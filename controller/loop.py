@@ -13,15 +13,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunFinished, RunPaused, RunStarted
+from cerebro.contract.events import Event, RunFinished, RunPaused, RunStarted, SchedulerChanged
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
 from cerebro.errors import CerebroError, ConflictError, RetryableError
 from cerebro.kvs import KvsClient
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor import Advisor, Helper
 from controller.core import Core
+from controller.crew import World
 from controller.decide import Step
+from controller.deletion import Deletion
+from controller.metrics import Metrics, fields
 from controller.orchestrator import Orchestrator
 from controller.planning import etl_weights, plan_evaluation, plan_fit
 from controller.preparation_process import prepare_etl
@@ -45,6 +49,10 @@ class Observer(Protocol):
         """`event` was applied to `state`."""
         ...
 
+    def forget(self, experiment: str) -> None:
+        """The experiment is being deleted: nothing is to be written for it any more, until one of its name is new."""
+        ...
+
 
 class Controller:
     """The loop. `stop` may be set from a signal handler or another thread."""
@@ -56,13 +64,17 @@ class Controller:
         observer: Observer,
         helper: Helper,
         orchestrator: Orchestrator | None = None,
+        *,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         self._kvs, self._settings, self._observer = kvs, settings, observer
         self._advisor = Advisor(helper)
         self._cluster = 0
         self._term = 0
         self._led_until = 0.0
-        self._decided = 0.0
+        self._decided = self._watched = 0.0
+        self._deletion = Deletion(kvs, settings.volumes, observer.forget)
         self._roster = Roster(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._store_ahead_s = time.time() - time.monotonic()
         self.stop = threading.Event()
@@ -77,32 +89,44 @@ class Controller:
                     self.stop.wait(self._settings.tick_s)
                     continue
                 self._roster.tend()
+                self._deletion.tend(self._term)
                 entry = next(iter(self._kvs.queue()), None)
                 if entry is None:
+                    self._look(None)
                     self._watch({}, self._settings.tick_s * 2)
                 else:
-                    self._work(entry.experiment)
+                    self._work(entry)
             except RetryableError as error:
                 self._roster.store_was_away()
+                self._metrics.leading.set(0)
                 log.warning("store away: %s", error)
             except ConflictError as error:
+                self._metrics.leading.set(0)
                 log.warning("leadership lost: %s", error)
                 self._led_until = 0.0
             self._advisor.forget()
 
     # --- one experiment --------------------------------------------------------------------------
 
-    def _work(self, experiment: str) -> None:
+    def _work(self, entry: api.QueueEntry) -> None:
+        experiment = entry.experiment
         core = Core(self._kvs.experiment(experiment))
         state = core.state
         self._catch_up(core)
+        if not state.runs[entry.run].is_open:
+            # A wish that came too late had put it there.
+            self._perform(core, [api.Dequeue(run=entry.run)])
+            return
         while not self.stop.is_set() and self._lead():
             self._roster.tend()
+            self._deletion.tend(self._term)
             planned = self._advisor.advise(core)
             run = state.active_run()
             if run is None:
                 return
-            steps = core.decide(self._roster.world(self._now()))
+            world = self._look(state)
+            with self._metrics.deciding():
+                steps = core.decide(world)
             if planned is not None:
                 steps.insert(0, api.Note(event=planned))
             if not steps and run.state is RunState.QUEUED and run.plan is None:
@@ -120,7 +144,7 @@ class Controller:
             self.stop.wait(max(0.0, self._decided + _PACE_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
-        """Write steps and take in what the log says then; false when none took effect, so that the caller waits."""
+        """Write steps and take in what the log says then; false when nothing has changed, so that the caller waits."""
         request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
         answer = self._kvs.decide(core.state.name, request)
         self._decided = time.monotonic()
@@ -132,7 +156,8 @@ class Controller:
                 # Whether there is room again is to be asked of the workers, not of what they said before.
                 self._roster.look_again()
         self._apply(core, answer.events)
-        return any(outcome.outcome == "done" for outcome in answer.outcomes)
+        # With news there is something to decide on, also if they are why a step was refused.
+        return bool(answer.events) or any(outcome.outcome == "done" for outcome in answer.outcomes)
 
     def _catch_up(self, core: Core) -> None:
         while events := self._kvs.events(core.state.name, core.state.seq):
@@ -143,8 +168,16 @@ class Controller:
             core.apply(event)
             if is_news:
                 self._store_ahead_s = event.time - time.monotonic()
+                self._metrics.happened(core.state, event)
                 # A plan may name thousands of units, and is in the event log anyway.
-                log.info("%s %s", core.state.name, event.model_dump_json(exclude={"order"}))
+                log.info("%s", event.model_dump_json(exclude={"order"}), extra=fields(core.state, event))
+                if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:
+                    log.warning(
+                        "no scheduler %r is known: %s dispatches by %s",
+                        event.scheduler,
+                        event.run,
+                        DEFAULT_POLICY,
+                    )
             self._observer.observe(core.state, event)
 
     # --- plans -----------------------------------------------------------------------------------
@@ -179,9 +212,17 @@ class Controller:
     def _meanwhile(self) -> None:
         """What goes on while a long plan is made: leading, and wishes for another number of workers."""
         if self._lead():
+            if time.monotonic() - self._watched >= self._settings.tick_s:
+                self._watch({}, 0.0)
             self._roster.tend()
 
     # --- the world -------------------------------------------------------------------------------
+
+    def _look(self, state: ExperimentState | None) -> World:
+        world = self._roster.world(self._now())
+        if self._metrics.is_due():
+            self._metrics.look(state, world)
+        return world
 
     def _now(self) -> float:
         """The store's clock, as far as its newest event tells."""
@@ -189,9 +230,11 @@ class Controller:
 
     def _watch(self, cursors: dict[str, int], wait_s: float) -> dict[str, tuple[Event, ...]]:
         answer = self._kvs.watch(cursors, self._cluster, wait_s)
+        self._watched = time.monotonic()
         if answer.cluster != self._cluster:
             self._cluster = answer.cluster
-            self._roster.look_again()
+            self._roster.hear()
+            self._deletion.look_again()
         return answer.events
 
     def _lead(self) -> bool:
@@ -201,10 +244,13 @@ class Controller:
             return True
         answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S)
         if answer.term == 0:
+            self._metrics.stood_by()
             log.info("%s leads", answer.holder)
             return False
         if answer.term != self._term:
             self._roster.take_over()
+            self._deletion.look_again()
         self._term = answer.term
+        self._metrics.leading.set(1)
         self._led_until = now + _LEADERSHIP_S / 3
         return True

@@ -1,9 +1,9 @@
 """TensorBoard event files as a projection of the log: a pure function of what was committed, written as it grows.
 
-One file per model, and one per run for how well it is scheduled. Its records follow from the log in a fixed order, so
-after a crash the projection counts the complete records of a file, cuts off a torn one and goes on behind them: nothing
-is written twice and nothing is missing. Values reported within a unit are written when the unit commits, so a
-superseded attempt leaves no trace.
+One file per model, and one per run for how well it is scheduled; what goes into them says `controller.projected`.
+Their records follow from the log in a fixed order, so after a crash the projection counts the complete records of a
+file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. Values reported
+within a unit are written when the unit commits, so a superseded attempt leaves no trace.
 
 Runs in a thread of its own, because a slow metrics volume must not delay a hop.
 """
@@ -14,16 +14,16 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.contract.events import EpochCompleted, Event, LivePoint, TaskCommitted
-from cerebro.errors import RetryableError
+from cerebro.contract.events import Event, LivePoint
+from cerebro.errors import NotFoundError, RetryableError
 from cerebro.kvs import KvsClient
-from cerebro.state import ExperimentState, TaskKey, gap
+from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
-from controller.event_file import FILE_NAME, EventFile, Scalar
+from controller.event_file import FILE_NAME, EventFile
+from controller.projected import Addition, additions
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +37,13 @@ _GATHER_S = 0.2
 the store that the workers wait on."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Entry:
-    """What an event adds to a file: a model's, or without one the run's. A commit brings its task's live values."""
+    """What is to be written, in which life of the experiment's name, and since when it waits (monotonic seconds)."""
 
-    experiment: str
-    run: str
-    key: str
-    model: str = ""
-    attempt: int = 0
-    rows_before: int = 0
-    scalars: tuple[Scalar, ...]
+    addition: Addition
+    life: int
+    since: float
 
 
 class Projection:
@@ -57,7 +53,15 @@ class Projection:
         self._kvs, self._volumes = kvs, volumes
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._seen: set[tuple[str, str]] = set()
+        """Of what comes in: the next three."""
+        self._seen: dict[str, set[str]] = {}
+        self._lives: dict[str, int] = {}
+        """How often an experiment of that name was forgotten."""
+        self._queued = self._done = 0
+        self._since: float | None = None
+        """When the entry that is being written came; `None`: nothing waits."""
+        self._writing = threading.Lock()
+        """Of files, and of the next three."""
         self._live: dict[str, _LiveReader] = {}
         self._files: dict[Path, EventFile] = {}
         self._passed: dict[Path, int] = {}
@@ -68,19 +72,40 @@ class Projection:
         threading.Thread(target=self._write_all, name="projection", daemon=True).start()
 
     def observe(self, state: ExperimentState, event: Event) -> None:
-        """Queue a commit, or a completed epoch. A unit that is done again, because its checkpoint was lost, says
-        nothing new."""
-        if not isinstance(event, TaskCommitted | EpochCompleted):
-            return
-        key = event.task if isinstance(event, TaskCommitted) else f"{event.run}/epochs/e{event.epoch}"
-        # Two readers of one log may come here; each event counts once, in the order of the log.
+        """Queue what an event adds. A unit that is done again, because its checkpoint was lost, says nothing new."""
+        for addition in additions(state, event):
+            # Two readers of one log may come here; each event counts once, in the order of the log.
+            with self._lock:
+                seen = self._seen.setdefault(state.name, set())
+                if addition.key in seen:
+                    continue
+                seen.add(addition.key)
+                self._queued += 1
+                life = self._lives.get(state.name, 0)
+                self._entries.put(_Entry(addition, life, time.monotonic()))
+
+    def forget(self, experiment: str) -> None:
+        """Write nothing more of what was observed of this experiment, and close its files. One of the same name that
+        is made later is written from its beginning. Safe in any thread; waits for at most one write."""
         with self._lock:
-            if (state.name, key) in self._seen:
-                return
-            self._seen.add((state.name, key))
-            entry = _commit(state, event) if isinstance(event, TaskCommitted) else _epoch(state, event, key)
-            if entry is not None:
-                self._entries.put(entry)
+            self._lives[experiment] = self._lives.get(experiment, 0) + 1
+            self._seen.pop(experiment, None)
+        root = self._volumes.metrics / experiment
+        with self._writing:
+            self._live.pop(experiment, None)
+            for path in [path for path in self._files if path.is_relative_to(root)]:
+                self._close(path)
+            for path in [path for path in self._passed if path.is_relative_to(root)]:
+                del self._passed[path]
+
+    def waiting(self) -> int:
+        """How many additions are not in the files yet."""
+        return self._queued - self._done
+
+    def lag_s(self) -> float:
+        """For how long the oldest of them has waited, in seconds."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
     def _write_all(self) -> None:
         try:
@@ -89,15 +114,20 @@ class Projection:
             log.warning("event files of ended runs not checked: %s", error)
         while True:
             for entry in self._gather():
+                self._since = entry.since
                 # Later entries wait: a file's records have a fixed order, and a gap would shift all behind it.
                 while not self._is_written(entry):
                     time.sleep(_PAUSE_S)
+                self._done += 1
+            self._since = None
 
     def _is_written(self, entry: _Entry) -> bool:
         try:
             self._write(entry)
+        except NotFoundError:
+            log.info("metrics of %s left out: the experiment is gone", entry.addition.key)
         except (OSError, RetryableError) as error:
-            log.warning("metrics of %s not written yet: %s", entry.key, error)
+            log.warning("metrics of %s not written yet: %s", entry.addition.key, error)
             return False
         return True
 
@@ -107,38 +137,54 @@ class Projection:
         time.sleep(_GATHER_S)
         while not self._entries.empty():
             entries.append(self._entries.get())
-        for reader in self._live.values():
-            reader.is_behind = True
+        with self._writing:
+            for reader in self._live.values():
+                reader.is_behind = True
         return entries
 
     def _read_logs(self) -> None:
         for summary in self._kvs.experiments():
+            if summary.is_deleting:
+                continue
             state = ExperimentState(name=summary.experiment.name)
-            while events := self._kvs.events(state.name, state.seq):
-                for event in events:
-                    state.apply(event)
-                    self.observe(state, event)
+            try:
+                while events := self._kvs.events(state.name, state.seq):
+                    for event in events:
+                        state.apply(event)
+                        self.observe(state, event)
+            except NotFoundError:  # deleted meanwhile
+                continue
 
     def _write(self, entry: _Entry) -> None:
-        path = self._path(entry)
-        reader = self._live.setdefault(entry.experiment, _LiveReader(self._kvs, entry.experiment))
-        points = reader.points(entry.key, entry.attempt) if entry.attempt else []
-        file = self._open(path)
-        try:
-            for scalar in (*_live_scalars(entry, points), *entry.scalars):
-                file.write(scalar)
-            file.flush()
-        except OSError:
-            # What of it reached the file is counted when it is opened again.
-            self._close(path)
-            raise
-        self._passed[path] = file.passed
-        reader.forget(entry.key, entry.attempt)
+        addition = entry.addition
+        with self._writing:
+            reader = self._live.setdefault(addition.experiment, _LiveReader(self._kvs, addition.experiment))
+        # Not under the lock: the store may take long to answer.
+        points = reader.points(addition.task, addition.attempt) if addition.attempt else []
+        with self._writing:
+            if entry.life != self._lives.get(addition.experiment, 0):
+                return
+            path = self._path(addition)
+            file = self._open(path)
+            try:
+                for record in addition.all_records(points):
+                    file.write(record)
+                file.flush()
+            except OSError:
+                # What of it reached the file is counted when it is opened again.
+                self._close(path)
+                raise
+            self._passed[path] = file.passed
+            reader.forget(addition.task, addition.attempt)
 
-    def _path(self, entry: _Entry) -> Path:
-        if entry.model:
-            return self._volumes.model_metrics(entry.experiment, entry.run, entry.model) / FILE_NAME
-        return self._volumes.run_metrics(entry.experiment, entry.run) / FILE_NAME
+    def _path(self, addition: Addition) -> Path:
+        of = addition.experiment, addition.run
+        folder = (
+            self._volumes.model_metrics(*of, addition.model)
+            if addition.model
+            else self._volumes.run_metrics(*of)
+        )
+        return folder / FILE_NAME
 
     def _open(self, path: Path) -> EventFile:
         file = self._files.pop(path, None)
@@ -153,60 +199,6 @@ class Projection:
             self._files.pop(path).close()
         except OSError as error:
             log.warning("%s not closed properly: %s", path, error)
-
-
-def _commit(state: ExperimentState, event: TaskCommitted) -> _Entry | None:
-    """The scalars of a commit that was just applied."""
-    key = TaskKey.parse(event.task)
-    if key.kind not in ("train", "valid") or key.model is None or key.epoch is None:
-        return None
-    model = state.runs[key.run].models[key.model]
-    scalars: list[Scalar] = []
-    unit = len(model.visits) - 1
-    rows_before = sum(visit.rows for visit in model.visits[:unit])
-    if key.kind == "train":
-        scalars += _scalars("unit/train", unit + 1, event.time, event.result.metrics)
-        if (unit + 1) % len(model.partitions) == 0:
-            scalars += _scalars("epoch/train", key.epoch, event.time, model.training_metrics(key.epoch))
-    else:
-        scalars += _scalars("epoch/valid", key.epoch, event.time, event.result.metrics)
-    return _Entry(
-        experiment=state.name,
-        run=key.run,
-        key=event.task,
-        model=key.model,
-        attempt=event.attempt,
-        rows_before=rows_before,
-        scalars=tuple(scalars),
-    )
-
-
-def _epoch(state: ExperimentState, event: EpochCompleted, key: str) -> _Entry:
-    """The scalars of a run's epoch."""
-    values = {
-        "makespan_s": event.makespan_s,
-        "lower_bound_s": event.lower_bound_s,
-        "gap": gap(event.makespan_s, event.lower_bound_s),
-        "idle_s": sum(event.idle_s.values()),
-    }
-    scalars = _scalars("schedule", event.epoch, event.time, values)
-    return _Entry(experiment=state.name, run=event.run, key=key, scalars=tuple(scalars))
-
-
-def _scalars(prefix: str, step: int, time: float, metrics: dict[str, float]) -> Iterator[Scalar]:
-    for name in sorted(metrics):
-        yield Scalar(tag=f"{prefix}/{name}", step=step, time=time, value=metrics[name])
-
-
-def _live_scalars(entry: _Entry, points: Sequence[LivePoint]) -> Iterator[Scalar]:
-    for point in points:
-        for name in sorted(point.values):
-            yield Scalar(
-                tag=f"live/{name}",
-                step=entry.rows_before + point.rows,
-                time=point.time,
-                value=point.values[name],
-            )
 
 
 class _LiveReader:

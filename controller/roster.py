@@ -46,12 +46,18 @@ class Roster:
         self._read_at = self._tended_at = -tick_s
         self._reachable_since = time.monotonic()
         self._told: Troubles | None = None
+        self._is_wish_possible = True
         self._filling: tuple[int, float] | None = None
         """How many pods are wanted, and since when some of them are to come."""
 
     def take_over(self) -> None:
         """The leadership is new: somebody else may have told other things meanwhile."""
         self._told = None
+        self.hear()
+
+    def hear(self) -> None:
+        """The cluster's bell rang: workers came or went, or somebody wishes something."""
+        self._is_wish_possible = True
         self.look_again()
 
     def look_again(self) -> None:
@@ -118,7 +124,10 @@ class Roster:
         return self._orchestrator.fleet() if self._orchestrator else None
 
     def _resize(self) -> None:
+        if not self._is_wish_possible:
+            return
         wish = self._kvs.size()
+        self._is_wish_possible = wish is not None and not wish.problem
         if wish is None or wish.problem:
             return
         try:

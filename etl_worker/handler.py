@@ -6,12 +6,19 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import asdict
+from itertools import islice
 
 from cerebro.agent.context import Context
 from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
+from cerebro.data.durable import write_json
+from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
 from etl_worker.job import EtlJob, EtlProgress
 from etl_worker.partition import preprocess_partition
+
+_ROWS_TOLD, _TRACEBACK = 1_000, 2_000
+"""Failed rows of a partition that the page can show, and characters of each one's traceback: its end."""
 
 
 class Handler:
@@ -38,12 +45,26 @@ class Handler:
         manifest = preprocess_partition(
             job, self._context.spec_factory(body.code, body.locators.misc), progress
         )
+        self._tell_failed(body, job, manifest.rows_failed)
         return TaskResult(
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
             output=f"{body.dataset}/{body.split}/{body.partition}",
             timings=Timings(compute_s=time.monotonic() - began),
         )
+
+    def _tell_failed(self, body: EtlTask, job: EtlJob, total: int) -> None:
+        """Write where the page can read it which rows are left out: the partition itself may be on this worker only."""
+        path = self._volumes.failed_rows(body.dataset, body.split, body.partition)
+        if not total:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [
+            asdict(row) | {"traceback": row.traceback[-_TRACEBACK:]}
+            for row in islice(failed_rows(job.output_folder), _ROWS_TOLD)
+        ]
+        write_json(path, {"total": total, "rows": rows})
 
     def preload(self, body: TaskBody) -> None:
         """Nothing to load ahead."""

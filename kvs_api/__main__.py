@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import Any
 
 import waitress
 
+from cerebro import health, logs
 from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
 from kvs_api.app import create_app
+from kvs_api.metrics import MeteredStore, Metrics
 from kvs_api.settings import Settings
-from kvs_api.store import Store
 
 
 def main() -> None:
     """Serve until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    metrics = Metrics()
+    draining, sockets = Draining(), dict[int, Any]()
     try:
         settings = Settings.from_environment(os.environ)
+        logs.set_up("kvs-api", os.environ, secrets=settings.secrets)
+        store = MeteredStore(settings.redis_url, draining, threads=settings.threads, metrics=metrics)
+        metrics.watch(store)
+        if settings.health_bind:
+            health.serve(
+                settings.health_bind,
+                ready=lambda: "" if store.ping() else "Redis does not answer",
+                live=str,
+                metrics=metrics.exposition,
+            )
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")
-    draining, sockets = Draining(), dict[int, Any]()
+    app = create_app(settings, store)
+    metrics.install(app)
     server = waitress.create_server(
-        create_app(settings, Store(settings.redis_url, draining, threads=settings.threads)),
+        app,
         map=sockets,
         host=settings.host,
         port=settings.port,

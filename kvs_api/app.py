@@ -31,6 +31,8 @@ View = Callable[..., Response]
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _CLIENT_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
 
+_MAX_ONCE = 64
+
 _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
     errors.UnauthorizedError: 401,
@@ -131,7 +133,17 @@ class Views:
     def append(self, name: str) -> Response:
         """Append: see `ROUTES`."""
         event = _CLIENT_EVENT.validate_json(request.get_data())
-        return _answer(api.AppendAnswer(seq=self._store.append(_name(name), event)))
+        once = request.headers.get(api.ONCE, "")
+        if len(once) > _MAX_ONCE:
+            raise errors.BadRequestError(
+                f"{api.ONCE} has {len(once)} characters, at most {_MAX_ONCE} are allowed"
+            )
+        return _answer(api.AppendAnswer(seq=self._store.append(_name(name), event, once=once)))
+
+    def delete_experiment(self, name: str) -> Response:
+        """Delete experiment: see `ROUTES`."""
+        self._store.delete_experiment(_name(name), _whole_number("term", "the controller's leadership"))
+        return Response(status=204)
 
     def events(self, name: str) -> Response:
         """Events: see `ROUTES`."""
@@ -157,7 +169,15 @@ class Views:
 
     def queue(self) -> Response:
         """Queue: see `ROUTES`."""
-        return _answer(api.QueueAnswer(runs=self._store.queue()))
+        return _answer(self._store.queue())
+
+    def audit(self) -> Response:
+        """Audit: see `ROUTES`."""
+        return _answer(api.AuditAnswer(entries=self._store.audit()))
+
+    def reclaim(self) -> Response:
+        """Reclaim: see `ROUTES`."""
+        return _answer(self._store.reclaim())
 
     def workers(self) -> Response:
         """Workers: see `ROUTES`."""
@@ -187,10 +207,7 @@ class Views:
 
     def drop_size(self) -> Response:
         """Drop size: see `ROUTES`."""
-        text = request.args.get("workers", "")
-        if not text.isdecimal():
-            raise errors.BadRequestError(f"workers must be the number that was wished, not {text!r}")
-        self._store.drop_size(int(text))
+        self._store.drop_size(_whole_number("workers", "the number that was wished"))
         return Response(status=204)
 
     def troubles(self) -> Response:
@@ -202,6 +219,10 @@ class Views:
         troubles = _body(Troubles)
         self._store.tell_troubles(troubles)
         return _answer(troubles)
+
+    def usage(self, name: str) -> Response:
+        """Usage: see `ROUTES`."""
+        return _answer(api.UsageAnswer(samples=self._store.usage(_name(name))))
 
     def report(self, name: str) -> Response:
         """Report: see `ROUTES`."""
@@ -250,6 +271,13 @@ def _body(model: type[Body]) -> Body:
 
 def _name(name: str) -> str:
     return _NAME.validate_python(name)
+
+
+def _whole_number(name: str, meaning: str) -> int:
+    text = request.args.get(name, "")
+    if not text.isdecimal() or int(text) > api.MAX_SEQ:
+        raise errors.BadRequestError(f"{name} must be {meaning}, not {text!r}")
+    return int(text)
 
 
 def _cursor() -> tuple[int, float]:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cerebro import errors
 from cerebro.contract import api
+from cerebro.contract.events import LivePoint
 from cerebro.contract.records import (
     Holding,
     SizeRequest,
     Troubles,
+    UsageSample,
     WorkerRecord,
     WorkerStatus,
+    WorkerUsage,
 )
 from kvs_api import keys, steps
 from kvs_api.database import Database, seq_of, text, translated
+
+_DAY_S = 24 * 3600
+
+_GIVEN = steps.UNNUMBERED | {"worker"}
+"""Fields of a live point that its sender does not choose."""
 
 
 class CrewStore(Database):
@@ -51,6 +59,7 @@ class CrewStore(Database):
             "worker": keys.worker(worker),
             "inbox": keys.inbox(worker),
             "recent": keys.recent(worker),
+            "history": keys.usage(worker),
             "cluster": keys.CLUSTER,
         }
         answer = self._run(call | ({"incarnation": incarnation} if incarnation else {}))
@@ -76,6 +85,7 @@ class CrewStore(Database):
                 checkpoint_free_bytes=int(fields[b"free"]) if fields[b"free"] else None,
                 running=fields[b"running"].decode() or None,
                 leaving=fields.get(b"leaving", b"").decode(),
+                usage=WorkerUsage.model_validate_json(fields[b"usage"]) if b"usage" in fields else None,
             )
             for fields in found
             if fields  # removed between the two reads
@@ -83,22 +93,13 @@ class CrewStore(Database):
 
     def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
         """Apply a worker's steps, keep its live points and its heartbeat."""
-        live = [
-            {
-                "log": keys.live(experiment),
-                "key": keys.task(experiment, point.task),
-                "attempt": point.attempt,
-                "event": point.model_copy(update={"worker": worker}).model_dump_json(
-                    exclude=steps.UNNUMBERED
-                ),
-            }
-            for experiment, points in request.live.items()
-            for point in points
-        ]
+        live, points = _live(worker, request.live)
         # Only the worker itself writes its record, so reading and writing it in two steps is safe.
-        renewed = {} if request.holdings is None else self._renewed(worker, request.holdings)
+        said = {} if request.holdings is None else self._renewed(worker, request.holdings)
+        if request.usage is not None:
+            said["usage"] = request.usage.model_dump_json()
         return self._run(
-            renewed
+            said
             | {
                 "call": "report",
                 "worker": keys.worker(worker),
@@ -110,9 +111,24 @@ class CrewStore(Database):
                 "cluster": keys.CLUSTER,
                 "steps": [steps.report(worker, step) for step in request.steps],
                 "live": live,
-                "live_id": hashlib.sha256(json.dumps(live).encode()).hexdigest() if live else "",
+                "live_id": _identity(live, points) if live else "",
                 "recent": keys.recent(worker),
-            }
+                "history": keys.usage(worker),
+                "reclaim": keys.RECLAIM,
+            },
+            *points,
+        )
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        """A worker's usage over the last day, oldest first."""
+        with translated():
+            if not self._redis.exists(keys.worker(worker)):
+                raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
+            seconds, _ = self._redis.time()
+            found: Any = self._redis.xrange(keys.usage(worker), min=(seconds - _DAY_S) * 1000)
+        return tuple(
+            UsageSample(time=seq_of(identity) / 1000, usage=WorkerUsage.model_validate_json(fields[b"u"]))
+            for identity, fields in found
         )
 
     def _renewed(self, worker: str, holdings: tuple[Holding, ...]) -> dict[str, str]:
@@ -165,3 +181,30 @@ class CrewStore(Database):
         """Replace what is known of workers that do not start."""
         with translated():
             self._redis.set(keys.TROUBLES, troubles.model_dump_json())
+
+
+def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Live points as the script takes them: whose they are, attempt by attempt, and the points as they are kept."""
+    parts: dict[tuple[str, str, int], list[bytes]] = {}
+    for experiment, points in live.items():
+        for point in points:
+            # Most fields of most points are as always: they are not kept, and cost their readers nothing. The worker is
+            # spliced in, as numbers and times are later: copying thousands of points a second would cost more.
+            said = point.model_dump_json(exclude=_GIVEN, exclude_defaults=True)
+            text = f'{{"worker":"{worker}",{said[1:]}'.encode()
+            parts.setdefault((experiment, point.task, point.attempt), []).append(text)
+    told = [
+        {
+            "log": keys.live(experiment),
+            "key": keys.task(experiment, task),
+            "attempt": attempt,
+            "count": len(texts),
+        }
+        for (experiment, task, attempt), texts in parts.items()
+    ]
+    return told, [text for texts in parts.values() for text in texts]
+
+
+def _identity(live: list[dict[str, Any]], points: list[bytes]) -> str:
+    """By which a report's points are known when they come again."""
+    return hashlib.sha256(b"\n".join([json.dumps(live).encode(), *points])).hexdigest()

@@ -1,4 +1,4 @@
-"""How the store speaks to Redis: connections, blocking reads, calls of ``steps.lua``, errors.
+"""How the store speaks to Redis: connections, blocking reads, calls of the script, errors.
 
 Knows no key and no contract. Safe for use by many threads; a blocking read holds one pooled connection.
 """
@@ -21,6 +21,8 @@ from cerebro import errors
 from cerebro.contract import api
 from cerebro.draining import Draining
 from kvs_api.places import Places
+
+_SCRIPT = ("steps.lua", "experiments.lua", "crew.lua")
 
 PAGE = 1000
 """Most entries one read returns."""
@@ -57,8 +59,13 @@ class Database:
         self._blocking: redis.Redis = redis.Redis.from_url(
             url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **patience
         )
-        script = resources.files("kvs_api").joinpath("steps.lua").read_text()
-        self._steps = self._redis.register_script(script)
+        files = resources.files("kvs_api")
+        self._steps = self._redis.register_script("\n".join(files.joinpath(n).read_text() for n in _SCRIPT))
+
+    @property
+    def waiting(self) -> int:
+        """Readers that wait for news now."""
+        return self._places.held
 
     def ping(self) -> bool:
         """Whether Redis answers and has loaded its file."""
@@ -97,9 +104,10 @@ class Database:
             raise errors.NotFoundError(f"no {what} in the store")
         return model.model_validate_json(content)
 
-    def _run(self, call: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
+        """Call the script; `texts` go beside the call, for those that are many and that it only keeps."""
         with translated():
-            answer: Any = self._steps(args=[json.dumps(call)])
+            answer: Any = self._steps(args=[json.dumps(call), *texts])
         parsed: dict[str, Any] = json.loads(answer)
         if "outcomes" in parsed:
             # Lua cannot tell an empty list from an empty table: cjson writes both as {}.

@@ -9,14 +9,23 @@
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
 | exp:E:log:ended          | hash   | run -> when it ended (ms)                         | steps.lua          | people             | never  |
+| exp:E:log:marks          | hash   | deletion: seq of the wish; archived: `1` or empty | steps.lua          | steps.lua, client  | never  |
+| exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
+| exp:E:said:ID            | string | seq of the event a client's call appended         | steps.lua          | steps.lua          | an hour |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
 | exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until  | steps.lua          | steps.lua          | never  |
+| deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller         | never  |
+| dataset:D                | set    | experiments whose runs use the data set           | steps.lua          | steps.lua          | never  |
+| reclaim                  | set    | data sets that no experiment uses any more        | steps.lua          | controller, workers | never |
+| reclaim:seq              | string | counter of its changes                            | steps.lua          | controller, workers | never |
+| audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua          | client, dispatcher | last 1,000 |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
-| worker:W                 | hash   | record (JSON), incarnation, reported, free, running, leaving | worker             | all                | never  |
+| worker:W                 | hash   | record (JSON), incarnation, reported, free, running, leaving, usage (JSON), sampled | worker | all | never  |
 | worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | at registration |
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
+| worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day  |
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
 | cluster                  | stream | bells: workers came or went, a client asked       | steps.lua          | controller         | last 1,000 |
 | cluster:seq              | string | counter of the bells                              | steps.lua          | controller         | never  |
@@ -41,6 +50,11 @@ CLUSTER = f"{_PREFIX}cluster"
 SIZE = f"{CLUSTER}:size"
 TROUBLES = f"{CLUSTER}:troubles"
 LEADER = f"{_PREFIX}leader"
+DELETING = f"{_PREFIX}deleting"
+RECLAIM = f"{_PREFIX}reclaim"
+AUDIT = f"{_PREFIX}audit"
+DATASET = f"{_PREFIX}dataset:"
+"""What names of data sets are put behind."""
 
 
 def experiment(name: str) -> str:
@@ -51,6 +65,16 @@ def experiment(name: str) -> str:
 def log(name: str) -> str:
     """Event log of an experiment."""
     return f"{experiment(name)}:log"
+
+
+def marks(name: str) -> str:
+    """What a user wishes of an experiment as a whole."""
+    return f"{log(name)}:marks"
+
+
+def said(name: str, identity: str) -> str:
+    """What became of a client's call on an experiment."""
+    return f"{experiment(name)}:said:{identity}"
 
 
 def live(name: str) -> str:
@@ -71,6 +95,11 @@ def worker(name: str) -> str:
 def inbox(name: str) -> str:
     """Inbox of a worker."""
     return f"{worker(name)}:inbox"
+
+
+def usage(name: str) -> str:
+    """What a worker used of its machine, over time."""
+    return f"{worker(name)}:usage"
 
 
 def recent(name: str) -> str:

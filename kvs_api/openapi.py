@@ -11,7 +11,14 @@ from pydantic import BaseModel, TypeAdapter
 
 from cerebro.contract import api
 from cerebro.contract.events import ClientEvent
-from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
+from cerebro.contract.records import (
+    CodeRecord,
+    ExperimentRecord,
+    Reclaim,
+    SizeRequest,
+    Troubles,
+    WorkerRecord,
+)
 
 Type = type[BaseModel] | TypeAdapter[Any] | None
 
@@ -27,6 +34,8 @@ class Route:
     cursor: bool = False
     query: dict[str, str] = field(default_factory=dict)
     """Further parameters -> type."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers -> type; may be left out."""
     errors: tuple[int, ...] = ()
 
 
@@ -52,11 +61,18 @@ ROUTES: dict[str, Route] = {
     "GET /v1/experiments/<name>": Route(
         view="experiment", summary="One experiment.", answer=ExperimentRecord, errors=(404,)
     ),
+    "DELETE /v1/experiments/<name>": Route(
+        view="delete_experiment",
+        summary="The controller's: forget an experiment whose deletion was wished and whose files are gone.",
+        query={"term": "integer"},
+        errors=(404, 409),
+    ),
     "POST /v1/experiments/<name>/events": Route(
         view="append",
-        summary="Append a client's event.",
+        summary="Append a client's event; calls with the same identity append one.",
         body=TypeAdapter(ClientEvent),
         answer=api.AppendAnswer,
+        headers={api.ONCE: "string"},
         errors=(404, 409),
     ),
     "GET /v1/experiments/<name>/events": Route(
@@ -83,7 +99,19 @@ ROUTES: dict[str, Route] = {
     "POST /v1/watch": Route(
         view="watch", summary="Block until a log has news.", body=api.WatchRequest, answer=api.WatchAnswer
     ),
-    "GET /v1/queue": Route(view="queue", summary="Open runs, oldest first.", answer=api.QueueAnswer),
+    "GET /v1/queue": Route(
+        view="queue",
+        summary="Open runs, oldest first, and experiments that are to be deleted.",
+        answer=api.QueueAnswer,
+    ),
+    "GET /v1/audit": Route(
+        view="audit",
+        summary="What was done that no experiment's log can tell, oldest first.",
+        answer=api.AuditAnswer,
+    ),
+    "GET /v1/reclaim": Route(
+        view="reclaim", summary="Data sets that no experiment uses any more.", answer=Reclaim
+    ),
     "GET /v1/workers": Route(view="workers", summary="All workers.", answer=api.WorkersAnswer),
     "PUT /v1/workers/<name>": Route(
         view="register",
@@ -114,6 +142,9 @@ ROUTES: dict[str, Route] = {
     "PUT /v1/cluster/troubles": Route(
         view="tell_troubles", summary="Tell why workers do not start.", body=Troubles, answer=Troubles
     ),
+    "GET /v1/workers/<name>/usage": Route(
+        view="usage", summary="What a worker used over the last day.", answer=api.UsageAnswer, errors=(404,)
+    ),
     "POST /v1/workers/<name>/reports": Route(
         view="report", summary="Apply a worker's steps.", body=api.ReportRequest, answer=api.ReportAnswer
     ),
@@ -135,7 +166,7 @@ ROUTES: dict[str, Route] = {
 }
 
 
-_EMPTY = frozenset({"put_archive", "remove_worker", "drop_size"})
+_EMPTY = frozenset({"put_archive", "remove_worker", "drop_size", "delete_experiment"})
 """Views that answer with status 204 and no body."""
 
 
@@ -175,6 +206,7 @@ def _operation(path: str, route: Route, schemas: dict[str, Any]) -> dict[str, An
     if route.cursor:
         parameters += [_parameter("after", "query", "integer"), _parameter("wait_s", "query", "number")]
     parameters += [_parameter(name, "query", kind) for name, kind in route.query.items()]
+    parameters += [_parameter(name, "header", kind) for name, kind in route.headers.items()]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:

@@ -30,6 +30,9 @@ class Places:
         self._places = threading.BoundedSemaphore(most)
         # Who waits for a place holds a thread, too: half of the others stay free in any case.
         self._queue = threading.BoundedSemaphore((threads - most) // 2)
+        self._counting = threading.Lock()
+        self.held = 0
+        """Readers that wait for news now."""
 
     @contextmanager
     def place(self, timeout_s: float) -> Iterator[bool]:
@@ -38,11 +41,17 @@ class Places:
         Does not wait where too many wait for a place already.
         """
         is_held = self._places.acquire(blocking=False) or self._await(timeout_s)
+        self._count(int(is_held))
         try:
             yield is_held
         finally:
+            self._count(-int(is_held))
             if is_held:
                 self._places.release()
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self.held += change
 
     def _await(self, timeout_s: float) -> bool:
         if not self._queue.acquire(blocking=False):

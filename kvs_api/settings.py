@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from cerebro.errors import ClusterError
 
@@ -19,15 +20,23 @@ class Settings:
         threads: requests served at once (``CEREBRO_THREADS``); each blocking read of a worker, the controller or a
             viewer occupies one. All but 16, and at least half, may block at once; further readers are answered
             within a second with what is there, so that leases are renewed and probes answered all the same.
+        health_bind: host:port of a second server, for metrics and for containers' health commands
+            (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
         max_body_bytes: largest request; a code archive is the largest thing sent.
     """
 
     host: str
     port: int
-    redis_url: str
+    redis_url: str = field(repr=False)
     token: str = field(repr=False)
     threads: int = 64
+    health_bind: str = ""
     max_body_bytes: int = 48 * 2**20
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no log line may show."""
+        return (self.token, urlsplit(self.redis_url).password or "")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -44,4 +53,5 @@ class Settings:
             redis_url=environment.get("CEREBRO_REDIS_URL", "redis://127.0.0.1:6379"),
             token=token,
             threads=int(environment.get("CEREBRO_THREADS", "64")),
+            health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
         )

@@ -1,14 +1,19 @@
--- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py only.
+-- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and crew.py only.
+--
+-- One script in three files, joined in this order by kvs_api/database.py: this one (tasks: what the controller decides and
+-- workers report), experiments.lua (what clients append; the end of an experiment), crew.lua (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
 --
---   {call = "decide", experiment, after, term, leader, steps = [...]}
---   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, steps = [...], live = [...], live_id, recent,
+--   {call = "decide", experiment, log, after, term, leader, steps = [...]}
+--   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...],
+--    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
+--   {call = "append", experiment, log, name, kind, event, once?, run?, entry?, hash?, queue, deleting, cluster}
+--   {call = "erase", experiment, experiments, name, log, live, term, leader, dataset, deleting, reclaim, audit, by, what,
 --    cluster}
---   {call = "append", log, runs, run, hash, event, queue, entry, cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
---   {call = "remove", worker, workers, name, inbox, recent, incarnation?, cluster}
+--   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
 --   {call = "lead", leader, holder, ttl_ms}
 --
@@ -36,6 +41,8 @@ local function post(inbox, entry, body)
   local seq = redis.call('INCR', inbox .. ':seq')
   redis.call('XADD', inbox, seq .. '-0', 'e', entry, 'b', body)
 end
+
+local function newest(log) return tonumber(redis.call('GET', log .. ':seq') or '0') end
 
 local function done() return {outcome = 'done', reason = ''} end
 local function already() return {outcome = 'already', reason = ''} end
@@ -91,17 +98,38 @@ function apply.revoke(step)
   return done()
 end
 
+-- A data set that a run uses is nobody's to remove, whatever was said of it before.
+local function use(step)
+  redis.call('SADD', step.log .. ':datasets', step.dataset)
+  redis.call('SADD', step.dataset_key, step.name)
+  if redis.call('SREM', step.reclaim, step.dataset) == 1 then redis.call('INCR', step.reclaim .. ':seq') end
+end
+
 function apply.note(step)
   -- A note changes no task that could tell a repetition. The caller has not seen its own note yet: it is one.
   local id = redis.sha1hex(step.event)
   local known = tonumber(redis.call('HGET', step.log .. ':notes', id) or '0')
   if known > request.after then return already() end
+  if step.ended and request.newest > request.after then
+    return refused('event ' .. request.newest .. ' was not seen: somebody may wish that the run goes on')
+  end
   redis.call('HSET', step.log .. ':notes', id, append(step.log, step.event))
+  if step.dataset then use(step) end
   if step.ended then
     redis.call('LREM', step.queue, 0, step.ended)
     redis.call('HSET', step.log .. ':ended', step.run, now)
     ring(step.cluster)
   end
+  return done()
+end
+
+function apply.dequeue(step)
+  if request.newest > request.after then
+    return refused('event ' .. request.newest .. ' was not seen: it may have opened the run')
+  end
+  if redis.call('LREM', step.queue, 0, step.entry) == 0 then return already() end
+  redis.call('HSET', step.log .. ':ended', step.run, now)
+  ring(step.cluster)
   return done()
 end
 
@@ -152,6 +180,31 @@ local function apply_all(steps)
   return outcomes
 end
 
+local function keep_live()
+  local first = 2
+  for _, part in ipairs(request.live) do
+    local task = task_of(part.key)
+    -- A superseded attempt's points would be duplicates of its successor's.
+    if task.state == 'running' and task.attempt == part.attempt and task.incarnation == request.incarnation then
+      local before = redis.call('INCRBY', part.log .. ':seq', part.count) - part.count
+      for i = 1, part.count do
+        redis.call('XADD', part.log, string.format('%d-0', before + i), 't', now, 'e', ARGV[first + i - 1])
+      end
+    end
+    first = first + part.count
+  end
+end
+
+local DAY_MS, SAMPLE_MS = 24 * 3600 * 1000, 30 * 1000 - 500 -- a report every two seconds rarely comes at a full half minute
+
+local function keep_usage()
+  redis.call('HSET', request.worker, 'usage', request.usage)
+  local sampled = tonumber(redis.call('HGET', request.worker, 'sampled') or '0')
+  if now - sampled < SAMPLE_MS then return end
+  redis.call('HSET', request.worker, 'sampled', now)
+  redis.call('XADD', request.history, 'MINID', '~', now - DAY_MS, '*', 'u', request.usage)
+end
+
 -- Points have no number of their own: those of the latest reports are known by their hash.
 local function is_repeated()
   if request.live_id == '' then return false end
@@ -167,6 +220,7 @@ function calls.decide()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
   local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
   if term ~= request.term then return {stale = term} end
+  request.newest = newest(request.log)
   return {outcomes = apply_all(request.steps)}
 end
 
@@ -177,84 +231,9 @@ function calls.report()
     redis.call('HSET', request.worker, 'leaving', request.leaving)
     ring(request.cluster)
   end
-  if is_repeated() then request.live = {} end
+  if not is_repeated() then keep_live() end
   if request.record then redis.call('HSET', request.worker, 'record', request.record) end
-  for _, point in ipairs(request.live) do
-    local task = task_of(point.key)
-    -- A superseded attempt's points would be duplicates of its successor's.
-    if task.state == 'running' and task.attempt == point.attempt and task.incarnation == request.incarnation then
-      append(point.log, point.event)
-    end
-  end
-  return {current = true, outcomes = apply_all(request.steps)}
+  if request.usage then keep_usage() end
+  local reclaim = tonumber(redis.call('GET', request.reclaim .. ':seq') or '0')
+  return {current = true, outcomes = apply_all(request.steps), reclaim = reclaim}
 end
-
-function calls.append()
-  if request.about and redis.call('HEXISTS', request.runs, request.about) == 0 then return {unknown = true} end
-  if request.run then
-    local known = redis.call('HGET', request.runs, request.run)
-    if known then
-      local seq, hash = string.match(known, '^(%d+):(.*)$')
-      if hash == request.hash then return {seq = tonumber(seq)} end
-      return {conflict = true}
-    end
-  end
-  local seq = append(request.log, request.event)
-  if request.run then
-    redis.call('HSET', request.runs, request.run, seq .. ':' .. request.hash)
-    redis.call('RPUSH', request.queue, request.entry)
-  end
-  ring(request.cluster)
-  return {seq = seq}
-end
-
-function calls.register()
-  redis.call('SADD', request.workers, request.name)
-  if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
-    -- Repeated: the inbox may hold tasks by now, which nobody would assign a second time.
-    redis.call('HSET', request.worker, 'record', request.record, 'reported', now)
-    return {seq = 0}
-  end
-  redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
-    'free', '', 'running', '', 'leaving', '')
-  redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
-  ring(request.cluster)
-  return {seq = 0}
-end
-
-function calls.remove()
-  local known = redis.call('HGET', request.worker, 'incarnation')
-  if not known then return {missing = true} end
-  if request.incarnation and request.incarnation ~= known then return {current = known} end
-  redis.call('SREM', request.workers, request.name)
-  redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent)
-  ring(request.cluster)
-  return {seq = 0}
-end
-
--- A wish is replaced by a newer one at any time; answering it, or taking it away, must not hit that newer one.
-function calls.size()
-  local known = redis.call('GET', request.size)
-  local asked = known and cjson.decode(known).workers
-  if request.answers and asked ~= request.workers then return {outdated = true} end
-  if not request.record then
-    redis.call('DEL', request.size)
-    return {seq = 0}
-  end
-  redis.call('SET', request.size, request.record)
-  if not request.answers then ring(request.cluster) end
-  return {seq = 0}
-end
-
-function calls.lead()
-  local fields = redis.call('HMGET', request.leader, 'holder', 'term', 'until')
-  local holder, term, until_ms = fields[1], tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
-  if holder ~= request.holder then
-    if holder and until_ms > now then return {term = 0, holder = holder} end
-    term = term + 1
-  end
-  redis.call('HSET', request.leader, 'holder', request.holder, 'term', term, 'until', now + request.ttl_ms)
-  return {term = term, holder = request.holder}
-end
-
-return cjson.encode(calls[request.call]())

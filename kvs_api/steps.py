@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from cerebro.contract import api
 from cerebro.contract.events import (
     RunFinished,
+    RunStarted,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -32,7 +33,20 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
         if isinstance(step.event, RunFinished):
             ended = {"run": step.event.run, "ended": f"{experiment}/{step.event.run}"}
             table |= ended | {"queue": keys.QUEUE, "cluster": keys.CLUSTER}
+        if isinstance(step.event, RunStarted):
+            dataset = step.event.plan.dataset
+            table |= {"dataset": dataset, "dataset_key": keys.DATASET + dataset}
+            table |= {"name": experiment, "reclaim": keys.RECLAIM}
         return table
+    if isinstance(step, api.Dequeue):
+        return {
+            "op": step.op,
+            "run": step.run,
+            "entry": f"{experiment}/{step.run}",
+            "log": keys.log(experiment),
+            "queue": keys.QUEUE,
+            "cluster": keys.CLUSTER,
+        }
     named: Any = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
     table = {
         **named,

@@ -1,4 +1,4 @@
-"""The store over Redis: translates typed requests into calls of ``steps.lua`` and plain reads.
+"""The store over Redis: translates typed requests into calls of its script and plain reads.
 
 Owns the mapping between contract and keys. Knows nothing of HTTP. Safe for use by many threads; a blocking read holds
 one pooled connection. Redis runs with the append-only file on and ``appendfsync always``: what was answered is on disk.
@@ -7,20 +7,26 @@ one pooled connection. Redis runs with the append-only file on and ``appendfsync
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cerebro import errors
 from cerebro.contract import api
-from cerebro.contract.events import ClientEvent, RunRequested
+from cerebro.contract.events import ClientEvent, DeletionRequested, ExperimentArchived, RunRequested
 from cerebro.contract.records import (
+    AuditEntry,
     CodeRecord,
     ExperimentRecord,
     ExperimentSummary,
+    Reclaim,
 )
 from kvs_api import keys, steps
 from kvs_api.crew import CrewStore
-from kvs_api.database import seq_of, text, translated
+from kvs_api.database import PAGE, seq_of, text, translated
+
+_REMEMBERED_S = 3600
+"""How long a client's call is known when it comes again: longer than any client's patience."""
 
 
 class Store(CrewStore):
@@ -38,6 +44,11 @@ class Store(CrewStore):
                 self._redis.zadd(keys.EXPERIMENTS, {record.name: record.created})
                 return record
             known = self.experiment(record.name)
+            if self._redis.sismember(keys.DELETING, record.name):
+                raise errors.ConflictError(
+                    f"experiment {record.name!r} is being deleted with its data: its name is free in a moment, see "
+                    "`cerebro status`"
+                )
             # A crash between the two writes above would leave the experiment out of the list: write it again.
             self._redis.zadd(keys.EXPERIMENTS, {known.name: known.created})
         if (known.locators, known.archive) != (record.locators, record.archive):
@@ -60,51 +71,115 @@ class Store(CrewStore):
             for name in names:
                 pipe.get(keys.experiment(name))
                 pipe.xrevrange(keys.log(name), count=1)
+                pipe.hmget(keys.marks(name), "archived", "deletion")
             pipe.lrange(keys.QUEUE, 0, -1)
             answers = pipe.execute()
         runs = [text(entry) for entry in answers.pop()]
         summaries = []
         for position, name in enumerate(names):
-            record = ExperimentRecord.model_validate_json(answers[2 * position])
-            newest = answers[2 * position + 1]
+            content, newest, (archived, deletion) = answers[3 * position : 3 * position + 3]
+            if content is None:  # deleted between the two reads
+                continue
+            record = ExperimentRecord.model_validate_json(content)
             summaries.append(
                 ExperimentSummary(
                     experiment=record,
                     last_seq=seq_of(newest[0][0]) if newest else 0,
                     last_event=int(newest[0][1][b"t"]) / 1000 if newest else record.created,
                     open_runs=tuple(run.split("/", 1)[1] for run in runs if run.startswith(f"{name}/")),
+                    is_archived=bool(archived),
+                    is_deleting=bool(deletion),
                 )
             )
         return tuple(sorted(summaries, key=lambda summary: -summary.last_event))
 
-    def append(self, experiment: str, event: ClientEvent) -> int:
-        """Append a client's event; see `KvsClient.append`."""
-        self.experiment(experiment)
+    def append(self, experiment: str, event: ClientEvent, *, once: str = "") -> int:
+        """Append a client's event; see `KvsClient.append`. `once`: identity of the call, by which it counts once."""
         content = event.model_dump_json(exclude=steps.UNNUMBERED)
         call: dict[str, Any] = {
             "call": "append",
+            "experiment": keys.experiment(experiment),
             "log": keys.log(experiment),
-            "runs": keys.log(experiment) + ":runs",
-            "queue": keys.QUEUE,
-            "cluster": keys.CLUSTER,
+            "name": experiment,
+            "kind": event.type,
             "event": content,
+            "queue": keys.QUEUE,
+            "deleting": keys.DELETING,
+            "cluster": keys.CLUSTER,
         }
+        if once:
+            call |= {"once": keys.said(experiment, once), "once_s": _REMEMBERED_S}
+        if isinstance(event, ExperimentArchived):
+            call["is_archived"] = event.is_archived
+        elif not isinstance(event, DeletionRequested):
+            call |= {"run": event.run, "entry": f"{experiment}/{event.run}"}
         if isinstance(event, RunRequested):
-            call |= {
-                "run": event.run,
-                "entry": f"{experiment}/{event.run}",
-                "hash": hashlib.sha256(content.encode()).hexdigest(),
-            }
-        else:
-            call["about"] = event.run
+            call["hash"] = hashlib.sha256(content.encode()).hexdigest()
         answer = self._run(call)
-        if "unknown" in answer:
-            raise errors.NotFoundError(f"no run {event.run!r} in experiment {experiment!r}")
-        if "conflict" in answer:
-            raise errors.ConflictError(
-                f"run {event.run!r} of experiment {experiment!r} was requested already"
-            )
+        if "seq" not in answer:
+            raise _refusal(experiment, event, answer)
         return int(answer["seq"])
+
+    def delete_experiment(self, name: str, term: int) -> None:
+        """Forget an experiment that a user wished to be deleted; see `KvsClient.delete_experiment`."""
+        by = self._deleted_by(name)
+        with translated():
+            # Thousands of keys: in slices, so that nobody else waits. Nothing of the experiment is open, so no task is
+            # assigned meanwhile; cut short, it is done again.
+            for keys_found in _slices(self._redis.scan_iter(keys.task(name, "*"), count=PAGE)):
+                self._redis.unlink(*keys_found)
+        answer = self._run(
+            {
+                "call": "erase",
+                "experiment": keys.experiment(name),
+                "experiments": keys.EXPERIMENTS,
+                "name": name,
+                "log": keys.log(name),
+                "live": keys.live(name),
+                "term": term,
+                "leader": keys.LEADER,
+                "dataset": keys.DATASET,
+                "deleting": keys.DELETING,
+                "reclaim": keys.RECLAIM,
+                "audit": keys.AUDIT,
+                "by": by,
+                "what": f"deleted experiment {name}",
+                "cluster": keys.CLUSTER,
+            }
+        )
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no experiment {name!r} in the store")
+        if "stale" in answer:
+            raise _stale(term, answer)
+        if "unasked" in answer:
+            raise _unasked(name)
+
+    def _deleted_by(self, name: str) -> str:
+        """Who wished it; before anything is removed, that somebody did is made sure of."""
+        self.experiment(name)
+        with translated():
+            seq: Any = self._redis.hget(keys.marks(name), "deletion")
+            found: Any = self._redis.xrange(keys.log(name), f"{int(seq)}-0", count=1) if seq else []
+        if not found:
+            raise _unasked(name)
+        return DeletionRequested.model_validate_json(found[0][1][b"e"]).by
+
+    def audit(self) -> tuple[AuditEntry, ...]:
+        """What was done that no log can tell, oldest first."""
+        with translated():
+            found: Any = self._redis.xrevrange(keys.AUDIT, count=PAGE)
+        return tuple(
+            AuditEntry(time=int(fields[b"t"]) / 1000, by=text(fields[b"b"]), what=text(fields[b"w"]))
+            for _, fields in reversed(found)
+        )
+
+    def reclaim(self) -> Reclaim:
+        """Data sets that no experiment uses any more."""
+        with translated():
+            # The number first: a list that is newer than its number is read once more, an older one never would be.
+            seq: Any = self._redis.get(keys.RECLAIM + ":seq")
+            names = [text(name) for name in self._redis.smembers(keys.RECLAIM)]
+        return Reclaim(seq=int(seq or 0), datasets=tuple(sorted(names)))
 
     # --- logs ------------------------------------------------------------------------------------
 
@@ -148,6 +223,7 @@ class Store(CrewStore):
                 {
                     "call": "decide",
                     "experiment": keys.experiment(experiment),
+                    "log": keys.log(experiment),
                     "after": request.after,
                     "leader": keys.LEADER,
                     "term": request.term,
@@ -157,17 +233,19 @@ class Store(CrewStore):
             if "missing" in answer:
                 raise errors.NotFoundError(f"no experiment {experiment!r} in the store")
             if "stale" in answer:
-                raise errors.ConflictError(
-                    f"leadership term {request.term} has ended, term {answer['stale']} leads"
-                )
+                raise _stale(request.term, answer)
             outcomes = answer["outcomes"]
         return outcomes, self.read(keys.log(experiment), request.after, 0)
 
-    def queue(self) -> tuple[api.QueueEntry, ...]:
-        """Open runs, oldest first."""
+    def queue(self) -> api.QueueAnswer:
+        """Open runs, oldest first, and experiments that are to be deleted."""
         with translated():
             entries = [text(entry).split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
-        return tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries)
+            deleting = sorted(text(name) for name in self._redis.smembers(keys.DELETING))
+        return api.QueueAnswer(
+            runs=tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries),
+            deleting=tuple(deleting),
+        )
 
     # --- code ------------------------------------------------------------------------------------
 
@@ -203,3 +281,38 @@ def _numbered(entry: tuple[bytes, dict[bytes, bytes]]) -> str:
     """The stored JSON object with its number and time; spliced, because parsing what we wrote would cost more."""
     identity, fields = entry
     return f'{{"seq":{seq_of(identity)},"time":{int(fields[b"t"]) / 1000},{fields[b"e"].decode()[1:]}'
+
+
+def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> errors.CerebroError:
+    """Why an event was not appended, and what to do."""
+    run = getattr(event, "run", "")
+    if "missing" in answer:
+        return errors.NotFoundError(f"no experiment {experiment!r} in the store")
+    if "unknown" in answer:
+        return errors.NotFoundError(f"no run {run!r} in experiment {experiment!r}")
+    if "conflict" in answer:
+        return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
+    if "open" in answer:
+        runs = ", ".join(answer["open"])
+        return errors.ConflictError(
+            f"experiment {experiment!r} cannot be deleted while a run of it has not ended ({runs}): stop it first"
+        )
+    return errors.ConflictError(
+        f"experiment {experiment!r} is being deleted: nothing of it runs any more, its name is free in a moment"
+    )
+
+
+def _stale(term: int, answer: dict[str, Any]) -> errors.ConflictError:
+    return errors.ConflictError(f"leadership term {term} has ended, term {answer['stale']} leads")
+
+
+def _unasked(name: str) -> errors.ConflictError:
+    return errors.ConflictError(
+        f"nobody wishes that experiment {name!r} is deleted: append DeletionRequested first"
+    )
+
+
+def _slices(found: Iterable[bytes]) -> Iterator[list[bytes]]:
+    source = iter(found)
+    while some := list(itertools.islice(source, PAGE)):
+        yield some

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
+from contextlib import suppress
 
-from cerebro import health
+from cerebro import health, logs
 from cerebro.agent import secrecy
 from cerebro.agent.loop import Agent
+from cerebro.agent.metrics import Metrics
 from cerebro.agent.reports import Resources
 from cerebro.agent.settings import Settings
 from cerebro.contract.records import Holding
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
+from cerebro.usage import Gpus, Meter
 from cerebro.volumes import Volumes
 
 
 def main() -> None:
     """Work until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     parser = argparse.ArgumentParser(prog="python -m cerebro.agent")
     parser.add_argument("--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER")
     arguments = parser.parse_args()
     try:
         settings = Settings.from_environment(os.environ)
+        logs.set_up("worker", os.environ, secrets=(settings.token,), worker=settings.worker)
         secrecy.forget_secrets(os.environ)
         if settings.pod is not None:
             secrecy.hide_process()
@@ -44,19 +45,32 @@ def main() -> None:
     for name in arguments.handlers:
         package = importlib.import_module(name)
         handlers |= dict.fromkeys(package.KINDS, package.HANDLER)
+    with suppress(OSError):  # where it cannot be made, the first task tells
+        settings.volumes.shards.mkdir(parents=True, exist_ok=True)
+    gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     resources = Resources(
-        gpus=visible_gpus(),
+        gpus=gpus.names,
         holdings=lambda: holdings(settings.volumes),
+        meter=Meter(
+            cores=settings.cores,
+            shards=settings.volumes.shards,
+            gpus=gpus,
+            is_container=settings.pod is not None,
+        ),
         host=socket.gethostname(),
         pid=os.getpid(),
     )
+    metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})
     # Ten minutes of patience: a store that is away longer is a reason to start over.
-    agent = Agent(KvsClient(settings.server, settings.token, patience_s=600), settings, handlers, resources)
+    kvs = KvsClient(settings.server, settings.token, patience_s=600)
+    agent = Agent(kvs, settings, handlers, resources, metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: agent.stop(signal.Signals(signum).name))
     if settings.health_bind:
         try:
-            health.serve(settings.health_bind, ready=agent.unready, live=agent.unwell)
+            health.serve(
+                settings.health_bind, ready=agent.unready, live=agent.unwell, metrics=metrics.exposition
+            )
         except CerebroError as error:
             sys.exit(f"worker: {error}")
     agent.run()
@@ -68,29 +82,6 @@ def holdings(volumes: Volumes) -> tuple[Holding, ...]:
     """Complete training partitions on the worker's own volume: discovered, not assumed from its name."""
     found = find_partitions(volumes.shards / "datasets")
     return tuple(Holding(dataset=p.dataset, partition=p.partition) for p in found if p.split == "train")
-
-
-def visible_gpus() -> tuple[str, ...]:
-    """Names of the GPUs this worker may use, asked of the driver so that the agent needs no torch."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    names = (
-        tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
-        if done.returncode == 0
-        else ()
-    )
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is None:
-        return names
-    return tuple(names[int(i)] for i in allowed.split(",") if i.strip().isdigit() and int(i) < len(names))
 
 
 if __name__ == "__main__":

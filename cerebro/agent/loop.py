@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cerebro import logs
 from cerebro.agent.attempt import Attempt, clear_up
 from cerebro.agent.ending import Ending
 from cerebro.agent.environment import archive_folder, python_for
 from cerebro.agent.lease import Lease
 from cerebro.agent.mailbox import Mailbox
 from cerebro.agent.memory import own_group
+from cerebro.agent.metrics import Metrics
 from cerebro.agent.process import ChildProcess, Setting
+from cerebro.agent.reclaiming import Reclaimer
 from cerebro.agent.reports import Reports, Resources, SupersededError
 from cerebro.agent.settings import Settings
 from cerebro.contract import api
@@ -34,6 +37,8 @@ from cerebro.contract.tasks import (
 )
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.kvs import KvsClient
+from cerebro.state.keys import TaskKey
+from cerebro.usage import PAUSE_S
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +57,22 @@ class Agent:
 
     Args:
         handlers: task kind -> module of its handler.
+        metrics: is told what ends here, and what is used.
     """
 
     def __init__(
-        self, kvs: KvsClient, settings: Settings, handlers: Mapping[str, str], resources: Resources
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        handlers: Mapping[str, str],
+        resources: Resources,
+        metrics: Metrics | None = None,
     ) -> None:
-        self._kvs, self._settings, self._handlers = kvs, settings, handlers
+        self._metrics = metrics or Metrics({})
+        self._kvs, self._settings, self._handlers, self._meter = kvs, settings, handlers, resources.meter
         self._mailbox, self._lease, self._ending = Mailbox(), Lease(), Ending()
         self._reports = Reports(kvs, settings, resources, self._lease, self._ending)
+        self._reclaimer = Reclaimer(kvs, settings.volumes)
         self._child: ChildProcess | None = None
         self._memory = own_group()
         self._threads: list[threading.Thread] = []
@@ -84,6 +97,7 @@ class Agent:
     def run(self) -> None:
         """Register and work."""
         last_duty = _started(self._end_in_time)
+        self._reclaimer.sweep()
         self._reports.register(sorted(self._handlers))
         self._threads = [last_duty, _started(self._read_inbox), _started(self._report_regularly)]
         try:
@@ -113,7 +127,8 @@ class Agent:
 
     def _await_item(self) -> InboxItem | None:
         began = time.monotonic()
-        item = self._mailbox.wait(_IDLE_S)
+        with self._metrics.waiting():
+            item = self._mailbox.wait(_IDLE_S)
         # A bell without an item, say of a task that was taken back at once, is no reason to let the child go cold.
         if item is None and time.monotonic() - began >= _IDLE_S:
             self._end_child()
@@ -121,30 +136,42 @@ class Agent:
 
     def _run(self, item: InboxItem) -> api.Report:
         """Run an attempt whose lease was just taken; returns the step that ends it."""
+        key = TaskKey.parse(item.task)
+        with logs.about(
+            experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
+        ):
+            began = time.monotonic()
+            log.info("attempt started")
+            answer = self._attempt(item)
+            seconds = time.monotonic() - began
+            self._metrics.ended(key.kind, answer, seconds)
+            if isinstance(answer, Failure):
+                log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
+            else:
+                log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
+        named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
+        if isinstance(answer, Failure):
+            return api.Fail(**named, failure=answer)
+        return api.Commit(**named, result=answer)
+
+    def _attempt(self, item: InboxItem) -> TaskResult | Failure:
         self._lease.begin(item)
-        log.info("running %s attempt %s", item.task, item.attempt)
         try:
             if self._ending.is_asked:
                 reason = f"{self._ending.why} before this task began"
-                answer: TaskResult | Failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
-            else:
-                answer = self._answer(item)
+                return Failure(kind=FailureKind.PREEMPTED, message=reason)
+            return self._answer(item)
         except RequirementsError as error:
-            answer = Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
+            return Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
         except StorageFullError as error:
-            answer = Failure(kind=FailureKind.STORAGE_FULL, message=str(error))
+            return Failure(kind=FailureKind.STORAGE_FULL, message=str(error))
         except RetryableError as error:
-            answer = Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
+            return Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
         except PermanentError as error:
             # The archive or the code is not in the store, or cannot be opened: no task could do without.
-            answer = Failure(kind=FailureKind.DATA, message=str(error))
+            return Failure(kind=FailureKind.DATA, message=str(error))
         except OSError as error:
-            answer = Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
-        named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
-        if isinstance(answer, Failure):
-            log.info("failed %s attempt %s: %s", item.task, item.attempt, answer.message)
-            return api.Fail(**named, failure=answer)
-        return api.Commit(**named, result=answer)
+            return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
 
     def _answer(self, item: InboxItem) -> TaskResult | Failure:
         body = item.body
@@ -254,14 +281,20 @@ class Agent:
     # --- the other threads -----------------------------------------------------------------------
 
     def _report_regularly(self) -> None:
+        measured = -PAUSE_S
         # Also while the worker ends: its running attempt is still its own.
         while not self._finished.wait(self._settings.report_s):
+            usage = None
+            if self._meter and time.monotonic() - measured >= PAUSE_S:
+                measured = time.monotonic()
+                usage = self._meter.measure()
+                self._metrics.use(usage)
             item = self._lease.item
             renewals: list[api.Report] = []
             if item is not None:
                 renewals = [api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)]
             try:
-                outcomes = self._reports.send(renewals)
+                outcomes = self._reports.send(renewals, usage)
             except RetryableError as error:
                 log.warning("no report: %s", error)
                 continue
@@ -272,6 +305,14 @@ class Agent:
             if outcomes and outcomes[0].outcome == "refused" and item is not None:
                 self._lease.lose(item)
                 self._mailbox.wake()
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        try:
+            if self._reclaimer.act(self._reports.reclaim):
+                self._reports.changed()
+        except RetryableError as error:
+            log.warning("nothing reclaimed yet: %s", error)
 
     def _read_inbox(self) -> None:
         cursor = 0
@@ -289,6 +330,8 @@ class Agent:
                 self._finished.wait(_CROWDED_S)
             for item in items:
                 cursor = item.seq
+                if item.body is not None:
+                    self._reclaimer.touch(item.body.dataset)
                 if not item.cancel:
                     self._mailbox.put(item)
                 elif not self._mailbox.remove(item):

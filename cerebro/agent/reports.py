@@ -16,8 +16,9 @@ from cerebro.agent.ending import Ending
 from cerebro.agent.lease import Lease
 from cerebro.agent.settings import Settings
 from cerebro.contract import api
-from cerebro.contract.records import Holding, WorkerRecord
+from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
 from cerebro.kvs import KvsClient
+from cerebro.usage import Meter
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class Resources:
     gpus: tuple[str, ...]
     holdings: Callable[[], tuple[Holding, ...]]
     """Looks at the volume: complete training partitions found there."""
+    meter: Meter | None = None
+    """Of what the worker uses of it; `None`: it does not say."""
     host: str
     pid: int
 
@@ -47,6 +50,9 @@ class Reports:
         self._kvs, self._settings, self._resources = kvs, settings, resources
         self._lease, self._ending = lease, ending
         self.incarnation = uuid.uuid4().hex
+        self.reclaim = 0
+        """Number of the list of data sets that nobody uses, as last heard."""
+        self._has_changed = False
         self._sending = threading.Lock()
 
     def register(self, kinds: Sequence[str]) -> None:
@@ -68,8 +74,17 @@ class Reports:
         self._kvs.register(record)
         log.info("registered %s", record)
 
-    def send(self, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
+    def changed(self) -> None:
+        """The worker's holdings may have changed: the next report tells them."""
+        self._has_changed = True
+
+    def send(
+        self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
+    ) -> tuple[api.StepOutcome, ...]:
         """Send steps, with the live points that belong before them; each report is a sign of life, too.
+
+        Args:
+            usage: where it was measured since the last report.
 
         Raises:
             SupersededError: another process has this worker's name now.
@@ -80,7 +95,8 @@ class Reports:
                 self._lease.end(step)
         with self._sending:
             item, points = self._lease.take_points()
-            made_partition = any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
+            has_changed, self._has_changed = self._has_changed, False
+            has_changed |= any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
             answer = self._kvs.report(
                 self._settings.worker,
                 api.ReportRequest(
@@ -90,12 +106,14 @@ class Reports:
                     live={item.experiment: points} if item and points else {},
                     checkpoint_free_bytes=self._free_bytes(),
                     running=self._lease.described,
-                    holdings=self._resources.holdings() if made_partition else None,
+                    holdings=self._resources.holdings() if has_changed else None,
                     leaving="" if self._ending.is_superseded else self._ending.why,
+                    usage=usage,
                 ),
             )
         if not answer.current:
             raise SupersededError
+        self.reclaim = answer.reclaim
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)

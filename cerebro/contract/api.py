@@ -27,11 +27,16 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskBody, TaskResult
 
+MAX_LEASE_S = 86_400.0
+"""Longest time for which a lease or the leadership is given."""
 MAX_WAIT_S = 30.0
 """Longest a blocking read may wait, in seconds."""
 
 MAX_SEQ = 2**53
 """Numbers of events beyond this are refused: the store's script counts in floating point."""
+
+ONCE = "Idempotency-Key"
+"""Header of a client's append: calls with the same identity append one event, also long after the first one."""
 
 Cursor = Annotated[int, Field(ge=0, le=MAX_SEQ)]
 
@@ -63,8 +68,16 @@ class Revoke(Contract):
     counts as a failed attempt of that kind, `PREEMPTED` for nothing, anything else as a lost worker."""
 
 
+class Dequeue(Contract):
+    """Controller: take a run out of the queue that the log does not have open, as after a wish that came too late."""
+
+    op: Literal["dequeue"] = "dequeue"
+    run: Name
+
+
 class Note(Contract):
-    """Controller: append an event that changes no task."""
+    """Controller: append an event that changes no task. The end of a run is refused while the log has news that the
+    controller has not read: somebody may just have wished that it goes on."""
 
     op: Literal["note"] = "note"
     event: ControllerEvent
@@ -108,7 +121,7 @@ class Fail(Contract):
     failure: Failure
 
 
-Decision = Annotated[Assign | Revoke | Note, Field(discriminator="op")]
+Decision = Annotated[Assign | Revoke | Note | Dequeue, Field(discriminator="op")]
 Report = Annotated[Start | Renew | Commit | Fail, Field(discriminator="op")]
 
 
@@ -157,7 +170,7 @@ class ReportRequest(Contract):
     """A worker's steps, over any experiments, with live points; each report also counts as a heartbeat."""
 
     incarnation: str
-    lease_s: float = Field(gt=0)
+    lease_s: float = Field(gt=0, le=MAX_LEASE_S)
     steps: tuple[Report, ...] = ()
     live: dict[str, tuple[LivePoint, ...]] = Field(default_factory=dict)
     """Experiment -> points."""
@@ -222,16 +235,17 @@ class QueueEntry(Contract):
 
 
 class QueueAnswer(Contract):
-    """Open runs of all experiments, oldest first."""
+    """Open runs of all experiments, oldest first, and the experiments that are to be deleted."""
 
     runs: tuple[QueueEntry, ...]
+    deleting: tuple[str, ...] = ()
 
 
 class LeaderRequest(Contract):
     """Ask for, or keep, the controller's leadership."""
 
     holder: str = Field(min_length=1)
-    ttl_s: float = Field(gt=0)
+    ttl_s: float = Field(gt=0, le=MAX_LEASE_S)
 
 
 class LeaderAnswer(Contract):
@@ -280,11 +294,13 @@ class AppendAnswer(Contract):
 __all__ = [
     "AppendAnswer",
     "Assign",
+    "AuditAnswer",
     "CodeRecord",
     "Commit",
     "DecideAnswer",
     "DecideRequest",
     "Decision",
+    "Dequeue",
     "EventsAnswer",
     "ExperimentRecord",
     "ExperimentsAnswer",
@@ -306,6 +322,7 @@ __all__ = [
     "SizeAnswer",
     "Start",
     "StepOutcome",
+    "UsageAnswer",
     "WatchAnswer",
     "WatchRequest",
     "WorkerRecord",

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from cerebro.contract.events import SchedulePlanned
-from cerebro.contract.runs import FitRequest, PlannedUnit
+from cerebro.contract.runs import PlannedUnit
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.state import Run, RunState
 from controller.advisor.question import Question, order_from_json, question, to_json
@@ -79,12 +79,14 @@ class _Occasion:
 
     Attributes:
         crew: the run and its workers.
+        given_up: models that go no further: they failed, or a user stopped them for now.
         epochs: completed.
         knowledge: grows by one whenever the units observed have grown by half: a plan made on little is looked at
             again.
     """
 
     crew: tuple[object, ...]
+    given_up: tuple[str, ...]
     epochs: int
     knowledge: int
 
@@ -92,9 +94,12 @@ class _Occasion:
     def of(cls, core: Core, fit: FitBoard) -> _Occasion:
         places = [worker for worker in core.state.workers.values() if worker.trains]
         workers = tuple((w.name, w.is_alive, w.since, len(w.holdings)) for w in places)
+        run = core.state.runs[fit.run]
+        given_up = tuple(model.id for model in run.models.values() if model.is_cut_short)
         return cls(
             crew=(core.state.name, fit.run, workers),
-            epochs=len(core.state.runs[fit.run].epochs),
+            given_up=given_up,
+            epochs=len(run.epochs),
             knowledge=int(math.log(max(1, fit.estimates.observations), 1.5)),
         )
 
@@ -236,9 +241,8 @@ def _noted(
 def _is_wanted(core: Core, fit: FitBoard) -> bool:
     run = core.state.runs[fit.run]
     return (
-        isinstance(run.request, FitRequest)
-        and run.request.planner
-        and run.request.scheduler == DEFAULT_POLICY
+        run.planner
+        and run.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and len(fit.workers) > 1
         and max(fit.board.worker_left) > _SHORTEST_S

@@ -59,14 +59,18 @@ class Simulation:
         """The event log so far."""
         return self.store.events(EXPERIMENT)
 
-    def run(self, *, limit: int = 1_000_000) -> ExperimentState:
+    def run(self, *, limit: int = 1_000_000, is_begun: bool = False) -> ExperimentState:
         """Simulate until the run has ended.
+
+        Args:
+            is_begun: the run had ended before, and was opened again.
 
         Raises:
             RuntimeError: nothing can happen any more, or more than `limit` things did.
         """
-        self._crew.begin()
-        self._tick()
+        if not is_begun:
+            self._crew.begin()
+            self._tick()
         for _ in range(limit):
             self._control()
             if not self._fit().is_open:

@@ -6,16 +6,22 @@ Time is given by the simulation. Not thread-safe; nothing blocks: a read returns
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
+    DeletionRequested,
     Event,
+    ExperimentArchived,
     LivePoint,
+    ModelResumed,
+    ModelRetried,
     RunFinished,
     RunRequested,
+    RunResumed,
+    RunStarted,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
@@ -23,14 +29,24 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import (
+    AuditEntry,
     ExperimentRecord,
+    ExperimentSummary,
+    Reclaim,
     SizeRequest,
     Troubles,
+    UsageSample,
     WorkerRecord,
     WorkerStatus,
+    WorkerUsage,
 )
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
+
+_OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried)
+"""Events after which a run may be open."""
+
+_SAMPLE_S = 29.5
 
 _DONE = api.StepOutcome(outcome="done")
 _ALREADY = api.StepOutcome(outcome="already")
@@ -59,6 +75,8 @@ class _Worker:
     free: int | None = None
     running: str | None = None
     leaving: str = ""
+    usage: list[UsageSample] = field(default_factory=list)
+    newest: WorkerUsage | None = None
     inbox: list[InboxItem] = field(default_factory=list)
     recent: list[dict[str, tuple[LivePoint, ...]]] = field(default_factory=list)
     """Live points of the latest reports."""
@@ -83,6 +101,13 @@ class VirtualStore:
         self._workers: dict[str, _Worker] = {}
         self._leader = api.LeaderAnswer(term=0, holder="")
         self._leads_until = 0.0
+        self._deleting: dict[str, DeletionRequested] = {}
+        self._archived: set[str] = set()
+        self._datasets: defaultdict[str, set[str]] = defaultdict(set)
+        """Data set -> experiments whose runs use it."""
+        self._reclaim = Reclaim()
+        self._audit: list[AuditEntry] = []
+        self._bells = 0
         self._wish: SizeRequest | None = None
         self._troubles = Troubles()
 
@@ -90,6 +115,8 @@ class VirtualStore:
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
         """See `KvsClient`."""
+        if record.name in self._deleting:
+            raise ConflictError(f"experiment {record.name!r} is being deleted")
         known = self._records.setdefault(record.name, record)
         if (known.locators, known.archive) != (record.locators, record.archive):
             raise ConflictError(f"experiment {record.name!r} exists already")
@@ -101,22 +128,94 @@ class VirtualStore:
             raise NotFoundError(f"no experiment {name!r}")
         return self._records[name]
 
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        """See `KvsClient`."""
+        found = []
+        for name, record in self._records.items():
+            log = self._logs[name]
+            found.append(
+                ExperimentSummary(
+                    experiment=record,
+                    last_seq=len(log),
+                    last_event=log[-1].time if log else record.created,
+                    open_runs=tuple(entry.run for entry in self._queue if entry.experiment == name),
+                    is_archived=name in self._archived,
+                    is_deleting=name in self._deleting,
+                )
+            )
+        return tuple(sorted(found, key=lambda summary: -summary.last_event))
+
     def append(self, experiment: str, event: ClientEvent) -> int:
         """See `KvsClient`."""
         self.experiment(experiment)
-        if isinstance(event, RunRequested):
-            known = self._runs.get((experiment, event.run))
-            if known:
-                if known[1] != event.model_copy(update={"seq": 0, "time": 0.0}):
-                    raise ConflictError(f"run {event.run!r} was requested already")
-                return known[0]
-        elif (experiment, event.run) not in self._runs:
-            raise NotFoundError(f"no run {event.run!r} in experiment {experiment!r}")
+        run = getattr(event, "run", "")
+        if run and not isinstance(event, RunRequested) and (experiment, run) not in self._runs:
+            raise NotFoundError(f"no run {run!r} in experiment {experiment!r}")
+        known = self._known(experiment, event)
+        if known:
+            return known
+        if isinstance(event, _OPENS) and experiment in self._deleting:
+            raise ConflictError(f"experiment {experiment!r} is being deleted")
         seq = self._append(experiment, event)
         if isinstance(event, RunRequested):
-            self._runs[experiment, event.run] = (seq, event.model_copy(update={"seq": 0, "time": 0.0}))
-            self._queue.append(api.QueueEntry(experiment=experiment, run=event.run))
+            self._runs[experiment, run] = (seq, event.model_copy(update={"seq": 0, "time": 0.0}))
+        entry = api.QueueEntry(experiment=experiment, run=run) if isinstance(event, _OPENS) else None
+        if entry and entry not in self._queue:
+            self._queue.append(entry)
+        if isinstance(event, ExperimentArchived):
+            (self._archived.add if event.is_archived else self._archived.discard)(experiment)
+        if isinstance(event, DeletionRequested):
+            self._deleting[experiment] = event.model_copy(update={"seq": seq})
+        self._bells += 1
         return seq
+
+    def _known(self, experiment: str, event: ClientEvent) -> int:
+        """Seq of the event if it was appended before, else 0."""
+        if isinstance(event, DeletionRequested):
+            if experiment in self._deleting:
+                return self._deleting[experiment].seq
+            if any(entry.experiment == experiment for entry in self._queue):
+                raise ConflictError(f"a run of experiment {experiment!r} has not ended")
+        if not isinstance(event, RunRequested) or (experiment, event.run) not in self._runs:
+            return 0
+        seq, known = self._runs[experiment, event.run]
+        if known != event.model_copy(update={"seq": 0, "time": 0.0}):
+            raise ConflictError(f"run {event.run!r} was requested already")
+        return seq
+
+    def delete_experiment(self, name: str, term: int) -> None:
+        """See `KvsClient`."""
+        self.experiment(name)
+        if name not in self._deleting:
+            raise ConflictError(f"nobody wishes that experiment {name!r} is deleted")
+        if term != self._leader.term:
+            raise ConflictError(f"leadership term {term} has ended")
+        by = self._deleting.pop(name).by
+        for dataset, users in list(self._datasets.items()):
+            if name in users:
+                users.remove(name)
+                if not users:
+                    self._set_reclaim({*self._reclaim.datasets, dataset})
+        self._archived.discard(name)
+        del self._records[name]
+        for known in (self._logs, self._live):
+            known.pop(name, None)
+        for table in (self._tasks, self._runs, self._notes):
+            for key in [key for key in table if key[0] == name]:
+                del table[key]
+        self._audit.append(AuditEntry(time=self._now(), by=by, what=f"deleted experiment {name}"))
+        self._bells += 1
+
+    def _set_reclaim(self, datasets: set[str]) -> None:
+        self._reclaim = Reclaim(seq=self._reclaim.seq + 1, datasets=tuple(sorted(datasets)))
+
+    def audit(self) -> tuple[AuditEntry, ...]:
+        """See `KvsClient`."""
+        return tuple(self._audit)
+
+    def reclaim(self) -> Reclaim:
+        """See `KvsClient`."""
+        return self._reclaim
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """See `KvsClient`; never blocks."""
@@ -148,27 +247,59 @@ class VirtualStore:
         """See `KvsClient`."""
         return tuple(self._queue)
 
+    def deleting(self) -> tuple[str, ...]:
+        """See `KvsClient`."""
+        return tuple(sorted(self._deleting))
+
+    def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
+        """See `KvsClient`; never blocks."""
+        news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
+        return api.WatchAnswer(events=news, cluster=self._bells)
+
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """See `KvsClient`."""
         self.experiment(experiment)
         if request.steps and request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
-        outcomes = tuple(self._decision(experiment, request.after, step) for step in request.steps)
+        is_behind = len(self._logs[experiment]) > request.after
+        outcomes = tuple(
+            self._decision(experiment, request.after, step, is_behind=is_behind) for step in request.steps
+        )
         return api.DecideAnswer(outcomes=outcomes, events=self.events(experiment, request.after))
 
-    def _decision(self, experiment: str, after: int, step: api.Decision) -> api.StepOutcome:
+    def _decision(
+        self, experiment: str, after: int, step: api.Decision, *, is_behind: bool
+    ) -> api.StepOutcome:
         if isinstance(step, api.Note):
-            return self._note(experiment, after, step)
+            return self._note(experiment, after, step, is_behind=is_behind)
+        if isinstance(step, api.Dequeue):
+            return self._dequeue(experiment, step, is_behind=is_behind)
         task = self._tasks[experiment, step.task]
         if isinstance(step, api.Assign):
             return self._assign(experiment, step, task)
         return self._revoke(experiment, step, task)
 
-    def _note(self, experiment: str, after: int, step: api.Note) -> api.StepOutcome:
+    def _dequeue(self, experiment: str, step: api.Dequeue, *, is_behind: bool) -> api.StepOutcome:
+        entry = api.QueueEntry(experiment=experiment, run=step.run)
+        if is_behind:
+            return _refused("there is news")
+        if entry not in self._queue:
+            return _ALREADY
+        self._queue.remove(entry)
+        return _DONE
+
+    def _note(self, experiment: str, after: int, step: api.Note, *, is_behind: bool) -> api.StepOutcome:
         content = step.event.model_copy(update={"seq": 0, "time": 0.0}).model_dump_json()
         if self._notes.get((experiment, content), 0) > after:
             return _ALREADY
+        if isinstance(step.event, RunFinished) and is_behind:
+            return _refused("there is news")
         self._notes[experiment, content] = self._append(experiment, step.event)
+        if isinstance(step.event, RunStarted):
+            dataset = step.event.plan.dataset
+            self._datasets[dataset].add(experiment)
+            if dataset in self._reclaim.datasets:
+                self._set_reclaim({*self._reclaim.datasets} - {dataset})
         if isinstance(step.event, RunFinished):
             ended = api.QueueEntry(experiment=experiment, run=step.event.run)
             self._queue = [entry for entry in self._queue if entry != ended]
@@ -232,7 +363,10 @@ class VirtualStore:
         if known is not None and known.record.incarnation == record.incarnation:
             known.record, known.reported = record, self._now()
         else:
-            self._workers[record.worker] = _Worker(record, self._now())
+            before = known.usage if known else []
+            newest = known.newest if known else None
+            self._workers[record.worker] = _Worker(record, self._now(), usage=before, newest=newest)
+        self._bells += 1
         return record
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
@@ -243,6 +377,7 @@ class VirtualStore:
         if incarnation and incarnation != known.record.incarnation:
             raise ConflictError(f"worker {worker!r} has registered anew meanwhile")
         del self._workers[worker]
+        self._bells += 1
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """See `KvsClient`."""
@@ -253,6 +388,7 @@ class VirtualStore:
                 checkpoint_free_bytes=worker.free,
                 running=worker.running,
                 leaving=worker.leaving,
+                usage=worker.newest,
             )
             for _, worker in sorted(self._workers.items())
         )
@@ -265,6 +401,8 @@ class VirtualStore:
         """See `KvsClient`."""
         if wish.problem:
             self._require_wish(wish.workers)
+        else:
+            self._bells += 1
         self._wish = wish
 
     def drop_size(self, workers: int) -> None:
@@ -283,6 +421,12 @@ class VirtualStore:
     def tell_troubles(self, troubles: Troubles) -> None:
         """See `KvsClient`."""
         self._troubles = troubles
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        """See `KvsClient`."""
+        if worker not in self._workers:
+            raise NotFoundError(f"no worker {worker!r} is registered")
+        return tuple(self._workers[worker].usage)
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """See `KvsClient`; never blocks."""
@@ -306,8 +450,12 @@ class VirtualStore:
             for experiment, points in request.live.items():
                 for point in points:
                     self._keep(experiment, worker, request.incarnation, point)
+        if request.usage is not None:
+            known.newest = request.usage
+            if not known.usage or self._now() - known.usage[-1].time >= _SAMPLE_S:
+                known.usage.append(UsageSample(time=self._now(), usage=request.usage))
         outcomes = tuple(self._step(worker, request, step) for step in request.steps)
-        return api.ReportAnswer(current=True, outcomes=outcomes)
+        return api.ReportAnswer(current=True, outcomes=outcomes, reclaim=self._reclaim.seq)
 
     def _keep(self, experiment: str, worker: str, incarnation: str, point: LivePoint) -> None:
         task = self._tasks[experiment, point.task]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -43,6 +44,38 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(crew: Crew, tmp_p
     assert "boom" in logs["fit-1.train.m00.e1.p1.a1.log"]
     assert "work attempt 1" in logs["fit-1.train.m00.e1.p0.a1.log"]
     assert TOKEN not in "".join(logs.values())
+
+
+def test_the_log_tells_start_and_end_of_each_attempt(crew: Crew, tmp_path: Path) -> None:
+    """As records with what they are about, for whoever reads the logs of many workers; what user code prints is not
+    among them."""
+    crew.start(CEREBRO_LOG_FORMAT="json")
+    crew.end_of(crew.give(0, "work"))
+    crew.failure(crew.give(1, "raise"))
+    records = [json.loads(line) for line in (tmp_path / "agent.log").read_text().splitlines()]
+    told = [record for record in records if record["message"].startswith("attempt ")]
+    assert [record["message"].split(" after")[0] for record in told] == [
+        "attempt started", "attempt done", "attempt started", "attempt failed",
+    ]  # fmt: skip
+    for record in told:
+        about = {name: record[name] for name in ("experiment", "run", "model", "worker", "attempt")}
+        assert about == {
+            "experiment": "one", "run": "fit-1", "model": "m00", "worker": "worker-0", "attempt": 1,
+        }  # fmt: skip
+    assert [record["unit"][-2:] for record in told] == ["p0", "p0", "p1", "p1"]
+    assert "ValueError: boom" in told[-1]["message"]
+    assert "work attempt 1" not in (tmp_path / "agent.log").read_text()
+
+
+def test_usage_is_reported(crew: Crew) -> None:
+    """What the worker uses of its machine, beside its other reports; the store keeps the newest."""
+    crew.start(lease_s=0.5)
+    until(lambda: crew.bench.store.workers()[0].usage is not None, "a report with usage")
+    found = crew.bench.store.workers()[0].usage
+    assert found is not None
+    assert found.cores == 1
+    assert found.memory_bytes
+    assert found.shards_total_bytes
 
 
 def test_a_long_task_keeps_its_lease_and_can_be_taken_back(crew: Crew) -> None:

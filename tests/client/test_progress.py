@@ -1,16 +1,22 @@
-"""Progress bars say what the state says: rows per split for ETL, units for a fit, and whom the run waits for."""
+"""Progress says what the state says: rows per split for ETL, units for a fit, and whom the run waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
-from cerebro.progress import Progress
-from cerebro.state import TaskKey
+from cerebro.progress import Progress, is_notebook
+from cerebro.progress.bars import epoch_bars
+from cerebro.progress.notebook import NotebookScreen, rendered
+from cerebro.progress.terminal import TerminalScreen
+from cerebro.state import ExperimentState, Run, TaskKey
 from tests.state.stories import SHA, Story, etl_plan, unit
 
 
@@ -31,7 +37,7 @@ class Bar:
         self.is_closed = True
 
 
-class Screen:
+class Terminal:
     """What was drawn and written."""
 
     def __init__(self) -> None:
@@ -47,14 +53,38 @@ class Screen:
         self.lines.append(text)
 
 
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
-    import tqdm.auto
+class Clock:
+    """Seconds that pass when they are told to."""
 
-    shown = Screen()
-    monkeypatch.setattr(tqdm.auto, "tqdm", shown)
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    import tqdm
+
+    shown = Terminal()
+    monkeypatch.setattr(tqdm, "tqdm", shown)
     yield shown
     assert all(bar.is_closed for bar in shown.bars.values())
+
+
+class Shown(Progress):
+    """Progress in a terminal, each `show` a second after the one before."""
+
+    def __init__(self, run: str, *, is_shown: bool = True) -> None:
+        self.clock = Clock()
+        super().__init__(run, is_shown=is_shown, screen=TerminalScreen(), clock=self.clock)
+
+    def show(
+        self, state: ExperimentState, queued: str = "", troubles: Mapping[str, str] | None = None
+    ) -> None:
+        self.clock.now += 1
+        super().show(state, queued, troubles)
 
 
 def etl_story() -> Story:
@@ -74,12 +104,15 @@ def live(key: TaskKey, rows: int) -> LivePoint:
     return LivePoint(task=str(key), attempt=1, rows=rows)
 
 
-def test_etl_has_a_bar_per_split_over_all_workers(screen: Screen) -> None:
+# --- in a terminal -----------------------------------------------------------------------------------
+
+
+def test_etl_has_a_bar_per_split_over_all_workers(terminal: Terminal) -> None:
     """Rows of partitions that are done, and live rows of those under way."""
     story = etl_story()
-    with Progress("etl-1", is_shown=True) as progress:
+    with Shown("etl-1") as progress:
         progress.show(story.state)
-        assert {name: (bar.n, bar.total) for name, bar in screen.bars.items()} == {
+        assert {name: (bar.n, bar.total) for name, bar in terminal.bars.items()} == {
             "train": (0, 20),
             "test": (0, 8),
         }
@@ -87,69 +120,213 @@ def test_etl_has_a_bar_per_split_over_all_workers(screen: Screen) -> None:
         story.start(etl_key(1), 1)
         progress.live([live(etl_key(1), 3), live(etl_key(1), 6)])
         progress.show(story.state)
-        assert screen.bars["train"].n == 16
+        assert terminal.bars["train"].n == 16
         progress.live([live(etl_key(1), 99)])
         progress.show(story.state)
-        assert screen.bars["train"].n == 20
+        assert terminal.bars["train"].n == 20
 
 
-def test_rows_that_failed_are_shown(screen: Screen) -> None:
+def test_rows_that_failed_are_shown(terminal: Terminal) -> None:
     """They count as done, and are named."""
     story = etl_story()
     story.do(etl_key(0), 0, TaskResult(rows=8, rows_failed=2))
-    with Progress("etl-1", is_shown=True) as progress:
+    with Shown("etl-1") as progress:
         progress.show(story.state)
-    assert (screen.bars["train"].n, screen.bars["train"].postfix) == (10, "2 failed")
+    assert (terminal.bars["train"].n, terminal.bars["train"].postfix) == (10, "2 failed")
 
 
-def test_a_fit_has_one_bar_of_units_with_the_best_model(screen: Screen) -> None:
+def test_a_fit_has_one_bar_of_units_with_the_best_model(terminal: Terminal) -> None:
     """Its metric, its epoch, and how many models failed."""
     story = Story()
     story.fit(models=3)
-    with Progress("fit-1", is_shown=True) as progress:
+    with Shown("fit-1") as progress:
         progress.show(story.state)
-        assert (screen.bars["fit-1"].n, screen.bars["fit-1"].total) == (0, 12)
+        assert (terminal.bars["fit-1"].n, terminal.bars["fit-1"].total) == (0, 12)
         story.epoch(1, loss=0.12345678)
         progress.show(story.state)
-        assert screen.bars["fit-1"].n == 2
-        assert screen.bars["fit-1"].postfix == "best loss 0.1235 (m00, epoch 1)"
+        assert terminal.bars["fit-1"].n == 2
+        assert terminal.bars["fit-1"].postfix == "best loss 0.1235 (m00, epoch 1)"
         story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
         story.tell(RunStopRequested(run="fit-1"))
         progress.show(story.state)
-        assert screen.bars["fit-1"].postfix.endswith("1 failed, stopping")
+        assert terminal.bars["fit-1"].postfix.endswith("1 failed, stopping")
 
 
-def test_an_unchanged_state_is_not_drawn_again(screen: Screen) -> None:
-    """A notebook's output does not flicker."""
+def test_an_unchanged_state_is_not_drawn_again(terminal: Terminal) -> None:
+    """An output does not flicker."""
     story = Story()
     story.fit()
     story.train(1, 0)
-    with Progress("fit-1", is_shown=True) as progress:
+    with Shown("fit-1") as progress:
         progress.show(story.state)
-        drawn = screen.bars["fit-1"].drawn
+        drawn = terminal.bars["fit-1"].drawn
         progress.show(story.state)
-        assert screen.bars["fit-1"].drawn == drawn
+        assert terminal.bars["fit-1"].drawn == drawn
 
 
-def test_what_a_run_waits_for_is_said_once(screen: Screen) -> None:
+def test_what_a_run_waits_for_is_said_once(terminal: Terminal) -> None:
     """And again only when it waits for something else."""
     story = Story()
     story.fit()
-    with Progress("fit-1", is_shown=True) as progress:
+    with Shown("fit-1") as progress:
         story.tell(RunPaused(run="fit-1", reason="no room"))
         for _ in range(3):
             progress.show(story.state)
         story.tell(RunStopRequested(run="fit-1"))
         progress.show(story.state)
-    assert screen.lines == ["fit-1: paused: no room"]
+    assert terminal.lines == ["fit-1: paused: no room"]
 
 
-def test_nothing_is_drawn_unless_it_is_wanted(screen: Screen) -> None:
+def test_nothing_is_drawn_unless_it_is_wanted(terminal: Terminal) -> None:
     """Nor for a run that nobody knows yet."""
     story = Story()
     story.fit()
-    with Progress("fit-1", is_shown=False) as progress:
+    with Shown("fit-1", is_shown=False) as progress:
         progress.show(story.state)
-    with Progress("fit-9", is_shown=True) as progress:
+    with Shown("fit-9") as progress:
         progress.show(story.state)
-    assert screen.bars == {}
+    assert terminal.bars == {}
+
+
+# --- how often ---------------------------------------------------------------------------------------
+
+
+class Painted:
+    """A screen that takes its time, and counts."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.units = clock, seconds, list[int]()
+
+    def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
+        self.clock.now += self.seconds
+        self.units.append(run.progress()[0])
+
+    def close(self) -> None:
+        self.units.append(-1)
+
+
+def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() -> None:
+    """The picture that stays is that of the end."""
+    clock, story = Clock(), Story()
+    story.fit(models=4)
+    screen = Painted(clock, 0.0)
+    with Progress("fit-1", is_shown=True, screen=screen, clock=clock) as progress:
+        for number in range(4):
+            for partition in range(2):
+                clock.now += 0.1
+                story.train(1, partition, model=f"m{number:02}")
+                progress.show(story.state)
+    assert screen.units == [1, 4, 7, 8, -1]
+
+
+def test_drawing_takes_a_tenth_of_the_time_at_most() -> None:
+    """However many models there are."""
+    clock, story = Clock(), Story()
+    story.fit()
+    screen = Painted(clock, 2.0)
+    with Progress("fit-1", is_shown=True, screen=screen, clock=clock) as progress:
+        for _ in range(100):
+            progress.show(story.state)
+            clock.now += 1.0
+    assert len(screen.units) == 100 // 20 + 2
+
+
+# --- in a notebook -----------------------------------------------------------------------------------
+
+
+class Handle:
+    """Stands for the handle of an output that is displayed."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, str]] = []
+
+    def update(self, bundle: dict[str, str], raw: bool) -> None:
+        assert raw
+        self.outputs.append(bundle)
+
+
+def test_a_fit_in_a_notebook_has_a_bar_per_epoch() -> None:
+    """Units that failed and stopped models leave undone are not waited for."""
+    story = Story()
+    run = story.fit(models=2, epochs=2)
+    story.epoch(1)
+    story.train(2, 0)
+    assert [(bar.name, bar.done, bar.total) for bar in epoch_bars(run)] == [
+        ("epoch 1", 2, 4),
+        ("epoch 2", 1, 4),
+    ]
+    story.train(1, 0, model="m01")
+    story.fail(unit(1, 1, "m01"), 1, FailureKind.USER_ERROR)
+    assert [(bar.done, bar.total) for bar in epoch_bars(run)] == [(3, 3), (1, 2)]
+
+
+def test_a_notebook_lists_models_at_work_first_and_then_the_best() -> None:
+    """With state, epoch, latest and best value."""
+    story = Story()
+    run = story.fit(models=3)
+    for model, loss in (("m00", 3.0), ("m01", 1.0)):
+        story.epoch(1, model=model, loss=loss)
+    story.start(unit(1, 0, "m02"), 0)
+    html = rendered(story.state, run, {}, "")
+    assert [html.index(f">{model}<") for model in ("m02", "m01", "m00")] == sorted(
+        html.index(f">{model}<") for model in ("m02", "m01", "m00")
+    )
+    assert "running" in html
+    assert "best loss 1 (m01, epoch 1)" in html
+
+
+def test_of_many_models_and_epochs_a_few_are_shown_and_the_cut_is_said() -> None:
+    """An output of a notebook stays of a size that can be read."""
+    story = Story()
+    run = story.fit(models=30, epochs=40, partitions=1)
+    for epoch in range(1, 21):
+        for model in run.models:
+            story.train(epoch, 0, model=model)
+    html = rendered(story.state, run, {}, "")
+    assert "20 of 30 models" in html
+    assert "epochs 1 to 20" in html
+    assert html.count("<progress") == 13
+
+
+def test_names_of_users_are_text_in_a_notebook() -> None:
+    """A hyper-parameter may be called anything."""
+    story = Story()
+    nasty = "<script>alert(1)</script>"
+    run = story.fit(hyperparams={"m00": {nasty: 1, "batch_size": 1}, "m01": {nasty: nasty, "batch_size": 1}})
+    assert nasty not in rendered(story.state, run, {}, nasty)
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HTML and as text, and only if something has changed: what is exported is what was drawn last."""
+    import IPython.display
+
+    handle, first = Handle(), list[dict[str, str]]()
+
+    def display(bundle: dict[str, str], **given: Any) -> Handle:
+        assert given == {"raw": True, "display_id": True}
+        first.append(bundle)
+        return handle
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    story = etl_story()
+    run, screen = story.state.runs["etl-1"], NotebookScreen()
+    screen.draw(story.state, run, {}, "")
+    screen.draw(story.state, run, {}, "")
+    assert (len(first), handle.outputs) == (1, [])
+    story.do(etl_key(0), 0, TaskResult(rows=10))
+    screen.draw(story.state, run, {}, "")
+    assert "10 of 20 rows" in handle.outputs[0]["text/html"]
+    assert handle.outputs[0]["text/plain"] == "train: 10/20\ntest: 0/8"
+
+
+def test_only_a_kernel_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a terminal with IPython in it, and not a script."""
+    for shell, expected in (
+        (SimpleNamespace(kernel=object()), True),
+        (SimpleNamespace(), False),
+        (None, False),
+    ):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        assert is_notebook() is expected
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert is_notebook() is False

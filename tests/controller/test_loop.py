@@ -24,16 +24,18 @@ from tests.state.stories import SHA
 
 
 class Store(VirtualStore):
-    """The simulation's store, which calls `on_watch` when the controller has nothing left to do."""
+    """The simulation's store, which calls `on_idle` when the controller has nothing left to do."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
-        self.on_watch: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
 
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
         """See `KvsClient`; never blocks."""
-        self.on_watch()
-        return api.WatchAnswer(cluster=cluster, events={})
+        answer = super().watch(cursors, cluster, wait_s)
+        if wait_s and not answer.events and answer.cluster == cluster:
+            self.on_idle()
+        return answer
 
 
 class Manager:
@@ -57,6 +59,9 @@ class Nobody:
     def observe(self, state: ExperimentState, event: Event) -> None:
         """See `Observer`."""
 
+    def forget(self, experiment: str) -> None:
+        """See `Observer`."""
+
 
 def test_a_wish_for_workers_does_not_wait_for_a_long_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,11 +77,11 @@ def test_a_wish_for_workers_does_not_wait_for_a_long_planning(
         server="-",
         token="-",
         holder="me",
-        tick_s=0.0,
+        tick_s=0.01,
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
     )
     controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper(), manager)
-    store.on_watch = controller.stop.set
+    store.on_idle = controller.stop.set
     told_meanwhile: list[int] = []
 
     def with_a_wish(*given: Any, **named: Any) -> EtlPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -11,18 +12,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing import plugin_event_multiplexer
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS, STATUS_UNKNOWN
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from cerebro.contract.events import EpochCompleted, Event, LivePoint
-from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
+from cerebro.contract.events import (
+    EpochCompleted,
+    Event,
+    LivePoint,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    RunFinished,
+)
+from cerebro.contract.records import (
+    ExperimentRecord,
+    ExperimentSummary,
+    Hyperparameters,
+    Locator,
+    Locators,
+)
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import StoreUnavailableError
+from cerebro.errors import NotFoundError, StoreUnavailableError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState, epoch_report
 from cerebro.volumes import Volumes
 from controller import projection
 from controller.event_file import FILE_NAME, EventFile
+from controller.projected import LIVE_VALUES
 from controller.projection import Projection
 from tests.state.stories import Story, unit
 
@@ -140,6 +163,8 @@ def records(path: Path) -> list[tuple[str, int, float, float]]:
     found = []
     for event in EventFileLoader(str(path)).Load():
         for value in event.summary.value:
+            if value.tag.startswith("_hparams_"):
+                continue
             number = value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value
             found.append((value.tag, event.step, event.wall_time, round(number, 5)))
     return found
@@ -300,7 +325,8 @@ def test_records_are_framed_as_tensorboard_wants_them(written: Path) -> None:
         end += 16 + length
         count += 1
     assert end == len(content)
-    assert count == len(records(file_of(written))) + 1
+    # Beside the values: the file's version, the session's start, its end.
+    assert count == len(records(file_of(written))) + 3
 
 
 def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path: Path) -> None:
@@ -313,3 +339,200 @@ def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path
     deadline = time.monotonic() + 20
     while not (path.exists() and path.read_bytes() == whole):
         assert time.monotonic() < deadline, "the file is not completed"
+
+
+# --- hyper-parameters ----------------------------------------------------------------------------
+
+
+def sessions(path: Path) -> list[tuple[str, Any]]:
+    """What a file says to the HParams plugin: (what, message), in order."""
+    found = []
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                which = data.WhichOneof("data")
+                found.append((which, getattr(data, which)))
+    return found
+
+
+def test_a_file_begins_with_the_models_hyperparameters(written: Path) -> None:
+    """Once, and before all values; what is neither text nor number nor truth value is told as JSON."""
+    ((what, start), _) = sessions(file_of(written))
+    assert what == "session_start_info"
+    assert {name: value.number_value for name, value in start.hparams.items()} == {"batch_size": 1, "lr": 0.1}
+    first = next(e for e in EventFileLoader(str(file_of(written))).Load() if e.summary.value)
+    assert first.summary.value[0].tag == "_hparams_/session_start_info"
+
+
+def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
+    """Whatever JSON can say."""
+    told = Story()
+    given: Hyperparameters = {"batch_size": 1, "lr": 0.5, "name": "<script>"}
+    given |= {"is_wide": True, "layers": [8, 4], "none": None}
+    told.fit(models=1, hyperparams={"m00": given})
+    told.train(1, 0)
+    Once(LogStore(told.log), tmp_path).write()
+    ((_, start),) = sessions(file_of(tmp_path))
+    kinds = {name: value.WhichOneof("kind") for name, value in start.hparams.items()}
+    assert kinds == {
+        "batch_size": "number_value", "lr": "number_value", "name": "string_value",
+        "is_wide": "bool_value", "layers": "string_value", "none": "string_value",
+    }  # fmt: skip
+    assert start.hparams["layers"].string_value == "[8, 4]"
+
+
+def test_only_what_has_trained_all_its_epochs_counts_as_a_success(written: Path) -> None:
+    """TensorBoard keeps the first end that it reads, so a model that may go on gets none."""
+    assert [what for what, _ in sessions(file_of(written))] == ["session_start_info", "session_end_info"]
+    assert sessions(file_of(written))[-1][1].status == STATUS_SUCCESS
+    assert [what for what, _ in sessions(file_of(written, "m01"))] == ["session_start_info"]
+
+
+def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path) -> None:
+    """Its HParams plugin, asked as its page asks it: a row per model, with the newest value of each metric."""
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(written / "metrics"))
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(written))
+    context = backend_context.Context(TBContext(data_provider=provider, logdir=str(written)))
+    tags = ("epoch/valid/loss", "unit/train/loss")
+    request = api_pb2.ListSessionGroupsRequest(
+        start_index=0,
+        slice_size=10,
+        allowed_statuses=[STATUS_UNKNOWN, STATUS_SUCCESS],
+        col_params=[api_pb2.ColParams(metric=api_pb2.MetricName(tag=tag)) for tag in tags],
+    )
+    found = list_session_groups.Handler(RequestContext(), context, "", request).run().session_groups
+    rows = {
+        group.name: (
+            round(group.hparams["lr"].number_value, 3),
+            {one.name.tag: round(one.value, 3) for one in group.metric_values if one.name.tag in tags},
+            group.sessions[0].status,
+        )
+        for group in found
+    }
+    assert rows == {
+        "one/fit-1/m00": (0.1, {"epoch/valid/loss": 2.5, "unit/train/loss": 1.0}, STATUS_SUCCESS),
+        "one/fit-1/m01": (0.2, {"unit/train/loss": 9.0}, STATUS_UNKNOWN),
+    }
+
+
+def continued() -> tuple[Sequence[Event], list[int]]:
+    """A run whose models go on after it had ended: one was stopped and resumed, one failed and was retried. And how
+    long the log was each time that the run had ended."""
+    told = Story()
+    told.fit(models=2)
+    told.epoch(1, loss=3.0)
+    told.tell(ModelStopRequested(run="fit-1", model="m00"))
+    told.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    told.tell(RunFinished(run="fit-1", outcome="failed"))
+    ends = [len(told.log)]
+    told.tell(ModelResumed(run="fit-1", model="m00"))
+    told.epoch(2, loss=2.0)
+    told.tell(RunFinished(run="fit-1", outcome="finished"))
+    ends.append(len(told.log))
+    told.tell(ModelRetried(run="fit-1", model="m01"))
+    told.epoch(1, model="m01", loss=5.0)
+    told.epoch(2, model="m01", loss=4.0)
+    told.tell(RunFinished(run="fit-1", outcome="finished"))
+    return told.log, [*ends, len(told.log)]
+
+
+def test_models_that_go_on_do_so_in_the_same_files(tmp_path: Path) -> None:
+    """Resumed or retried after the run had ended: nothing is written again, the end comes when there is one."""
+    log, ends = continued()
+    Once(LogStore(log), tmp_path / "whole").write()
+    for model in ("m00", "m01"):
+        path = file_of(tmp_path / "whole", model)
+        assert [what for what, _ in sessions(path)] == ["session_start_info", "session_end_info"]
+        assert [step for tag, step, _, _ in records(path) if tag == "epoch/train/loss"] == [1, 2]
+    for length in ends:
+        Once(LogStore(log[:length]), tmp_path / "again").write()
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+
+
+def test_files_of_models_that_went_on_are_completed_too(tmp_path: Path) -> None:
+    """Torn between hyper-parameters and end, or within either: as any other record."""
+    log, _ = continued()
+    Once(LogStore(log), tmp_path).write()
+    path = file_of(tmp_path, "m01")
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        Once(LogStore(log), tmp_path).write()
+        assert path.read_bytes() == whole, f"cut at byte {cut}"
+
+
+# --- size ----------------------------------------------------------------------------------------
+
+
+def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> None:
+    """A unit has its share of the values of a model's run; a spike in it survives."""
+    told = Story()
+    told.fit(models=1)
+    told.train(1, 0, rows=10_000)
+    values = [1.0] * 10_000
+    values[1234], values[4321] = 99.0, -99.0
+    made = [
+        LivePoint(
+            seq=n,
+            time=float(n),
+            task=str(unit(1, 0)),
+            attempt=1,
+            worker="worker-0",
+            rows=n,
+            values={"loss": v},
+        )
+        for n, v in enumerate(values, start=1)
+    ]
+
+    class Paged(LogStore):
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            return tuple(self.points[after : after + 1000])
+
+    Once(Paged(told.log, made), tmp_path).write()
+    drawn = [(step, value) for tag, step, _, value in records(file_of(tmp_path)) if tag == "live/loss"]
+    assert len(drawn) <= LIVE_VALUES // 4  # two epochs of two units
+    assert {(1235, 99.0), (4322, -99.0), (10_000, 1.0)} <= set(drawn)
+    assert drawn == sorted(drawn)
+
+
+# --- deletion, lag -------------------------------------------------------------------------------
+
+
+def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
+    """What waited is dropped and no file is touched; one of the same name is then written from its beginning."""
+    store = LogStore(story().log, points())
+    own = Once(store, written)
+    own._read_logs()
+    assert own.waiting() > 0
+    own.forget("one")
+    shutil.rmtree(written / "metrics" / "one")
+    own.drain()
+    assert not (written / "metrics" / "one").exists()
+    Once(store, written.parent / "fresh").write()
+    own.write()
+    assert contents(written) == contents(written.parent / "fresh")
+
+
+def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> None:
+    """Its live points are gone when they are asked for: what comes after is written all the same."""
+
+    class Gone(LogStore):
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            raise NotFoundError(f"no experiment {experiment!r} in the store")
+
+    root = tmp_path / "own"
+    Once(Gone(story().log), root).write()
+    assert not records(file_of(root))
+    assert records(file_of_run(root)) == records(file_of_run(written))
+
+
+def test_what_waits_is_told(tmp_path: Path) -> None:
+    """How much, and for how long; nothing once all is written."""
+    own = Once(LogStore(story().log), tmp_path)
+    assert (own.waiting(), own.lag_s()) == (0, 0.0)
+    own._read_logs()
+    waiting = own.waiting()
+    assert waiting == own._entries.qsize() > 0

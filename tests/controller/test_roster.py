@@ -163,3 +163,35 @@ def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:
     manager.pods = fleet(0, size=1)
     watcher.tend()
     assert store.troubles() == Troubles()
+
+
+def test_the_store_is_asked_for_a_wish_only_when_there_may_be_one(
+    store: VirtualStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first, when the bell rings, and while one waits for the cluster manager: not every tick."""
+    asked: list[SizeRequest | None] = []
+    size = store.size
+
+    def counted() -> SizeRequest | None:
+        asked.append(size())
+        return asked[-1]
+
+    monkeypatch.setattr(store, "size", counted)
+    manager = Manager()
+    watcher = roster(store, manager)
+    for _ in range(3):
+        watcher.tend()
+    assert asked == [None]
+    store.ask_size(SizeRequest(workers=5))
+    watcher.hear()
+    manager.error = StoreUnavailableError("no answer")
+    for _ in range(2):
+        watcher.tend()
+    manager.error = None
+    for _ in range(2):
+        watcher.tend()
+    assert manager.sizes == [5]
+    assert len(asked) == 1 + 3 + 1
+    watcher.take_over()
+    watcher.tend()
+    assert len(asked) == 6

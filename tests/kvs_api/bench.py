@@ -9,23 +9,28 @@ from typing import Any, Protocol
 from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
+    ControllerEvent,
     Event,
     LivePoint,
     RunFinished,
     RunRequested,
+    RunStarted,
     WorkerJoined,
-    WorkerLost,
 )
 from cerebro.contract.records import (
+    AuditEntry,
     ExperimentRecord,
+    ExperimentSummary,
     Locator,
     Locators,
+    Reclaim,
     SizeRequest,
     Troubles,
+    UsageSample,
     WorkerRecord,
     WorkerStatus,
 )
-from cerebro.contract.runs import EtlRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, TaskResult
 
 LOCATORS = Locators(train=Locator(metadata="train.csv"))
@@ -49,6 +54,12 @@ class AnyStore(Protocol):
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]: ...
     def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer: ...
     def queue(self) -> tuple[api.QueueEntry, ...]: ...
+    def experiments(self) -> tuple[ExperimentSummary, ...]: ...
+    def deleting(self) -> tuple[str, ...]: ...
+    def delete_experiment(self, name: str, term: int) -> None: ...
+    def reclaim(self) -> Reclaim: ...
+    def audit(self) -> tuple[AuditEntry, ...]: ...
+    def usage(self, worker: str) -> tuple[UsageSample, ...]: ...
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer: ...
     def register(self, record: WorkerRecord) -> WorkerRecord: ...
     def workers(self) -> tuple[WorkerStatus, ...]: ...
@@ -179,9 +190,15 @@ def worker_step(op: str, attempt: int, *, task: str = TASK, experiment: str = "o
     return api.Start(**named) if op == "start" else api.Renew(**named)
 
 
-def note(event: WorkerJoined | WorkerLost | RunFinished) -> api.Note:
+def note(event: ControllerEvent) -> api.Note:
     """An event of the controller's as a step."""
     return api.Note(event=event)
 
 
 JOINED = WorkerJoined(worker="worker-0", incarnation="a", weight=1.0, kinds=("etl",))
+FINISHED = RunFinished(run="etl-1", outcome="finished")
+
+
+def started(run: str = "etl-1", *, dataset: str = "d") -> RunStarted:
+    """The plan of an ETL run over nothing."""
+    return RunStarted(run=run, plan=EtlPlan(dataset=dataset, splits={}))

@@ -41,9 +41,10 @@ from tests.kvs_api.bench import (
     worker_step,
 )
 from tests.kvs_api.crew_contract import CrewContract
+from tests.kvs_api.steering_contract import SteeringContract
 
 
-class StoreContract(CrewContract):
+class StoreContract(CrewContract, SteeringContract):
     """The tests; `bench` is made anew for each."""
 
     @pytest.fixture

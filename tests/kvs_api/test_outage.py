@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 import urllib3
 
 from cerebro.contract import api
-from cerebro.errors import BadRequestError, ConflictError, StoreUnavailableError
+from cerebro.contract.events import DeletionRequested, RunResumed, RunStopRequested
+from cerebro.errors import BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.kvs import KvsClient
-from tests.kvs_api.bench import JOINED, Bench, note, requested
+from tests.kvs_api.bench import FINISHED, JOINED, Bench, note, requested, started
 from tests.kvs_api.real import TOKEN, Database, Service
 
 
@@ -199,18 +201,51 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
         return answer
 
     assert losing_an_answer(lambda: client.append("one", requested("etl-1"))) == 1
-    assert losing_an_answer(lambda: bench.decide(note(JOINED), after=1)) == ["already"]
+    assert losing_an_answer(lambda: client.append("one", RunStopRequested(run="etl-1"))) == 2
+    assert losing_an_answer(lambda: bench.decide(note(JOINED), after=2)) == ["already"]
     losing_an_answer(lambda: bench.run_until("assigned"))
     assert losing_an_answer(lambda: bench.step("start")) == "already"
     assert losing_an_answer(lambda: bench.step("commit")) == "already"
     assert bench.types() == [
         "RunRequested",
+        "RunStopRequested",
         "WorkerJoined",
         "TaskAssigned",
         "TaskStarted",
         "TaskCommitted",
     ]
+    bench.decide(note(FINISHED))
+    assert losing_an_answer(lambda: client.append("one", DeletionRequested(by="ann"))) == 8
+    with pytest.raises(NotFoundError):
+        losing_an_answer(lambda: client.delete_experiment("one", bench.term))
+    assert len(client.audit()) == 1
     proxy.close()
+
+
+def test_a_wish_that_was_made_twice_is_in_the_log_twice(kvs: KvsClient) -> None:
+    """Only repetitions of one call are one event: a user may stop what somebody has resumed meanwhile."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.append("one", requested("etl-1"))
+    for event in (RunStopRequested(run="etl-1"), RunResumed(run="etl-1"), RunStopRequested(run="etl-1")):
+        kvs.append("one", event)
+    assert bench.types()[1:] == ["RunStopRequested", "RunResumed", "RunStopRequested"]
+
+
+def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database: Database) -> None:
+    """Wishes, lists and the audit entry are durable; the deletion goes on behind a restart."""
+    bench = Bench(store=own.client(), pass_a_moment=lambda: None)
+    bench.decide(note(started()))
+    bench.store.append("one", DeletionRequested(by="ann"))
+    database.kill()
+    database.start()
+    assert bench.store.deleting() == ("one",)
+    bench.store.delete_experiment("one", bench.term)
+    database.kill()
+    database.start()
+    assert (bench.store.deleting(), bench.store.reclaim().datasets) == ((), ("d",))
+    assert [entry.by for entry in bench.store.audit()] == ["ann"]
+    with redis.Redis.from_url(database.url) as client:
+        assert not [key for key in client.scan_iter("*exp:one*") if b":said:" not in key]
 
 
 def test_a_server_that_hangs_is_given_up() -> None:

@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import RunFinished, RunStopRequested, WorkerLost
-from cerebro.contract.records import SizeRequest
+from cerebro.contract import api
+from cerebro.contract.events import (
+    DeletionRequested,
+    ExperimentArchived,
+    ModelRetried,
+    RunFinished,
+    RunResumed,
+    RunStopRequested,
+    WorkerLost,
+)
+from cerebro.contract.records import ExperimentRecord, SizeRequest
 from cerebro.errors import CerebroError
 from controller.simulation.store import VirtualStore
 from tests.kvs_api.bench import (
     JOINED,
+    LOCATORS,
     LONG_S,
     OTHER,
     SHORT_S,
@@ -22,6 +32,7 @@ from tests.kvs_api.bench import (
     live_point,
     note,
     requested,
+    started,
     worker,
     worker_step,
 )
@@ -118,7 +129,35 @@ def decide_note(kind: int, after: int) -> Named:
     return Named(f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after))
 
 
-stop = Named("stop", lambda bench: bench.store.append("one", RunStopRequested(run="etl-1")))
+def wish_for(number: int) -> Named:
+    event = (
+        RunStopRequested(run="etl-1"),
+        RunResumed(run="etl-1"),
+        ModelRetried(run="etl-2", model="m00"),
+        ExperimentArchived(is_archived=True),
+        DeletionRequested(by="ann"),
+    )[number]
+    return Named(f"wish {event.type}", lambda bench: bench.store.append("one", event))
+
+
+def begin(run: int, dataset: str) -> Named:
+    event = started(f"etl-{run}", dataset=dataset)
+    return Named(f"begin etl-{run} on {dataset}", lambda bench: bench.decide(note(event)))
+
+
+def delete(is_made_anew: bool) -> Named:
+    def call(bench: Bench) -> None:
+        bench.store.delete_experiment("one", bench.term)
+        if is_made_anew:
+            bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+
+    return Named(f"delete {is_made_anew}", call)
+
+
+def dequeue(run: int, after: int) -> Named:
+    step = api.Dequeue(run=f"etl-{run}")
+    return Named(f"dequeue etl-{run} after {after}", lambda bench: bench.decide(step, after=after))
+
 
 calls = st.one_of(
     st.builds(assign, tasks, attempts, names, incarnations),
@@ -139,7 +178,10 @@ calls = st.one_of(
     st.builds(lead, st.integers(0, 1), leases),
     st.builds(append, st.integers(1, 2), st.integers(0, 1)),
     st.builds(decide_note, st.integers(0, 2), st.integers(0, 6)),
-    st.just(stop),
+    st.builds(wish_for, st.integers(0, 4)),
+    st.builds(begin, st.integers(1, 2), st.sampled_from("de")),
+    st.builds(delete, st.booleans()),
+    st.builds(dequeue, st.integers(1, 2), st.integers(0, 6)),
 )
 
 likely = st.one_of(
@@ -169,10 +211,18 @@ def outcome(named: Named, bench: Bench) -> object:
 def facts(bench: Bench) -> dict[str, object]:
     """All that can be read, but times."""
     untimed = {"time": 0.0}
-    return {
+    whole = {
+        "queue": bench.store.queue(),
+        "deleting": bench.store.deleting(),
+        "reclaim": bench.store.reclaim(),
+        "audit": [(entry.by, entry.what) for entry in bench.store.audit()],
+        "marks": [(e.open_runs, e.is_archived, e.is_deleting, e.last_seq) for e in bench.store.experiments()],
+    }
+    if not whole["marks"]:
+        return whole
+    return whole | {
         "log": [event.model_copy(update=untimed) for event in bench.log()],
         "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
-        "queue": bench.store.queue(),
         "wish": bench.store.size(),
         "workers": [status.record for status in bench.store.workers()],
         "inboxes": {

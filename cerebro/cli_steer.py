@@ -1,0 +1,166 @@
+"""``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ``unarchive``, ``delete``: steer an experiment.
+
+Each appends a wish to the experiment's log, through the same store and by the same rules as notebooks and the page
+(`cerebro.steering`), and returns at once; ``cerebro status EXPERIMENT`` shows what becomes of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from cerebro.cli_scale import cluster_client
+from cerebro.errors import ClusterError, ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from cerebro.kvs import KvsClient
+    from cerebro.state import ExperimentState
+
+_GONE_S = 30.0
+"""A controller hears of a deletion at once; one that takes over waits five seconds for the leadership."""
+_LOOK_AGAIN_S = 0.2
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add all of them to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+    """
+
+    def command(name: str, about: str, run: Any) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(name, parents=[common], help=about)
+        parser.add_argument("experiment", metavar="EXPERIMENT")
+        parser.set_defaults(run=run)
+        return parser
+
+    stop = command("stop", "end a run, or single models of it; committed work stays", _stop)
+    resume = command("resume", "let a paused or stopped run go on, or stopped models of it", _resume)
+    retry = command("retry", "let models that failed go on from their last checkpoints", _retry)
+    for parser, is_needed in ((stop, False), (resume, False), (retry, True)):
+        _add_run(parser)
+        parser.add_argument(
+            "--model",
+            action="append",
+            default=[],
+            required=is_needed,
+            metavar="M",
+            help="again for another one",
+        )
+    scheduler = command("scheduler", "dispatch the units that are left by another policy", _scheduler)
+    scheduler.add_argument("name", metavar="NAME", help="lrptw, random, fifo, cyclic or monte-carlo")
+    scheduler.add_argument(
+        "--no-planner", dest="planner", action="store_false", help="let no planner look for better orders"
+    )
+    _add_run(scheduler)
+    command("archive", "take an experiment out of the list that is shown at first", _archive)
+    command("unarchive", "put it back", _unarchive)
+    delete = command("delete", "delete an experiment with all its data, for good", _delete)
+    delete.add_argument("--yes", metavar="NAME", help="its name once more, instead of typing it when asked")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: the open or newest one)"
+    )
+
+
+def _stop(options: argparse.Namespace) -> int:
+    return _steer(options, "stop_model" if options.model else "stop_run")
+
+
+def _resume(options: argparse.Namespace) -> int:
+    return _steer(options, "resume_model" if options.model else "resume_run")
+
+
+def _retry(options: argparse.Namespace) -> int:
+    return _steer(options, "retry_model")
+
+
+def _scheduler(options: argparse.Namespace) -> int:
+    return _steer(options, "set_scheduler", scheduler=options.name, planner=options.planner)
+
+
+def _archive(options: argparse.Namespace) -> int:
+    return _steer(options, "archive")
+
+
+def _unarchive(options: argparse.Namespace) -> int:
+    return _steer(options, "unarchive")
+
+
+def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
+    """Append the wish, or one for each model that is named: all of them, or none."""
+    from cerebro.session import author
+    from cerebro.steering import DOES, Action, about, event_of
+
+    kvs, action = cluster_client(options.home), Action(name)
+    state = _state(kvs, options.experiment)
+    run = about(action, state, getattr(options, "of_run", None))
+    models = dict.fromkeys(getattr(options, "model", [])) or [""]
+    events = [event_of(action, state, run, model, by=author(), **fields) for model in models]
+    for event, model in zip(events, models, strict=True):
+        kvs.append(state.name, event)
+        named = f" {model}" if model else f" {run.id}" if run else ""
+        _say(
+            f"Asked to {DOES[action]}{named} of {state.name}."
+            if run
+            else f"Asked to {DOES[action]} {state.name}."
+        )
+    return 0
+
+
+def _delete(options: argparse.Namespace) -> int:
+    from cerebro.session import author
+    from cerebro.steering import Action, allowed, event_of
+
+    kvs = cluster_client(options.home)
+    state = _state(kvs, options.experiment)
+    if Action.DELETE in allowed(state) and options.yes is None:
+        options.yes = _asked(state)
+    kvs.append(state.name, event_of(Action.DELETE, state, by=author(), confirm=options.yes or ""))
+    _await_end(kvs, state.name)
+    _say(f"{state.name} is deleted.")
+    return 0
+
+
+def _asked(state: ExperimentState) -> str:
+    """The name as somebody at the terminal types it; nothing else is taken for a confirmation."""
+    if not sys.stdin.isatty():
+        raise ConflictError(
+            f"nothing was deleted: there is nobody to ask. In scripts: cerebro delete {state.name} --yes {state.name}"
+        )
+    models = sum(len(run.models) for run in state.runs.values())
+    _say(
+        f"This deletes {state.name} for good: {len(state.runs)} runs, {models} models with their checkpoints, metrics,"
+    )
+    _say("logs and predictions, and its preprocessed data. Its metadata and objects stay where they are.")
+    return input("Type its name to go on: ").strip()
+
+
+def _await_end(kvs: KvsClient, name: str) -> None:
+    deadline = time.monotonic() + _GONE_S
+    while any(summary.experiment.name == name and summary.is_deleting for summary in kvs.experiments()):
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{name} is to be deleted, but still there after {_GONE_S:g} s: the controller does it as soon as it "
+                "runs and can write to the volumes; see `cerebro status` and `cerebro logs controller`"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _state(kvs: KvsClient, name: str) -> ExperimentState:
+    from cerebro.cli_status import load
+
+    try:
+        return load(kvs, name)
+    except NotFoundError as error:
+        known = ", ".join(summary.experiment.name for summary in kvs.experiments()[:5]) or "none yet"
+        raise NotFoundError(f"no experiment {name!r}; the newest are: {known}") from error
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

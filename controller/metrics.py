@@ -1,0 +1,211 @@
+"""What the controller counts, for Prometheus. Labels are states, kinds and outcomes: their number is bounded by the
+program, whatever users name their experiments.
+
+Counters are of this process and of what it saw happen: what it reads of a log's past is not counted again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Count
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
+
+from cerebro.contract.events import (
+    EpochCompleted,
+    Event,
+    RunFinished,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    WorkerLost,
+)
+from cerebro.contract.tasks import KINDS
+from cerebro.health import registry
+from cerebro.state import ExperimentState, RunState, TaskKey, gap
+from cerebro.usage import VolumeCollector
+from controller.crew import Away, World
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_LOOK_S = 5.0
+"""Between two counts of runs and workers: decisions come many times a second, scrapes every 15 s or so."""
+
+WORKER_STATES = ("busy", "idle", *Away)
+
+
+class _Projection(Protocol):
+    def waiting(self) -> int: ...
+
+    def lag_s(self) -> float: ...
+
+
+class Metrics:
+    """Counters of one process. The loop tells it what happens; any thread may ask for the exposition."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._looked = -_LOOK_S
+        self.registry = registry()
+        self.leading = Gauge(
+            "cerebro_controller_leading",
+            "1 while this process leads, 0 while it stands by or the store is away.",
+            registry=self.registry,
+        )
+        self._decision = Histogram(
+            "cerebro_controller_decision_seconds",
+            "Seconds that a decision took, reading and writing left out; its count is that of decisions.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._runs = Gauge(
+            "cerebro_controller_runs",
+            "Runs of the experiment that is worked on, by state.",
+            ("state",),
+            registry=self.registry,
+        )
+        self._ended = Counter(
+            "cerebro_controller_runs_ended",
+            "Runs that ended, by kind and outcome.",
+            ("kind", "outcome"),
+            registry=self.registry,
+        )
+        self._tasks = Counter(
+            "cerebro_controller_attempts_ended",
+            "Attempts at tasks that ended, by kind and outcome.",
+            ("kind", "outcome"),
+            registry=self.registry,
+        )
+        self._workers = Gauge(
+            "cerebro_controller_workers",
+            "Registered workers by state.",
+            ("state",),
+            registry=self.registry,
+        )
+        self._lost = Counter(
+            "cerebro_controller_workers_lost",
+            "Times that a worker was given up while an experiment was worked on.",
+            registry=self.registry,
+        )
+        self._gap = Gauge(
+            "cerebro_controller_schedule_gap_ratio",
+            "By how much the makespan exceeds its lower bound, at the newest completed epoch of the open fit run.",
+            registry=self.registry,
+        )
+        self._rows = Counter(
+            "cerebro_controller_etl_rows",
+            "Rows of committed ETL tasks: read, turned into examples, failed.",
+            ("result",),
+            registry=self.registry,
+        )
+        for result in ("in", "out", "failed"):
+            self._rows.labels(result)
+        for kind in KINDS:
+            for outcome in ("committed", "failed", "revoked"):
+                self._tasks.labels(kind, outcome)
+
+    def watch(self, projection: _Projection, volumes: Mapping[str, Path]) -> None:
+        """Ask these whenever metrics are asked for."""
+        lag = Gauge(
+            "cerebro_controller_projection_lag_seconds",
+            "Age of the oldest commit whose values are not in TensorBoard's files yet.",
+            registry=self.registry,
+        )
+        lag.set_function(projection.lag_s)
+        waiting = Gauge(
+            "cerebro_controller_projection_waiting_commits",
+            "Commits whose values are not in TensorBoard's files yet.",
+            registry=self.registry,
+        )
+        waiting.set_function(projection.waiting)
+        self.registry.register(VolumeCollector(volumes))
+
+    def exposition(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def stood_by(self) -> None:
+        """Another process leads: what this one knew of runs and workers is no longer so."""
+        self.leading.set(0)
+        self._gap.set(0)
+        self._runs.clear()
+        self._workers.clear()
+
+    # --- told by the loop ------------------------------------------------------------------------
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Measure a decision."""
+        with self._decision.time():
+            yield
+
+    def happened(self, state: ExperimentState, event: Event) -> None:
+        """`event`, which is news, was applied to `state`."""
+        match event:
+            case TaskCommitted():
+                kind = self._attempt_ended(event.task, "committed")
+                if kind == "etl":
+                    self._rows.labels("in").inc(event.result.rows + event.result.rows_failed)
+                    self._rows.labels("out").inc(event.result.rows)
+                    self._rows.labels("failed").inc(event.result.rows_failed)
+            case TaskFailed():
+                self._attempt_ended(event.task, "failed")
+            case TaskRevoked():
+                self._attempt_ended(event.task, "revoked")
+            case RunFinished():
+                self._ended.labels(state.runs[event.run].kind, event.outcome).inc()
+                self._gap.set(0)
+            case EpochCompleted():
+                self._gap.set(gap(event.makespan_s, event.lower_bound_s))
+            case WorkerLost():
+                self._lost.inc()
+
+    def _attempt_ended(self, task: str, outcome: str) -> str:
+        kind = TaskKey.parse(task).kind
+        self._tasks.labels(kind, outcome).inc()
+        return kind
+
+    def is_due(self) -> bool:
+        """Whether it is time to `look` again."""
+        return self._monotonic() - self._looked >= _LOOK_S
+
+    def look(self, state: ExperimentState | None, world: World) -> None:
+        """Count runs and workers.
+
+        Args:
+            state: of the experiment that is worked on, if there is one.
+        """
+        self._looked = self._monotonic()
+        runs = Count(run.state for run in state.runs.values()) if state else Count[RunState]()
+        for each in RunState:
+            self._runs.labels(each).set(runs[each])
+        workers = Count(_states(state, world))
+        for name in WORKER_STATES:
+            self._workers.labels(name).set(workers[name])
+
+
+def fields(state: ExperimentState, event: Event) -> dict[str, str | int]:
+    """What an event is about, for the log: see `cerebro.logs.FIELDS`."""
+    task = getattr(event, "task", "")
+    key = TaskKey.parse(task) if task else None
+    found = {
+        "experiment": state.name,
+        "run": key.run if key else getattr(event, "run", None),
+        "model": key.model if key else getattr(event, "model", None),
+        "unit": task or None,
+        "worker": getattr(event, "worker", None),
+        "attempt": getattr(event, "attempt", None),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _states(state: ExperimentState | None, world: World) -> Iterator[str]:
+    for name, seen in world.workers.items():
+        if seen.absence is not None:
+            yield seen.absence.how
+        else:
+            known = state.workers.get(name) if state else None
+            yield "busy" if known and known.open_tasks else "idle"

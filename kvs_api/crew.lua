@@ -1,0 +1,52 @@
+-- Calls of kvs_api.crew, and the controller's lease. Goes on from steps.lua; the last part of the script.
+
+function calls.register()
+  redis.call('SADD', request.workers, request.name)
+  if redis.call('HGET', request.worker, 'incarnation') == request.incarnation then
+    -- Repeated: the inbox may hold tasks by now, which nobody would assign a second time.
+    redis.call('HSET', request.worker, 'record', request.record, 'reported', now)
+    return {seq = 0}
+  end
+  redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
+    'free', '', 'running', '', 'leaving', '')
+  redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
+  ring(request.cluster)
+  return {seq = 0}
+end
+
+function calls.remove()
+  local known = redis.call('HGET', request.worker, 'incarnation')
+  if not known then return {missing = true} end
+  if request.incarnation and request.incarnation ~= known then return {current = known} end
+  redis.call('SREM', request.workers, request.name)
+  redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent, request.history)
+  ring(request.cluster)
+  return {seq = 0}
+end
+
+-- A wish is replaced by a newer one at any time; answering it, or taking it away, must not hit that newer one.
+function calls.size()
+  local known = redis.call('GET', request.size)
+  local asked = known and cjson.decode(known).workers
+  if request.answers and asked ~= request.workers then return {outdated = true} end
+  if not request.record then
+    redis.call('DEL', request.size)
+    return {seq = 0}
+  end
+  redis.call('SET', request.size, request.record)
+  if not request.answers then ring(request.cluster) end
+  return {seq = 0}
+end
+
+function calls.lead()
+  local fields = redis.call('HMGET', request.leader, 'holder', 'term', 'until')
+  local holder, term, until_ms = fields[1], tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
+  if holder ~= request.holder then
+    if holder and until_ms > now then return {term = 0, holder = holder} end
+    term = term + 1
+  end
+  redis.call('HSET', request.leader, 'holder', request.holder, 'term', term, 'until', now + request.ttl_ms)
+  return {term = term, holder = request.holder}
+end
+
+return cjson.encode(calls[request.call]())

@@ -1,0 +1,97 @@
+-- Calls of kvs_api.store that change an experiment as a whole: a client's events, and its end. Goes on from steps.lua.
+
+local function open_runs()
+  local found = {}
+  for _, entry in ipairs(redis.call('LRANGE', request.queue, 0, -1)) do
+    local name, run = string.match(entry, '^(.*)/(.*)$')
+    if name == request.name then found[#found + 1] = run end
+  end
+  return found
+end
+
+local function enqueue()
+  if redis.call('LPOS', request.queue, request.entry) then return end
+  redis.call('HDEL', request.log .. ':ended', request.run)
+  redis.call('RPUSH', request.queue, request.entry)
+end
+
+-- By kind of event, before it is appended: an answer in place of it, or nil.
+local before = {}
+
+function before.RunRequested()
+  local known = redis.call('HGET', request.log .. ':runs', request.run)
+  if not known then return nil end
+  local seq, hash = string.match(known, '^(%d+):(.*)$')
+  if hash == request.hash then return {seq = tonumber(seq)} end
+  return {conflict = true}
+end
+
+function before.DeletionRequested()
+  local known = redis.call('HGET', request.log .. ':marks', 'deletion')
+  if known then return {seq = tonumber(known)} end
+  local open = open_runs()
+  if #open > 0 then return {open = open} end
+  return nil
+end
+
+-- Of a run that has ended: it is open again, or the controller finds that it is not and takes it off the queue.
+local REOPENS = {RunResumed = true, ModelResumed = true, ModelRetried = true}
+
+-- By kind of event, once it is in the log.
+local after = {}
+
+function after.RunRequested(seq)
+  redis.call('HSET', request.log .. ':runs', request.run, seq .. ':' .. request.hash)
+  enqueue()
+end
+
+function after.DeletionRequested(seq)
+  redis.call('HSET', request.log .. ':marks', 'deletion', seq)
+  redis.call('SADD', request.deleting, request.name)
+end
+
+function after.ExperimentArchived()
+  redis.call('HSET', request.log .. ':marks', 'archived', request.is_archived and '1' or '')
+end
+
+function calls.append()
+  if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
+  local said = request.once and redis.call('GET', request.once)
+  if said then return {seq = tonumber(said)} end
+  local is_request = request.kind == 'RunRequested'
+  if request.run and not is_request and redis.call('HEXISTS', request.log .. ':runs', request.run) == 0 then
+    return {unknown = true}
+  end
+  local answer = before[request.kind] and before[request.kind]()
+  if answer then return answer end
+  local opens = is_request or REOPENS[request.kind]
+  if opens and redis.call('SISMEMBER', request.deleting, request.name) == 1 then return {deleting = true} end
+  local seq = append(request.log, request.event)
+  if after[request.kind] then after[request.kind](seq) end
+  if REOPENS[request.kind] then enqueue() end
+  if request.once then redis.call('SET', request.once, seq, 'EX', request.once_s) end
+  ring(request.cluster)
+  return {seq = seq}
+end
+
+-- The experiment's tasks are gone by now: they are many, and removed before, in slices.
+function calls.erase()
+  if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
+  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
+  if term ~= request.term then return {stale = term} end
+  if redis.call('SREM', request.deleting, request.name) == 0 then return {unasked = true} end
+  for _, dataset in ipairs(redis.call('SMEMBERS', request.log .. ':datasets')) do
+    redis.call('SREM', request.dataset .. dataset, request.name)
+    if redis.call('EXISTS', request.dataset .. dataset) == 0 then
+      redis.call('SADD', request.reclaim, dataset)
+      redis.call('INCR', request.reclaim .. ':seq')
+    end
+  end
+  redis.call('ZREM', request.experiments, request.name)
+  redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
+    request.log .. ':notes', request.log .. ':ended', request.log .. ':marks', request.log .. ':datasets',
+    request.live, request.live .. ':seq')
+  redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', now, 'b', request.by, 'w', request.what)
+  ring(request.cluster)
+  return {seq = 0}
+end

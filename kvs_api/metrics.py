@@ -1,0 +1,185 @@
+"""What kvs_api counts of itself, and what it is told by Redis when Prometheus asks.
+
+Beside the store, not in it: `MeteredStore` counts what goes through, and the store knows nothing of that. Labels are
+names of routes, of steps and of outcomes, never of anything that users name; so their number is bounded by the program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import redis
+from flask import Flask, Response, g, request
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from cerebro.contract import api
+from cerebro.health import EXPOSITION_TYPE, registry
+from kvs_api import keys
+from kvs_api.store import Store
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
+"""Steps take milliseconds; reads that wait for news take up to `api.MAX_WAIT_S`."""
+
+
+class Metrics:
+    """Counters of one process. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self.registry = registry()
+        self._requests = Counter(
+            "cerebro_kvs_api_requests",
+            "Requests answered, by route, method and class of the status.",
+            ("route", "method", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "cerebro_kvs_api_request_seconds",
+            "Seconds from a request's arrival to its answer, time spent waiting for news included.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._steps = Counter(
+            "cerebro_kvs_api_steps",
+            "Steps of controller and workers that were decided on, by step and outcome.",
+            ("step", "outcome"),
+            registry=self.registry,
+        )
+        self._points = Counter(
+            "cerebro_kvs_api_live_points",
+            "Live points that workers sent.",
+            registry=self.registry,
+        )
+        self._written = Gauge(
+            "cerebro_kvs_api_last_write_timestamp_seconds",
+            "When Redis last confirmed a change of shared state to this process; 0: not yet.",
+            registry=self.registry,
+        )
+
+    def install(self, app: Flask) -> None:
+        """Count every request from now on, refused ones included; answer ``GET /metrics`` to those with the token."""
+        app.before_request_funcs.setdefault(None, []).insert(0, _begin)
+        app.after_request(self._end)
+        app.add_url_rule("/metrics", "metrics", self._answer)
+
+    def watch(self, store: MeteredStore) -> None:
+        """Ask `store` how it is whenever metrics are asked for."""
+        self.registry.register(_StoreCollector(store))
+
+    def exposition(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def stepped(self, steps: Iterable[Any], outcomes: Sequence[str]) -> None:
+        """Steps were decided on."""
+        for step, outcome in zip(steps, outcomes, strict=True):
+            self._steps.labels(step.op, outcome).inc()
+
+    def sent(self, points: int) -> None:
+        """A worker sent live points."""
+        self._points.inc(points)
+
+    def wrote(self) -> None:
+        """Redis confirmed a change, which is on its disk then (``appendfsync always``)."""
+        self._written.set(time.time())
+
+    def _answer(self) -> Response:
+        return Response(self.exposition(), content_type=EXPOSITION_TYPE)
+
+    def _end(self, response: Response) -> Response:
+        rule = request.url_rule
+        # A method is whatever the caller sends: what no route takes is one word.
+        route, method = (rule.rule, request.method) if rule else ("none", "any")
+        self._requests.labels(route, method, f"{response.status_code // 100}xx").inc()
+        self._seconds.labels(route).observe(time.perf_counter() - g.began)
+        return response
+
+
+def _begin() -> None:
+    g.began = time.perf_counter()
+
+
+class MeteredStore(Store):
+    """The store, counted."""
+
+    def __init__(self, url: str, *arguments: Any, metrics: Metrics, **options: Any) -> None:
+        super().__init__(url, *arguments, **options)
+        self._metrics = metrics
+
+    def decide(
+        self, experiment: str, request: api.DecideRequest
+    ) -> tuple[list[dict[str, str]], Iterator[str]]:
+        """See `Store`."""
+        outcomes, events = super().decide(experiment, request)
+        self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in outcomes])
+        return outcomes, events
+
+    def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
+        """See `Store`."""
+        answer = super().report(worker, request)
+        # A worker that was replaced is told so, and its steps are not looked at.
+        if answer.get("outcomes"):
+            self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in answer["outcomes"]])
+        self._metrics.sent(sum(map(len, request.live.values())))
+        return answer
+
+    def _run(self, *arguments: Any) -> dict[str, Any]:
+        answer = super()._run(*arguments)
+        self._metrics.wrote()
+        return answer
+
+    def facts(self) -> dict[str, Any]:
+        """What Redis says of its memory and its file, and how many runs are in the queue.
+
+        Raises:
+            redis.RedisError: it is away.
+        """
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.info("persistence")
+        pipe.info("memory")
+        pipe.llen(keys.QUEUE)
+        persistence, memory, queued = pipe.execute()
+        return {**persistence, **memory, "queued": queued}
+
+
+class _StoreCollector:
+    def __init__(self, store: MeteredStore) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is depends on whether Redis answers, and it is not asked before the first scrape."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "cerebro_kvs_api_waiting_readers", "Requests that wait for news now.", self._store.waiting
+        )
+        try:
+            facts = self._store.facts()
+        except redis.RedisError:
+            facts = None
+        yield GaugeMetricFamily(
+            "cerebro_kvs_api_store_up", "1 while Redis answers, else 0.", float(facts is not None)
+        )
+        if facts is None:
+            return
+        is_persisting = facts.get("aof_enabled") == 1 and facts.get("aof_last_write_status") == "ok"
+        yield GaugeMetricFamily(
+            "cerebro_kvs_api_store_persisting",
+            "1 while Redis has its append-only file on and could write to it last, else 0.",
+            float(is_persisting),
+        )
+        yield GaugeMetricFamily(
+            "cerebro_kvs_api_store_file_bytes",
+            "Size of Redis' append-only file.",
+            facts.get("aof_current_size", 0),
+        )
+        yield GaugeMetricFamily(
+            "cerebro_kvs_api_store_memory_bytes", "Memory that Redis uses.", facts["used_memory"]
+        )
+        yield GaugeMetricFamily(
+            "cerebro_kvs_api_queued_runs", "Runs that were requested and have not ended.", facts["queued"]
+        )

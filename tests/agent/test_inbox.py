@@ -1,0 +1,90 @@
+"""How the agent reads its inbox: without pause while the store lets it wait, with one where the store is crowded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.agent.loop import Agent
+from cerebro.agent.reports import Resources
+from cerebro.agent.settings import Settings
+from cerebro.errors import StoreUnavailableError
+from cerebro.volumes import Volumes
+
+
+class Reader:
+    """An agent's inbox thread, against answers that take so many seconds by a clock of their own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+        self.waits: list[float] = []
+        kvs: Any = SimpleNamespace(inbox=self._inbox)
+        settings = Settings(
+            server="-",
+            token="-",
+            worker="worker-0",
+            volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)}),
+            cores=1,
+        )
+        resources = Resources(gpus=(), holdings=tuple, host="", pid=0)
+        self._agent = Agent(kvs, settings, {}, resources)
+        self._answers: list[Callable[[], tuple[()]]] = []
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(self._agent, "_finished", self)
+
+    def is_set(self) -> bool:
+        """As the event that says that the agent has ended: once there are no answers left."""
+        return not self._answers
+
+    def wait(self, seconds: float) -> bool:
+        """As that event: a pause."""
+        self.pauses.append(seconds)
+        return False
+
+    def _inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[()]:
+        self.waits.append(wait_s)
+        return self._answers.pop(0)()
+
+    def read(self, *answers: float | Exception) -> list[float]:
+        """Read with these answers: nothing after so many seconds, or an error. Returns the pauses made."""
+
+        def answering(answer: float | Exception) -> Callable[[], tuple[()]]:
+            def call() -> tuple[()]:
+                if isinstance(answer, Exception):
+                    raise answer
+                self.now += answer
+                return ()
+
+            return call
+
+        self._answers = [answering(answer) for answer in answers]
+        self._agent._read_inbox()
+        return self.pauses
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    return Reader(tmp_path, monkeypatch)
+
+
+def test_a_read_that_waited_is_followed_by_the_next(reader: Reader) -> None:
+    """Nothing came in all that time: there is no reason to pause."""
+    assert reader.read(20.0, 20.0, 11.0) == []
+    assert reader.waits == [20.0] * 3
+
+
+def test_a_read_that_was_answered_early_with_nothing_is_followed_by_a_pause(reader: Reader) -> None:
+    """The store has more readers than it lets wait; asking at once again would keep them all from it."""
+    assert reader.read(0.0, 20.0, 1.0) == [1.0, 1.0]
+
+
+def test_a_store_that_is_away_is_asked_again(reader: Reader) -> None:
+    """The client has waited long enough by then."""
+    assert reader.read(StoreUnavailableError("away"), 20.0) == []
+    assert len(reader.waits) == 2

@@ -1,0 +1,108 @@
+"""What a worker removes from its volume, and what it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.agent import reclaiming
+from cerebro.agent.reclaiming import Reclaimer
+from cerebro.contract.records import Reclaim
+from cerebro.volumes import Volumes
+
+
+class Shelf:
+    """A worker's volume with partitions, and a store that says which nobody uses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
+        self.reclaim = Reclaim()
+        self.asked = 0
+        self.on_asked: Any = lambda: None
+        kvs: Any = SimpleNamespace(reclaim=self._answer)
+        self.reclaimer = Reclaimer(kvs, self.volumes)
+        for dataset in ("old", "new"):
+            for path in (self.partition(dataset), self.volumes.downloads(dataset, "train") / "object"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(dataset)
+
+    def _answer(self) -> Reclaim:
+        self.asked += 1
+        self.on_asked()
+        return self.reclaim
+
+    def partition(self, dataset: str) -> Path:
+        """A file of a partition."""
+        return self.volumes.partition(dataset, "train", 0) / "partition.json"
+
+    def act(self) -> bool:
+        """As after a report; waits for the removal."""
+        has_changed = self.reclaimer.act(self.reclaim.seq)
+        if self.reclaimer.removal.ident is not None:
+            self.reclaimer.removal.join()
+        return has_changed
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
+    """Partitions and downloads; holdings are told anew; nothing is left of what was moved aside."""
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    assert shelf.act()
+    assert sorted(path.name for path in shelf.volumes.shards.glob("*/*")) == ["new", "new"]
+    assert not shelf.volumes.trash(shelf.volumes.shards).exists()
+
+
+def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
+    """Once: reports come every two seconds."""
+    assert not shelf.act()
+    assert shelf.asked == 0
+    shelf.reclaim = Reclaim(seq=4, datasets=("unknown",))
+    assert [shelf.act(), shelf.act(), shelf.asked] == [True, False, 1]
+
+
+def test_a_data_set_is_kept_for_a_task_that_has_come_since(shelf: Shelf) -> None:
+    """The list may be older than the task; it is asked for again."""
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    shelf.on_asked = lambda: shelf.reclaimer.touch("old")
+    assert shelf.act()
+    assert shelf.partition("old").exists()
+    shelf.on_asked = lambda: None
+    assert shelf.act()
+    assert not shelf.partition("old").exists()
+
+
+def test_a_process_before_may_have_left_something(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed while it removed: the next one does it at its start."""
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    with monkeypatch.context() as patch:
+        patch.setattr(reclaiming, "_remove", lambda trash: None)
+        shelf.act()
+    trash = shelf.volumes.trash(shelf.volumes.shards)
+    assert trash.exists()
+    shelf.reclaimer.sweep()
+    shelf.reclaimer.removal.join()
+    assert not trash.exists()
+
+
+def test_a_volume_that_cannot_be_written_is_tried_again(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker goes on meanwhile."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only file system")
+
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        assert shelf.act()
+    assert shelf.partition("old").exists()
+    assert shelf.act()
+    assert not shelf.partition("old").exists()

@@ -1,0 +1,150 @@
+"""``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive`` and ``delete``, against the simulated store."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from cerebro import cli_steer
+from cerebro.cli import main
+from cerebro.contract import api
+from cerebro.contract.events import Event, RunFinished, RunRequested
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.kvs import KvsClient
+from controller.simulation.store import VirtualStore
+from tests.state.stories import Story
+
+RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+
+
+class Store(VirtualStore):
+    """A store with a fit of two models; a controller deletes at the second look."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self.term = self.lead("controller-0", 1e9).term
+        self.create_experiment(RECORD)
+        story = Story(workers=0)
+        story.fit(models=2)
+        for event in story.log:
+            if isinstance(event, RunRequested):
+                self.append("one", event)
+            else:
+                self.note(event)
+
+    def note(self, event: Event) -> None:
+        """As the controller."""
+        steps = (api.Note.model_validate({"event": event.model_copy(update={"seq": 0, "time": 0.0})}),)
+        seen = len(self.events("one"))
+        self.decide("one", api.DecideRequest(term=self.term, after=seen, steps=steps))
+
+    def experiments(self):  # type: ignore[no-untyped-def]
+        """See `KvsClient`."""
+        found = super().experiments()
+        for name in self.deleting():
+            self.delete_experiment(name, self.term)
+        return found
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    made = Store()
+    monkeypatch.setattr(cli_steer, "cluster_client", lambda home: cast(KvsClient, made))
+    monkeypatch.setattr("cerebro.session.author", lambda: "ann")
+    monkeypatch.setattr(cli_steer, "_LOOK_AGAIN_S", 0.0)
+    return made
+
+
+def newest(store: Store, count: int = 1) -> list[str]:
+    """What the log says was wished last."""
+    return [event.model_dump_json(exclude={"seq", "time"}) for event in store.events("one")[-count:]]
+
+
+@pytest.mark.parametrize(
+    ("command", "event"),
+    [
+        ("stop one", {"type": "RunStopRequested", "run": "fit-1"}),
+        ("stop one --run fit-1 --model m01", {"type": "ModelStopRequested", "model": "m01"}),
+        ("scheduler one fifo", {"type": "SchedulerChanged", "scheduler": "fifo", "planner": True}),
+        ("scheduler one lrptw --no-planner", {"scheduler": "lrptw", "planner": False}),
+        ("archive one", {"type": "ExperimentArchived", "is_archived": True}),
+    ],
+)
+def test_a_command_is_a_wish_in_the_log(store: Store, command: str, event: dict[str, object]) -> None:
+    """With the name of who typed it."""
+    assert main(command.split()) == 0
+    said = store.events("one")[-1].model_dump()
+    assert event | {"by": "ann"} == {key: said[key] for key in [*event, "by"]}
+
+
+def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of them, or none if one cannot be; then they go on."""
+    assert main(["stop", "one", "--model", "m00", "--model", "m7"]) == 1
+    assert "no model 'm7'" in capsys.readouterr().err
+    assert main(["stop", "one", "--model", "m00", "--model", "m01"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Asked to stop the model m00 of one.",
+        "Asked to stop the model m01 of one.",
+    ]
+    assert main(["resume", "one", "--model", "m01"]) == 0
+    assert [event.type for event in store.events("one")[-3:]] == [
+        "ModelStopRequested",
+        "ModelStopRequested",
+        "ModelResumed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("resume one", "it is not possible to resume the run: fit-1 is"),
+        ("retry one --model m00", "possible now: stop the model"),
+        ("scheduler one best", "no scheduler 'best'"),
+        ("unarchive one", "experiment 'one' is not archived; possible now: archive"),
+        ("delete one", "stop it first"),
+        ("delete one --yes one", "stop it first"),
+        ("stop none", "no experiment 'none'; the newest are: one"),
+        ("stop one --run fit-9", "no run 'fit-9' in experiment 'one'; there is fit-1"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(
+    store: Store, command: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With status 1, and nothing in the log."""
+    before = store.events("one")
+    assert main(command.split()) == 1
+    assert says in capsys.readouterr().err
+    assert store.events("one") == before
+
+
+@pytest.fixture
+def ended(store: Store) -> Store:
+    """Its run has ended."""
+    store.note(RunFinished(run="fit-1", outcome="stopped"))
+    return store
+
+
+def test_deletion_asks_for_the_name(
+    ended: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Says what goes; anything but the name deletes nothing."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda prompt: "yes")
+    assert main(["delete", "one"]) == 1
+    told = capsys.readouterr()
+    assert "1 runs, 2 models with their checkpoints" in told.out
+    assert "nothing was deleted" in told.err
+    monkeypatch.setattr("builtins.input", lambda prompt: "one ")
+    assert main(["delete", "one"]) == 0
+    assert "one is deleted." in capsys.readouterr().out
+    assert ended.audit()[-1].by == "ann"
+
+
+def test_scripts_name_what_they_delete(ended: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the name nobody is asked, and nothing is deleted."""
+    assert main(["delete", "one"]) == 1
+    assert "cerebro delete one --yes one" in capsys.readouterr().err
+    assert main(["delete", "one", "--yes", "two"]) == 1
+    assert ended.deleting() == ()
+    assert main(["delete", "one", "--yes", "one"]) == 0

@@ -1,0 +1,188 @@
+"""What may be wished of an experiment as it stands, and what is said where it may not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro import Experiment
+from cerebro.contract.events import (
+    DeletionRequested,
+    ExperimentArchived,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    RunFinished,
+    RunRequested,
+    RunResumed,
+    RunStopRequested,
+    SchedulerChanged,
+)
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import CerebroError, ConflictError, NotFoundError, SearchSpaceError
+from cerebro.session import Session
+from cerebro.steering import Action, about, allowed, event_of
+from tests.state.stories import SHA, Story, unit
+
+STOPPED = RunFinished(run="fit-1", outcome="stopped")
+FINISHED = RunFinished(run="fit-1", outcome="finished")
+
+
+@pytest.fixture
+def story() -> Story:
+    """A fit of two models that goes on."""
+    story = Story()
+    story.fit(models=2)
+    return story
+
+
+def refusal(story: Story, action: Action, model: str = "", **fields: Any) -> str:
+    """Why a wish cannot be; its action is not offered either."""
+    state = story.state
+    run = about(action, state, None)
+    offered = allowed(state, run, run.models[model] if run and model else None)
+    assert action not in offered or fields
+    with pytest.raises(CerebroError) as refused:
+        event_of(action, state, run, model, by="ann", **fields)
+    return str(refused.value)
+
+
+def event(story: Story, action: Action, model: str = "", **fields: Any) -> object:
+    """The event of a wish that is offered, which the log takes."""
+    run = about(action, story.state, None)
+    assert action in allowed(story.state, run, run.models[model] if run and model else None)
+    made = event_of(action, story.state, run, model, by="ann", **fields)
+    story.tell(made)
+    assert not story.state.actions[-1].is_late
+    return made
+
+
+def test_a_model_is_stopped_and_resumed(story: Story) -> None:
+    """Each once; what can be done instead is named."""
+    assert event(story, Action.STOP_MODEL, "m00") == ModelStopRequested(run="fit-1", model="m00", by="ann")
+    assert refusal(story, Action.STOP_MODEL, "m00") == (
+        "it is not possible to stop the model: model m00 of fit-1 is stopped; possible now: resume the model"
+    )
+    assert event(story, Action.RESUME_MODEL, "m00") == ModelResumed(run="fit-1", model="m00", by="ann")
+    assert "possible now: stop the model" in refusal(story, Action.RESUME_MODEL, "m00")
+
+
+def test_a_failed_model_is_retried(story: Story) -> None:
+    """Also when its run has ended."""
+    assert "possible now: stop the model" in refusal(story, Action.RETRY_MODEL, "m00")
+    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    assert "possible now: retry the model" in refusal(story, Action.RESUME_MODEL, "m00")
+    story.tell(ModelStopRequested(run="fit-1", model="m01"))
+    story.tell(STOPPED)
+    assert event(story, Action.RETRY_MODEL, "m00") == ModelRetried(run="fit-1", model="m00", by="ann")
+
+
+def test_an_unknown_model_is_named_beside_similar_ones(story: Story) -> None:
+    """A slip of the finger is easily mended."""
+    run = story.state.runs["fit-1"]
+    with pytest.raises(NotFoundError, match="fit-1 has no model 'm1'; there is m01"):
+        event_of(Action.STOP_MODEL, story.state, run, "m1", by="ann")
+    with pytest.raises(NotFoundError, match=r"there is m00, m01$"):
+        event_of(Action.STOP_MODEL, story.state, run, "best", by="ann")
+
+
+def test_a_run_is_stopped_and_resumed(story: Story) -> None:
+    """A stop that is under way is not crossed; a stopped run goes on; one that has ended by itself does not."""
+    assert "fit-1 is" in refusal(story, Action.RESUME_RUN)
+    assert event(story, Action.STOP_RUN) == RunStopRequested(run="fit-1", by="ann")
+    for action in (Action.STOP_RUN, Action.RESUME_RUN, Action.SET_SCHEDULER):
+        assert "fit-1 is stopping" in refusal(story, action, scheduler="fifo")
+    assert "fit-1 is stopping" in refusal(story, Action.STOP_MODEL, "m00")
+    story.tell(STOPPED)
+    assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    story.tell(FINISHED)
+    assert "fit-1 is finished" in refusal(story, Action.RESUME_RUN)
+
+
+def test_a_stopped_run_without_a_model_to_train_tells_so(story: Story) -> None:
+    """Resumed, it would end at once."""
+    for model in ("m00", "m01"):
+        event(story, Action.STOP_MODEL, model)
+    story.tell(STOPPED)
+    assert "resume or retry single models" in refusal(story, Action.RESUME_RUN)
+    event(story, Action.RESUME_MODEL, "m01")
+
+
+def test_one_run_is_open_at_a_time(story: Story) -> None:
+    """What would open an ended one waits for the other's end."""
+    story.tell(STOPPED)
+    story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+    run = story.state.runs["fit-1"]
+    for action, model in ((Action.RESUME_RUN, ""), (Action.RESUME_MODEL, "m00")):
+        with pytest.raises(ConflictError, match="etl-9 is queued"):
+            event_of(action, story.state, run, model, by="ann")
+
+
+def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
+    """Of a fit that has not ended for good."""
+    changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
+    assert event(story, Action.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
+    with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
+        event_of(Action.SET_SCHEDULER, story.state, story.state.runs["fit-1"], by="ann", scheduler="best")
+    story.tell(FINISHED)
+    assert "fit-1 is finished" in refusal(story, Action.SET_SCHEDULER, scheduler="fifo")
+
+
+def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -> None:
+    """By its name; after that nothing else may be wished."""
+    assert event(story, Action.ARCHIVE) == ExperimentArchived(is_archived=True, by="ann")
+    assert "stop it first" in refusal(story, Action.DELETE)
+    story.tell(FINISHED)
+    assert "is archived" in refusal(story, Action.ARCHIVE)
+    assert event(story, Action.UNARCHIVE) == ExperimentArchived(is_archived=False, by="ann")
+    assert "give exactly its name" in refusal(story, Action.DELETE, confirm="other")
+    assert event(story, Action.DELETE, confirm=story.state.name) == DeletionRequested(by="ann")
+    for action in Action:
+        model = "m00" if action.value.endswith("_model") else ""
+        assert "is being deleted" in refusal(story, action, model, scheduler="fifo")
+
+
+def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends the wish with the user's name and returns."""
+    monkeypatch.setattr("cerebro.session.author", lambda: "ann")
+    sent: list[object] = []
+
+    def append(name: str, wish: object) -> int:
+        sent.append(wish)
+        story.tell(wish)  # type: ignore[arg-type]
+        return len(story.log)
+
+    kvs = SimpleNamespace(events=lambda name, after: tuple(story.log[after:]), append=append)
+    connection: Any = SimpleNamespace(kvs=kvs)
+    experiment = Experiment.__new__(Experiment)
+    record = ExperimentRecord(name=story.state.name, locators=Locators(train=Locator(metadata="m.csv")))
+    experiment._session = Session(connection, record)
+    experiment.stop_model("m00")
+    experiment.resume_model("m00")
+    experiment.set_scheduler("fifo", planner=False)
+    experiment.stop()
+    story.tell(STOPPED)
+    experiment.resume("fit-1")
+    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    experiment.retry_model("m00", run="fit-1")
+    story.tell(FINISHED)
+    experiment.archive()
+    experiment.unarchive()
+    with pytest.raises(ConflictError, match="nothing was deleted"):
+        experiment.delete(confirm="")
+    experiment.delete(confirm=story.state.name)
+    assert sent == [
+        ModelStopRequested(run="fit-1", model="m00", by="ann"),
+        ModelResumed(run="fit-1", model="m00", by="ann"),
+        SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann"),
+        RunStopRequested(run="fit-1", by="ann"),
+        RunResumed(run="fit-1", by="ann"),
+        ModelRetried(run="fit-1", model="m00", by="ann"),
+        ExperimentArchived(is_archived=True, by="ann"),
+        ExperimentArchived(is_archived=False, by="ann"),
+        DeletionRequested(by="ann"),
+    ]

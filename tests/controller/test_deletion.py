@@ -1,0 +1,201 @@
+"""Deleting an experiment: from its folders to its name, wherever the controller dies, and nothing of any other."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import DeletionRequested, RunFinished, RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.errors import ConflictError, NotFoundError
+from cerebro.kvs import KvsClient
+from cerebro.volumes import Volumes
+from controller import deletion
+from controller.deletion import Deletion
+from controller.simulation.store import VirtualStore
+from tests.state.stories import SHA
+
+
+class Ward:
+    """Two experiments with everything that an experiment leaves, and controllers that delete."""
+
+    def __init__(self, folder: Path) -> None:
+        self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
+        self.store = VirtualStore(lambda: 0.0)
+        self.term = self.store.lead("controller-0", 1e9).term
+        self.forgotten: list[str] = []
+        for name in ("one", "two"):
+            self.make(name)
+
+    def make(self, name: str) -> None:
+        """An experiment with a run that has ended, and its files."""
+        self.store.create_experiment(
+            ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="m.csv")))
+        )
+        request = EtlRequest(code=SHA, code_fingerprint=SHA)
+        self.store.append(name, RunRequested(run="etl-1", request=request))
+        started = RunStarted(run="etl-1", plan=EtlPlan(dataset=f"{name}-d", splits={}))
+        steps = (api.Note(event=started), api.Note(event=RunFinished(run="etl-1", outcome="finished")))
+        self.store.decide(name, api.DecideRequest(term=self.term, after=1, steps=steps))
+        for path in self.files(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+
+    def files(self, name: str) -> list[Path]:
+        """One on each volume that the controller sees."""
+        volumes = self.volumes
+        return [
+            volumes.checkpoint(f"{name}/fit-1/m00/u0.pt"),
+            volumes.model_metrics(name, "fit-1", "m00") / "events",
+            volumes.task_log(name, "etl-1/etl/train/p0", 1),
+            volumes.shared / "predictions" / name / "predict-1" / "m00.arrow",
+            volumes.metadata(f"{name}-d", "train", 0),
+        ]
+
+    def controller(self) -> Deletion:
+        """One that knows nothing yet."""
+        return Deletion(cast(KvsClient, self.store), self.volumes, self.forgotten.append)
+
+    def left(self, name: str) -> list[Path]:
+        """Files of the experiment that are still where they were."""
+        return [path for path in self.files(name) if path.exists()]
+
+    def trash(self) -> list[Path]:
+        """What was moved aside and is not removed yet."""
+        volumes = self.volumes
+        roots = (volumes.shared, volumes.checkpoints, volumes.metrics, volumes.logs)
+        return [path for root in roots for path in volumes.trash(root).rglob("*")]
+
+
+@pytest.fixture
+def ward(tmp_path: Path) -> Ward:
+    return Ward(tmp_path)
+
+
+def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a controller turn until it has nothing left to do."""
+    clock = itertools.count(time.monotonic(), 100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    for _ in range(5):
+        made.tend(ward.term)
+        if made.removal.ident is not None:
+            made.removal.join()
+    assert not ward.trash()
+
+
+def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data set, too; what was written for it is forgotten first; who wished it is kept."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    finish(ward.controller(), ward, monkeypatch)
+    assert ward.left("one") == []
+    assert ward.left("two") == ward.files("two")
+    assert ward.forgotten == ["one"]
+    with pytest.raises(NotFoundError):
+        ward.store.experiment("one")
+    assert [(entry.by, entry.what) for entry in ward.store.audit()] == [("ann", "deleted experiment one")]
+
+
+def test_nothing_goes_that_nobody_wishes_gone(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that starts, and a bell that rings for something else, delete nothing."""
+    made = ward.controller()
+    finish(made, ward, monkeypatch)
+    made.look_again()
+    finish(made, ward, monkeypatch)
+    assert ward.left("one") + ward.left("two") == ward.files("one") + ward.files("two")
+
+
+def test_a_wish_is_found_when_the_bell_rings(ward: Ward) -> None:
+    """And not looked for otherwise: an idle controller asks the store nothing."""
+    made = ward.controller()
+    made.tend(ward.term)
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made.tend(ward.term)
+    assert ward.left("one")
+    made.look_again()
+    made.tend(ward.term)
+    assert not ward.left("one")
+
+
+class Killed(BaseException):
+    """The controller dies."""
+
+
+def deaths() -> Iterator[int]:
+    """After so many effects."""
+    yield from range(12)
+
+
+@pytest.mark.parametrize("effects", deaths())
+def test_a_deletion_that_was_cut_short_goes_on(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch, effects: int
+) -> None:
+    """Killed before any of its effects: the next controller finishes what is left."""
+    left = [effects]
+
+    def or_die(effect: object) -> object:
+        def call(*given: object) -> object:
+            if left[0] == 0:
+                raise Killed
+            left[0] -= 1
+            return effect(*given)  # type: ignore[operator]
+
+        return call
+
+    ward.store.append("one", DeletionRequested(by="ann"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", or_die(Path.rename))
+        patch.setattr(ward.store, "delete_experiment", or_die(ward.store.delete_experiment))
+        patch.setattr(deletion, "remove", lambda folders: None)
+        try:
+            ward.controller().tend(ward.term)
+        except Killed:
+            pass
+    finish(ward.controller(), ward, monkeypatch)
+    assert ward.left("one") == []
+    assert ward.left("two") == ward.files("two")
+    assert ward.store.deleting() == ()
+    assert len(ward.store.audit()) == 1
+
+
+def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made while the old one's files are still being removed."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made = ward.controller()
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "remove", lambda folders: None)
+        made.tend(ward.term)
+    ward.make("one")
+    assert ward.trash()
+    finish(ward.controller(), ward, monkeypatch)
+    assert ward.left("one") == ward.files("one")
+
+
+def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
+    """The store refuses it, and the loop hears that another one leads."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    with pytest.raises(ConflictError, match="term"):
+        ward.controller().tend(ward.term - 1)
+    assert ward.store.deleting() == ("one",)
+
+
+def test_a_volume_that_cannot_be_written_is_tried_again(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller goes on meanwhile, and the experiment is shown as being deleted."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made = ward.controller()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", _refuse)
+        made.tend(ward.term)
+    assert ward.store.deleting() == ("one",)
+    finish(made, ward, monkeypatch)
+    assert ward.left("one") == []
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError("read-only file system")

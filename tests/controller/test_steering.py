@@ -1,0 +1,291 @@
+"""Users steer a run that the core works on: whatever they wish whenever, and wherever the controller dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    ClientEvent,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    RunFinished,
+    RunResumed,
+    RunStopRequested,
+    SchedulerChanged,
+    TaskAssigned,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.scheduling.policies import POLICIES
+from cerebro.state import ModelState, RunState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_fit_board import all_here, core_of, told_step_by_step
+from tests.state.stories import Story, unit
+
+
+class Steered(Simulation):
+    """A simulated fit of which users wish something at times; `wishes`: (seconds, event)."""
+
+    def __init__(
+        self, scenario: Scenario, wishes: list[tuple[float, ClientEvent]], *, models: int = 3, epochs: int = 2
+    ) -> None:
+        self._has_ended = False
+        super().__init__(scenario, request(models, epochs), plan(models, len(scenario.holdings)))
+        for time, event in wishes:
+            self.at(time, event)
+
+    def at(self, time: float, event: ClientEvent) -> None:
+        """Have it wished."""
+        self._at(time, lambda: self._wish(event) if not self._has_ended else None)
+
+    def go_on(self, *events: ClientEvent) -> None:
+        """What is wished of a run that has ended, and what comes of it; wishes that were to come later do not."""
+        self._has_ended = True
+        for event in events:
+            self._wish(event)
+        self._fold(self.store.events(EXPERIMENT, self.core.state.seq))
+        self.run(is_begun=True)
+
+    def _wish(self, event: ClientEvent) -> None:
+        self.store.append(EXPERIMENT, event)
+
+
+def stop(model: str) -> ClientEvent:
+    return ModelStopRequested(run="fit-1", model=model, by="ann")
+
+
+def resume(model: str) -> ClientEvent:
+    return ModelResumed(run="fit-1", model=model, by="ann")
+
+
+def retry(model: str) -> ClientEvent:
+    return ModelRetried(run="fit-1", model=model, by="ann")
+
+
+def states(simulation: Simulation) -> dict[str, str]:
+    """Model -> state, as a new fold of the log says."""
+    return {m.id: m.state.value for m in fold(EXPERIMENT, simulation.log).runs["fit-1"].models.values()}
+
+
+def test_a_stopped_model_frees_its_worker_at_once() -> None:
+    """Its open unit is taken back by force, and the worker begins with another model in the same moment."""
+    simulation = Steered(Scenario(holdings=own_partition(2), unit_time=lambda b, w: 10.0), [])
+    simulation.at(1.0, stop("m00"))
+    simulation.run()
+    log = simulation.log
+    (at,) = [n for n, event in enumerate(log) if event.type == "ModelStopRequested"]
+    revoked = next(event for event in log[at:] if isinstance(event, TaskRevoked))
+    started = next(
+        event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == revoked.worker
+    )
+    assert "m00" in revoked.task
+    assert revoked.time == started.time == 1.0
+    assert states(simulation) == {"m00": "stopped", "m01": "finished", "m02": "finished"}
+    assert fold(EXPERIMENT, log).runs["fit-1"].state is RunState.FINISHED
+
+
+def test_a_run_whose_models_were_all_stopped_was_stopped() -> None:
+    """Nobody made it fail, and nothing was trained to its end."""
+    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop(f"m0{n}")) for n in range(3)])
+    simulation.run()
+    assert fold(EXPERIMENT, simulation.log).runs["fit-1"].state is RunState.STOPPED
+
+
+def test_a_reopened_run_is_found_again_and_completed() -> None:
+    """Of a finished run the stopped model goes on alone; of a stopped run all models do."""
+    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop("m01"))])
+    simulation.run()
+    assert simulation.store.queue() == ()
+    simulation.go_on(resume("m01"))
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
+    assert set(states(simulation).values()) == {"finished"}
+
+    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, RunStopRequested(run="fit-1"))])
+    simulation.run()
+    simulation.go_on(RunResumed(run="fit-1"))
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
+    assert simulation.store.queue() == ()
+    assert_exclusive(simulation)
+
+
+def test_a_retried_model_goes_on_from_where_it_failed() -> None:
+    """What it had trained is not trained again; its attempts count anew."""
+    is_broken = [True]
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_hit = is_broken and isinstance(body, TrainTask) and body.model == "m01" and body.unit == 2
+        return Failure(kind=FailureKind.USER_ERROR, message="boom") if is_hit else None
+
+    simulation = Steered(Scenario(holdings=own_partition(2), outcome=outcome), [])
+    simulation.run()
+    assert states(simulation)["m01"] == "failed"
+    is_broken.clear()
+    simulation.go_on(retry("m01"))
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=2)
+    assert set(states(simulation).values()) == {"finished"}
+    assert_exclusive(simulation)
+
+
+@pytest.mark.parametrize("scheduler", [*POLICIES, "nonsense"])
+def test_another_scheduler_dispatches_from_then_on(scheduler: str) -> None:
+    """An unknown one is taken for the default."""
+    wish = SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ann")
+    simulation = Steered(Scenario(holdings=own_partition(2)), [(1.5, wish)], models=4)
+    simulation.run()
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
+    story = Story()
+    story.fit(models=2)
+    story.tell(wish)
+    board = core_of(story).board
+    assert board is not None
+    assert board.dispatch is board.policy is POLICIES.get(scheduler, POLICIES["lrptw"])
+
+
+WISHES: list[Callable[[str], ClientEvent]] = [stop, resume, retry]
+moments = st.lists(
+    st.tuples(st.floats(0.1, 25.0), st.sampled_from(WISHES), st.integers(0, 3)), min_size=1, max_size=8
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    wishes=moments,
+    shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
+    outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=2),
+    faults=st.dictionaries(
+        st.tuples(st.integers(0, 3), st.integers(0, 6)),
+        st.sampled_from([FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.USER_ERROR]),
+        max_size=3,
+    ),
+    times=st.randoms(use_true_random=False),
+)
+def test_whatever_is_wished_whenever_the_promises_hold(wishes, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
+    """Models visit each partition once per epoch, one worker each; the board says what the state says; nothing is
+    left in the queue, and models that were stopped or failed in the end can go on to their end."""
+    models, workers, epochs = shape
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        key = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", 0))
+        is_hit = isinstance(body, TrainTask) and attempt == 1 and key in faults
+        return Failure(kind=faults[key], message="injected") if is_hit else None
+
+    scenario = Scenario(
+        holdings=own_partition(workers),
+        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+        outcome=outcome,
+        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
+    )
+    made = [(time, wish(f"m{model:02}")) for time, wish, model in wishes]
+    simulation = Steered(scenario, made, models=models, epochs=epochs)
+    simulation.run()
+    assert told_step_by_step(simulation)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    for model in list(run.models.values()):
+        if model.state is ModelState.STOPPED:
+            simulation.go_on(resume(model.id))
+        elif model.state is ModelState.FAILED:
+            simulation.go_on(retry(model.id))
+    assert told_step_by_step(simulation)
+    if FailureKind.CHECKPOINT not in faults.values():  # else a unit may be committed again
+        assert_exclusive(simulation)
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=epochs, partitions=workers)
+    assert simulation.store.queue() == ()
+
+
+def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
+    """Sweep: crash before and after each write, while models are stopped, resumed and retried."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_hit = isinstance(body, TrainTask) and body.model == "m02" and body.unit == 1 and attempt == 1
+        return Failure(kind=FailureKind.USER_ERROR, message="boom") if is_hit else None
+
+    wishes = [(0.5, stop("m00")), (2.5, resume("m00")), (3.2, stop("m01")), (3.4, retry("m02"))]
+
+    def steered(crash_before: frozenset[int]) -> Simulation:
+        scenario = Scenario(holdings=own_partition(2), outcome=outcome, crash_before=crash_before)
+        simulation = Steered(scenario, wishes)
+        simulation.run()
+        simulation.go_on(resume("m01"))
+        return simulation
+
+    undisturbed = steered(frozenset())
+    assert undisturbed.writes > 15
+    for write in range(undisturbed.writes + 1):
+        simulation = steered(frozenset({write}))
+        state = fold(EXPERIMENT, simulation.log)
+        assert state.runs["fit-1"].state is RunState.FINISHED, f"crash at write {write}"
+        assert_complete(state, epochs=2, partitions=2)
+        assert_exclusive(simulation)
+
+
+def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wish comes between the controller's decision that the run is over and its writing: it is refused, the run
+    goes on."""
+    simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop("m01"))])
+    decide = simulation.store.decide
+    resumed: list[int] = []
+
+    def just_before(experiment: str, asked: api.DecideRequest) -> api.DecideAnswer:
+        is_end = any(isinstance(s, api.Note) and isinstance(s.event, RunFinished) for s in asked.steps)
+        if is_end and not resumed:
+            resumed.append(simulation.store.append(EXPERIMENT, resume("m01")))
+        return decide(experiment, asked)
+
+    monkeypatch.setattr(simulation.store, "decide", just_before)
+    simulation.run()
+    assert resumed
+    assert set(states(simulation).values()) == {"finished"}
+    assert [event.type for event in simulation.log].count("RunFinished") == 1
+
+
+@settings(deadline=None, max_examples=20)
+@example(
+    outages=[
+        (1, 0.6845030033802318, 2.6007754552861257),
+        (3, 13.013158103983441, 12.468915532295355),
+        (0, 4.900692136586557, 3.0100939123566204),
+    ]
+)
+@given(outages=st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 20), st.floats(0.1, 60)), max_size=3))
+def test_a_queued_unit_is_not_taken_back_for_who_cannot_have_it(
+    outages: list[tuple[int, float, float]],
+) -> None:
+    """A model is bound to the holder of its interrupted unit: an idle worker without it does not claim it for ever."""
+    scenario = Scenario(
+        holdings=own_partition(4),
+        unit_time=lambda body, worker: 3.0,
+        outages=[Outage(worker=f"worker-{w}", start=start, length=length) for w, start, length in outages],
+    )
+    simulation = Simulation(scenario, request(5, 1), plan(5, 4))
+    perform, left = simulation._perform, [400]
+
+    def counted(steps: list[object]) -> bool:
+        left[0] -= 1
+        assert left[0], "the controller writes and writes"
+        return perform(steps)  # type: ignore[arg-type]
+
+    simulation._perform = counted  # type: ignore[method-assign,assignment]
+    simulation.run()
+
+
+def test_a_unit_assigned_as_its_model_is_stopped_is_taken_back() -> None:
+    """The assignment may reach the log behind the wish."""
+    story = Story()
+    story.fit(models=2)
+    story.tell(stop("m00"))
+    story.tell(TaskAssigned(task=str(unit(1, 0)), attempt=1, worker="worker-0"))
+    core = core_of(story)
+    steps = core.decide(all_here(story))
+    assert [(step.op, step.task, step.force) for step in steps] == [("revoke", str(unit(1, 0)), True)]  # type: ignore[union-attr]

@@ -1,0 +1,74 @@
+"""Asks a served API whatever its OpenAPI document allows, and things beside, and compares the answers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [
+    not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance,
+]  # fmt: skip
+"""No 5xx; the status, the media type and the body are among those that the document tells of."""
+
+
+def undocumented(
+    document: dict[str, Any], address: str, token: str, *, examples: int, known: Mapping[str, str]
+) -> list[str]:
+    """What was wrong with answers, a paragraph for each kind of fault; the same requests at each call.
+
+    Args:
+        examples: requests per operation, of those that follow its schema and of those that do not, each.
+        known: parameters of paths -> a value that exists, which half of the requests take.
+    """
+    schema = schemathesis.openapi.from_dict(document)
+    wrong: list[str] = []
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            try:
+                _ask(operation, mode, address, token, examples, known)
+            except (FailureGroup, ExceptionGroup) as group:
+                wrong += [f"{operation.label} ({mode.value}): {each}" for each in group.exceptions]
+            except hypothesis.errors.Unsatisfiable:
+                assert mode is GenerationMode.NEGATIVE  # it takes nothing that could be wrong
+    return wrong
+
+
+def _ask(
+    operation: Any, mode: GenerationMode, address: str, token: str, examples: int, known: Mapping[str, str]
+) -> None:
+    @hypothesis.settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode), is_known=st.booleans())
+    def ask(case: Any, is_known: bool) -> None:
+        if is_known and case.path_parameters:
+            case.path_parameters = {**case.path_parameters, **_of(known, case.path_parameters)}
+        for place in (case.query, case.body):  # waiting for news is tested elsewhere
+            if isinstance(place, dict) and isinstance(place.get("wait_s"), int | float | str):
+                place["wait_s"] = 0
+        answer = case.call(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        case.validate_response(answer, checks=CHECKS)
+
+    ask()
+
+
+def _of(known: Mapping[str, str], wanted: Mapping[str, object]) -> dict[str, str]:
+    return {name: value for name, value in known.items() if name in wanted}

@@ -1,0 +1,219 @@
+"""What every store promises about steering: reopened runs, archiving, deletion, what is reclaimed after it, usage.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    ClientEvent,
+    DeletionRequested,
+    ExperimentArchived,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    RunResumed,
+    RunStopRequested,
+    SchedulerChanged,
+)
+from cerebro.contract.records import ExperimentRecord, Reclaim, WorkerUsage
+from cerebro.errors import ConflictError, NotFoundError
+from tests.kvs_api.bench import FINISHED, LOCATORS, TASK, Bench, live_point, note, requested, started, worker
+
+REOPENING: list[ClientEvent] = [
+    RunResumed(run="etl-1", by="ann"),
+    ModelResumed(run="etl-1", model="m00", by="ann"),
+    ModelRetried(run="etl-1", model="m00", by="ann"),
+]
+
+
+def ended(bench: Bench) -> Bench:
+    """With a run that has ended."""
+    bench.store.append("one", requested("etl-1"))
+    assert bench.decide(note(started()), note(FINISHED), after=1) == ["done", "done"]
+    return bench
+
+
+def deleted(bench: Bench) -> None:
+    """The experiment is asked to go, and goes."""
+    bench.store.append("one", DeletionRequested(by="ann"))
+    bench.store.delete_experiment("one", bench.term)
+
+
+class SteeringContract:
+    """The tests; `bench` is made anew for each."""
+
+    # --- wishes ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            *REOPENING,
+            RunStopRequested(run="etl-1", by="ann"),
+            ModelStopRequested(run="etl-1", model="m00", by="ann"),
+            SchedulerChanged(run="etl-1", scheduler="fifo", by="ann"),
+        ],
+    )
+    def test_a_wish_is_in_the_log_with_who_wished_it(self, bench: Bench, event: ClientEvent) -> None:
+        """Of a run that was requested; of another one it is refused."""
+        with pytest.raises(NotFoundError, match="'etl-1'"):
+            bench.store.append("one", event)
+        bench.store.append("one", requested("etl-1"))
+        assert bench.store.append("one", event) == 2
+        assert bench.log()[1].model_copy(update={"seq": 0, "time": 0.0}) == event
+
+    @pytest.mark.parametrize("event", REOPENING)
+    def test_a_run_that_ended_is_queued_again_once(self, bench: Bench, event: ClientEvent) -> None:
+        """However often it is wished; behind those that wait."""
+        ended(bench).store.append("one", requested("etl-2"))
+        for _ in range(2):
+            bench.store.append("one", event)
+        assert [entry.run for entry in bench.store.queue()] == ["etl-2", "etl-1"]
+
+    def test_an_open_run_keeps_its_place(self, bench: Bench) -> None:
+        """A paused run that is resumed is not put behind others."""
+        for run in ("etl-1", "etl-2"):
+            bench.store.append("one", requested(run))
+        bench.store.append("one", RunResumed(run="etl-1"))
+        assert [entry.run for entry in bench.store.queue()] == ["etl-1", "etl-2"]
+
+    def test_a_run_does_not_end_over_news(self, bench: Bench) -> None:
+        """What a user has just resumed must not be ended by who has not read that."""
+        bench.store.append("one", requested("etl-1"))
+        assert bench.decide(note(FINISHED), after=0) == ["refused"]
+        assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
+        assert bench.decide(note(FINISHED), after=1) == ["done"]
+        # The answer was lost, and a wish came before the controller asked again.
+        bench.store.append("one", RunResumed(run="etl-1"))
+        assert bench.decide(note(FINISHED), after=1) == ["already"]
+        assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
+
+    def test_a_run_that_is_not_open_is_taken_off_the_queue(self, bench: Bench) -> None:
+        """By who has read everything: news may have opened it."""
+        ended(bench).store.append("one", ModelResumed(run="etl-1", model="nobody"))
+        seen = len(bench.log())
+        assert bench.decide(api.Dequeue(run="etl-1"), after=seen - 1) == ["refused"]
+        assert bench.decide(api.Dequeue(run="etl-1"), after=seen) == ["done"]
+        assert bench.decide(api.Dequeue(run="etl-1"), after=seen) == ["already"]
+        assert bench.store.queue() == ()
+        assert len(bench.log()) == seen
+
+    def test_archiving_is_a_mark_that_can_be_taken_off(self, bench: Bench) -> None:
+        """The list of experiments says so."""
+        for is_archived in (True, False):
+            bench.store.append("one", ExperimentArchived(is_archived=is_archived, by="ann"))
+            assert [summary.is_archived for summary in bench.store.experiments()] == [is_archived]
+
+    # --- deletion --------------------------------------------------------------------------------
+
+    def test_nothing_open_is_deleted(self, bench: Bench) -> None:
+        """Neither in the queue nor running; of another experiment it does not matter."""
+        bench.store.append("one", requested("etl-1"))
+        with pytest.raises(ConflictError, match="'one'"):
+            bench.store.append("one", DeletionRequested(by="ann"))
+        assert bench.types() == ["RunRequested"]
+        bench.store.create_experiment(ExperimentRecord(name="one-b", locators=LOCATORS))
+        assert bench.store.append("one-b", DeletionRequested(by="ann")) == 1
+
+    def test_nothing_is_requested_of_what_is_to_be_deleted(self, bench: Bench) -> None:
+        """Nor reopened, nor is its name given away; wishing it again changes nothing."""
+        seq = ended(bench).store.append("one", DeletionRequested(by="ann"))
+        for event in (requested("etl-2"), *REOPENING):
+            with pytest.raises(ConflictError, match="being deleted"):
+                bench.store.append("one", event)
+        with pytest.raises(ConflictError, match="being deleted"):
+            bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+        assert bench.store.append("one", DeletionRequested(by="bob")) == seq
+        assert bench.store.append("one", requested("etl-1")) == 1  # sent again: it was accepted before
+        assert bench.store.queue() == ()
+        assert bench.store.deleting() == ("one",)
+        assert [summary.is_deleting for summary in bench.store.experiments()] == [True]
+
+    def test_a_deleted_experiment_is_forgotten(self, bench: Bench) -> None:
+        """But for an audit entry; a late report of its tasks changes nothing."""
+        bench.run_until("running")
+        bench.report(live=[live_point()])
+        deleted(bench)
+        for call in (bench.log, lambda: bench.store.live("one"), lambda: bench.store.experiment("one")):
+            with pytest.raises(NotFoundError, match="'one'"):
+                call()
+        assert bench.store.experiments() == ()
+        assert bench.store.deleting() == ()
+        assert [(entry.by, entry.what) for entry in bench.store.audit()] == [
+            ("ann", "deleted experiment one")
+        ]
+        assert bench.step("commit") == "refused"
+        assert bench.report(live=[live_point()]).current
+        with pytest.raises(NotFoundError, match="'one'"):
+            bench.store.delete_experiment("one", bench.term)
+        assert len(bench.store.audit()) == 1
+
+    def test_the_name_of_a_deleted_experiment_is_free(self, bench: Bench) -> None:
+        """What is made under it begins at nothing, tasks included."""
+        bench.run_until("running")
+        deleted(bench)
+        moved = ExperimentRecord(name="one", locators=LOCATORS, archive="2" * 64)
+        assert bench.store.create_experiment(moved).archive == "2" * 64
+        assert bench.log() == ()
+        assert bench.store.live("one") == ()
+        assert bench.store.append("one", requested("etl-1", seed=7)) == 1
+        assert bench.assign(1) == "done"
+        assert bench.inbox()[-1] == (TASK, 1, False)
+
+    def test_only_the_leader_deletes_and_only_what_somebody_wished(self, bench: Bench) -> None:
+        """Anything else is refused and changes nothing."""
+        with pytest.raises(ConflictError, match="nobody wishes"):
+            bench.store.delete_experiment("one", bench.term)
+        bench.store.append("one", DeletionRequested(by="ann"))
+        with pytest.raises(ConflictError, match="term"):
+            bench.store.delete_experiment("one", bench.term + 1)
+        assert bench.store.experiment("one").name == "one"
+        assert bench.store.audit() == ()
+
+    def test_data_sets_that_nobody_uses_are_reclaimed(self, bench: Bench) -> None:
+        """Those of the deleted experiment that no other one's runs name; workers are told that the list has changed."""
+        bench.store.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
+        bench.store.register(worker("a"))
+        assert (bench.store.reclaim(), bench.report().reclaim) == (Reclaim(), 0)
+        ended(bench)
+        other = Bench(store=bench.store, pass_a_moment=bench.pass_a_moment, experiment="two")
+        other.decide(note(started(dataset="shared")))
+        bench.store.append("one", requested("etl-2"))
+        bench.decide(note(started("etl-2", dataset="shared")))
+        bench.decide(note(FINISHED.model_copy(update={"run": "etl-2"})))
+        deleted(bench)
+        reclaim = bench.store.reclaim()
+        assert reclaim.datasets == ("d",)
+        assert bench.report().reclaim == reclaim.seq > 0
+
+    def test_a_data_set_that_is_used_again_is_not_reclaimed(self, bench: Bench) -> None:
+        """From the moment a run is started on it."""
+        deleted(ended(bench))
+        before = bench.store.reclaim()
+        fresh = Bench(store=bench.store, pass_a_moment=bench.pass_a_moment)
+        fresh.decide(note(started()))
+        after = fresh.store.reclaim()
+        assert (before.datasets, after.datasets) == (("d",), ())
+        assert after.seq > before.seq
+
+    # --- usage -----------------------------------------------------------------------------------
+
+    def test_usage_is_the_newest_and_a_history(self, bench: Bench) -> None:
+        """One sample a half minute is kept; a new process of the worker goes on with it, a removed one leaves none."""
+        with pytest.raises(NotFoundError, match="'worker-0'"):
+            bench.store.usage("worker-0")
+        bench.store.register(worker("a"))
+        assert bench.store.workers()[0].usage is None
+        for cores_used in (0.5, 1.5):
+            usage = WorkerUsage(cores=2, cores_used=cores_used)
+            bench.store.report("worker-0", api.ReportRequest(incarnation="a", lease_s=1, usage=usage))
+        bench.store.register(worker("b"))
+        bench.report(incarnation="b")
+        assert bench.store.workers()[0].usage == WorkerUsage(cores=2, cores_used=1.5)
+        assert [sample.usage.cores_used for sample in bench.store.usage("worker-0")] == [0.5]
+        bench.store.remove_worker("worker-0")
+        bench.store.register(worker("c"))
+        assert bench.store.usage("worker-0") == ()

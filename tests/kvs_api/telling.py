@@ -1,0 +1,73 @@
+"""Tells a real store a story: the calls of client, controller and workers that leave these events in its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import TypeAdapter, ValidationError
+
+from cerebro.contract import api
+from cerebro.contract.events import (
+    ClientEvent,
+    Event,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.kvs import KvsClient
+from tests.kvs_api.bench import LONG_S, body, note, worker
+
+_CLIENTS: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)
+
+
+def tell(kvs: KvsClient, experiment: str, events: Iterable[Event]) -> None:
+    """Repeat these events, of an experiment that exists and workers of incarnation ``a``."""
+    term = kvs.lead("controller-0", LONG_S).term
+    for seq, event in enumerate(events):
+        step = _step_of_worker(experiment, event)
+        if step is not None:
+            request = api.ReportRequest(incarnation="a", lease_s=LONG_S, steps=(step,))
+            assert isinstance(event, TaskStarted | TaskCommitted | TaskFailed)
+            outcome = kvs.report(event.worker, request).outcomes[0].outcome
+        elif _is_clients(event):
+            kvs.append(experiment, _CLIENTS.validate_python(event.model_copy(update={"seq": 0, "time": 0.0})))
+            outcome = "done"
+        else:
+            decision = api.DecideRequest(term=term, after=seq, steps=(_step_of_controller(kvs, event),))
+            outcome = kvs.decide(experiment, decision).outcomes[0].outcome
+        assert outcome == "done", event
+
+
+def _step_of_worker(experiment: str, event: Event) -> api.Report | None:
+    if isinstance(event, TaskStarted):
+        return api.Start(experiment=experiment, task=event.task, attempt=event.attempt)
+    if isinstance(event, TaskCommitted):
+        return api.Commit(experiment=experiment, task=event.task, attempt=event.attempt, result=event.result)
+    if isinstance(event, TaskFailed):
+        return api.Fail(experiment=experiment, task=event.task, attempt=event.attempt, failure=event.failure)
+    return None
+
+
+def _step_of_controller(kvs: KvsClient, event: Event) -> api.Decision:
+    assert not isinstance(event, TaskRevoked)
+    if event.type == "WorkerJoined":
+        kvs.register(worker("a", event.worker))
+    if isinstance(event, TaskAssigned):
+        return api.Assign(
+            task=event.task,
+            attempt=event.attempt,
+            worker=event.worker,
+            incarnation="a",
+            body=body(event.task),
+        )
+    return note(event.model_copy(update={"seq": 0, "time": 0.0}))  # type: ignore[arg-type]
+
+
+def _is_clients(event: Event) -> bool:
+    try:
+        _CLIENTS.validate_python(event)
+    except ValidationError:
+        return False
+    return True

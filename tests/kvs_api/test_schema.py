@@ -1,0 +1,36 @@
+"""Every answer of kvs_api is one that its OpenAPI document tells of, whatever is asked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvs_api.openapi import document
+from tests.kvs_api.asking import undocumented
+from tests.kvs_api.bench import Bench, requested
+from tests.kvs_api.real import TOKEN, Service
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(150, marks=pytest.mark.slow)])
+def test_every_answer_is_documented(service: Service, examples: int) -> None:
+    """No 5xx, no status, media type or body that the document does not tell of."""
+    kvs = service.client()
+    Bench(store=kvs, pass_a_moment=lambda: None).run_until("start")
+    kvs.append("one", requested("etl-2"))
+    kvs.close()
+    wrong = undocumented(
+        json.loads(document("0")), service.address, TOKEN, examples=examples, known={"name": "one"}
+    )
+    assert not wrong, "\n\n".join(wrong)
+
+
+def test_what_is_not_documented_is_found(service: Service) -> None:
+    """The document without one of its statuses: the test above can fail."""
+    whole = json.loads(document("0"))
+    path = "/v1/experiments/{name}"
+    get = whole["paths"][path]["get"]
+    del get["responses"]["404"]
+    cut = {**whole, "paths": {path: {"get": get}}}
+    wrong = undocumented(cut, service.address, TOKEN, examples=3, known={})
+    assert any("Received: 404" in fault for fault in wrong), wrong
