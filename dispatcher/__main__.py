@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from typing import Any
 
 import waitress
 
+from cerebro import health, logs
 from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
@@ -19,16 +19,23 @@ from dispatcher.settings import Settings
 
 def main() -> None:
     """Serve until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         settings = Settings.from_environment(os.environ)
+        logs.set_up("dispatcher", os.environ, secrets=(settings.token,))
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
     store = KvsClient(settings.server, settings.token, patience_s=settings.patience_s, pool=settings.threads)
     sockets: dict[int, Any] = {}
+    app = create_app(settings, store)
+    if settings.health_bind:
+        try:
+            exposition = app.extensions["cerebro-metrics"].exposition
+            health.serve(settings.health_bind, ready=str, live=str, metrics=exposition)
+        except CerebroError as error:
+            sys.exit(f"dispatcher: {error}")
     try:
         server = waitress.create_server(
-            create_app(settings, store),
+            app,
             map=sockets,
             host=settings.host,
             port=settings.port,
@@ -43,6 +50,7 @@ def main() -> None:
         sys.exit(
             f"dispatcher: cannot listen on {where} ({error.strerror}): set CEREBRO_BIND to a free address"
         )
+    app.extensions["cerebro-background"].start()
     run(server, sockets, Draining())
 
 

@@ -10,15 +10,31 @@ from pathlib import Path
 from flask import Flask, g, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
-from dispatcher import experiments, files, gateway, problems, sign_in, start
+from dispatcher import api, desk, files, gateway, pages, palette, plotly, problems, sign_in, start
 from dispatcher.attempts import Attempts
+from dispatcher.catalogue import Catalogue
+from dispatcher.conditional import Answers, program_version
+from dispatcher.disks import Disks
 from dispatcher.formats import FILTERS, percent
 from dispatcher.guard import Guard
+from dispatcher.log_reading import LogReader
+from dispatcher.metrics import Metrics
+from dispatcher.pages.addresses import NameConverter
 from dispatcher.reading import Reader
+from dispatcher.services import Services
 from dispatcher.settings import Settings
 from dispatcher.store import Store
 
 _A_DAY_S = 86_400
+_PARTS: tuple[Callable[[Flask, Services], None], ...] = (
+    start.register,
+    pages.register,
+    desk.register,
+    plotly.register,
+    palette.register,
+    api.register,
+)
+"""What has pages or routes of its own."""
 
 
 def create_app(
@@ -31,26 +47,60 @@ def create_app(
     """The application over `store`, which all its threads share."""
     app = Flask("dispatcher")
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = _A_DAY_S
-    app.url_map.converters["name"] = experiments.NameConverter
+    app.url_map.converters["name"] = NameConverter
     app.url_map.merge_slashes = False  # an address is a page or is none
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     reader = Reader(store, clock=clock, monotonic=monotonic)
+    metrics = Metrics(monotonic, lambda: reader.outage is not None)
+    services = Services(
+        settings=settings,
+        store=store,
+        reader=reader,
+        catalogue=Catalogue(reader),
+        answers=Answers(program_version(Path(__file__).parent)),
+        disks=Disks(settings.volumes, clock),
+        files=files.Files(settings.volumes, settings.sent_files),
+        logs=LogReader(settings.volumes),
+        metrics=metrics,
+        clock=clock,
+        monotonic=monotonic,
+    )
+    metrics.install(app)
+    app.extensions["cerebro-background"] = reader.background  # whoever serves the app starts it
+    app.extensions["cerebro-metrics"] = metrics  # for the port that only the cluster reaches
+    app.extensions["cerebro-disks"] = services.disks
     guard = Guard(settings, Attempts(monotonic))
     guard.install(app)
+    _give_templates(app, services)
+    _add_probes(app)
+    sign_in.register(app, services, guard)
+    for register in _PARTS:
+        register(app, services)
+    problems.register(app)
+    gateway.Gateway(settings).install(app)
+    services.files.install(app)
+    return app
+
+
+def _give_templates(app: Flask, services: Services) -> None:
     versions = {path.name: _version(path) for path in Path(str(app.static_folder)).iterdir()}
 
     @app.context_processor
     def shared() -> dict[str, object]:
         return {
-            "settings": settings,
-            "outage": reader.outage,
-            "now": clock(),
+            "settings": services.settings,
+            "outage": services.reader.outage,
+            "now": services.clock(),
             "percent": percent,
             "is_signed_in": g.get("identity") is not None,
+            "is_named_by_proxy": g.get("identity") == "proxy",
+            "who": g.get("name", ""),
             "asset": lambda name: url_for("static", filename=name, v=versions[name]),
         }
 
+
+def _add_probes(app: Flask) -> None:
     @app.get("/health")
     def health() -> ResponseReturnValue:
         # What tells a client that this is not the store itself, and where the store's API is.
@@ -62,15 +112,7 @@ def create_app(
 
     @app.get("/")
     def home() -> ResponseReturnValue:
-        return redirect(url_for("experiments"), 303)
-
-    sign_in.register(app, guard, reader)
-    start.register(app, reader)
-    experiments.register(app, reader)
-    problems.register(app)
-    gateway.Gateway(settings).install(app)
-    files.Files(settings.volumes, settings.sent_files).install(app)
-    return app
+        return redirect(url_for("pages.experiments"), 303)
 
 
 def _version(path: Path) -> str:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from flask import Flask, Response, abort, request
@@ -20,8 +18,10 @@ from werkzeug.http import generate_etag
 
 from cerebro.volumes import Volumes
 from dispatcher.gateway import PREFIX, problem
+from dispatcher.opening import open_below
 
 _PIECE = 256 << 10
+_FAILED = 400
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
 
 
@@ -41,6 +41,13 @@ class Files:
         """Add the route."""
         app.add_url_rule(f"{PREFIX}/volumes/<volume>/<path:path>", "volumes", self.view, methods=["GET"])
 
+    def download(self, volume: str, path: str, name: str) -> Response:
+        """A file for a browser, which saves it under `name`; never shown as a page, whatever is in it."""
+        response = self.view(volume, path)
+        if response.status_code < _FAILED:
+            response.headers.set("Content-Disposition", "attachment", filename=name)
+        return response
+
     def view(self, volume: str, path: str) -> Response:
         """A file, whole or one range of it; 404 for whatever is no plain file on that volume."""
         if volume not in self._roots:
@@ -57,31 +64,6 @@ class Files:
         body = _Sending(file, self._places)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
         return _described(response, os.fstat(file.fileno()))
-
-
-def open_below(root: Path, path: str) -> BinaryIO:
-    """Open a plain file below `root`, following no link on the way.
-
-    Raises:
-        OSError: ENOENT and the like for whatever is not such a file, or climbs.
-    """
-    parts = path.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for part in parts[:-1]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        # Not blocking: a pipe that user code has left there would keep the thread for ever.
-        descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    finally:
-        os.close(folder)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "no plain file", path)
-    return os.fdopen(descriptor, "rb")
 
 
 class _Sending:

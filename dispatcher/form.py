@@ -1,7 +1,6 @@
 """The start form: what was typed, and everything that is wrong with it, per field. No effects.
 
-Locators are checked for form only: whether they can be read is for the cluster to say, whose volumes and
-credentials this process does not have.
+Locators are checked for form only; `dispatcher.locator_check` looks at what they name.
 """
 
 from __future__ import annotations
@@ -15,6 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from cerebro.contract.base import SPLITS, Name
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 
+FIELDS = frozenset(
+    {"name", "author", "misc", *(f"{split}_{part}" for split in SPLITS for part in ("metadata", "objects"))}
+)
+"""Fields of text, by name."""
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -84,6 +87,16 @@ class StartForm:
             found["misc"] = problem
         return found
 
+    def readable_locators(self, problems: Mapping[str, str]) -> Locators | None:
+        """The locators of the fields that have no problem; None if there is no split among them."""
+        splits = {
+            split: Locator(metadata=metadata, objects=_good(self.objects, split, "objects", problems) or None)
+            for split in SPLITS
+            if (metadata := _good(self.metadata, split, "metadata", problems))
+        }
+        misc = () if "misc" in problems else self.misc_lines()
+        return Locators.model_validate({**splits, "misc": misc}) if splits else None
+
     def record(self) -> ExperimentRecord:
         """The experiment; only for a form without `problems`."""
         splits = {
@@ -104,6 +117,10 @@ class StartForm:
             if problem := locator_problem(line):
                 return f"Line {number}: {problem}"
         return ""
+
+
+def _good(fields: Mapping[str, str], split: str, name: str, problems: Mapping[str, str]) -> str:
+    return "" if f"{split}_{name}" in problems else fields.get(split, "")
 
 
 def locator_problem(text: str) -> str:

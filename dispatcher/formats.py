@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime
 
@@ -46,6 +47,40 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 60 else duration(value)
 
 
+def short(value: float | None) -> str:
+    """As `seconds`, and a dash for what took no time or is unknown."""
+    return seconds(value) if value else MISSING
+
+
+def rate(value: float) -> str:
+    """How many a second or minute: three significant digits, thousands set apart; a dash for none."""
+    if not value:
+        return MISSING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def plain(value: object) -> str:
+    """Any value of a user's: numbers as `number`, texts as they are, the rest as JSON."""
+    if value is None:
+        return MISSING
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def cell(value: object, kind: str) -> str:
+    """A cell of a table by the kind of its column (`dispatcher.columns.Kind`)."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return plain(value)
+    if kind == "share":
+        return share(value)
+    if kind == "duration":
+        return short(value)
+    if kind == "time":
+        return iso(value)
+    return count(value) if kind == "count" and isinstance(value, int) else number(value)
+
+
 def share(value: float) -> str:
     """Per cent, to tenths."""
     return f"{100 * value:.1f} %"
@@ -79,6 +114,10 @@ FILTERS = {
     "size": human_bytes,
     "duration": duration,
     "seconds": seconds,
+    "short": short,
+    "rate": rate,
+    "plain": plain,
+    "cell": cell,
     "share": share,
     "ago": ago,
     "iso": iso,

@@ -37,6 +37,8 @@ ROUTES: tuple[tuple[str, str, int], ...] = (
     ("POST", "/v1/watch", _SMALL),
     ("GET", "/v1/queue", 0),
     ("GET", "/v1/workers", 0),
+    ("GET", f"/v1/workers/{_NAME}/usage", 0),
+    ("GET", "/v1/audit", 0),
     ("GET", f"/v1/code/{_SHA256}", 0),
     ("PUT", f"/v1/code/{_SHA256}", _LARGE),
     ("GET", f"/v1/archives/{_SHA256}", 0),
@@ -116,6 +118,8 @@ class Gateway:
         headers = {**self._http.headers, "Content-Type": request.content_type or "application/json"}
         if length:
             headers["Content-Length"] = str(length)
+        if api.ONCE in request.headers:
+            headers[api.ONCE] = request.headers[api.ONCE]
         try:
             answer = self._http.urlopen(
                 request.method,

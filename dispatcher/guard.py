@@ -1,8 +1,9 @@
 """Who may do what: hosts, sign-in, forms and response headers, for every route at once.
 
-Closed by default: a route is open only if it is named in `_OPEN`. The token is never stored in a browser: a
-session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the
-token changes.
+Closed by default: a route is open only if it is named in `_OPEN`. A request is somebody's by one of three proofs, kept
+in `g.identity`: a session, the bearer token, or the word of an authenticating proxy. The token is never stored in a
+browser: a session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the token
+changes.
 """
 
 from __future__ import annotations
@@ -27,16 +28,27 @@ MAX_FORM_BYTES = 64 * 1024
 MAX_API_BYTES = 48 * 1024 * 1024
 """Anything sent to the store; its routes have limits of their own below this."""
 SESSION_S = 7 * 24 * 3600
+LONGEST_NAME = 100
+"""Characters of what a person is called."""
+VIEWS = f"{PREFIX}/views/"
+"""Below it is the read API: for programs with the token, and for the page's own scripts with the session."""
 
 _PROBES = frozenset({"health", "live"})
 _OPEN = frozenset({"sign_in", "static"}) | _PROBES
 _HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
 """Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
+_TAKES_UPLOADS = frozenset({"start", "start_check"})
+_OWN_PAGES_ONLY = frozenset({"start_preview"})
+"""What other sites have no reason to ask for, not even to show it."""
+_OWN_SITE = frozenset({"same-origin", "none"})
+"""`Sec-Fetch-Site` of this page's scripts, and of an address that was typed."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    # The hash: of the one style element that plotly.js makes by itself. Images: its heat maps, and what it saves.
+    "Content-Security-Policy": "default-src 'none'; "
+    "style-src 'self' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='; script-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -60,6 +72,7 @@ class Guard:
         ).digest()
         self._cookie = f"cerebro-{settings.port}"  # cookies know no ports: two clusters on one machine
         self._is_https = settings.is_https
+        self._auth_header, self._auth_proxies = settings.auth_header, settings.auth_proxies
 
     def install(self, app: Flask) -> None:
         """Configure sessions and put the checks before, the headers after every request."""
@@ -85,11 +98,12 @@ class Guard:
         """Refuse the request, or say in `g` who it is from; runs before every route, unknown ones
         included."""
         g.request_id = secrets.token_hex(4)
-        g.identity = None
+        g.identity, g.name = None, ""
         g.is_form_ours = False
         if request.endpoint in _PROBES:
             return None  # they say nothing worth protecting
-        if request.path.startswith(f"{PREFIX}/"):
+        is_view = request.path.startswith(VIEWS)
+        if request.path.startswith(f"{PREFIX}/") and not (is_view and "Authorization" not in request.headers):
             return self._check_program()
         if not self._is_own(_host_name(request.headers.get("Host", ""))):
             abort(421)
@@ -97,8 +111,12 @@ class Guard:
         if refusal is not None:
             return refusal
         if g.identity is None and request.endpoint not in _OPEN:
-            return _refused()
-        if request.endpoint == "start":
+            return _unauthorized() if is_view else _refused()
+        if (is_view or request.endpoint in _OWN_PAGES_ONLY) and request.headers.get(
+            "Sec-Fetch-Site", "same-origin"
+        ) not in _OWN_SITE:
+            abort(403)
+        if request.endpoint in _TAKES_UPLOADS:
             request.max_content_length = MAX_UPLOAD_BYTES
         if request.method not in ("GET", "HEAD", "OPTIONS"):
             self._check_form()
@@ -109,7 +127,7 @@ class Guard:
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
         if request.endpoint != "static":
-            response.headers["Cache-Control"] = "no-store"
+            response.headers.setdefault("Cache-Control", "no-store")
         response.headers["X-Request-Id"] = g.get("request_id", "")
         return response
 
@@ -135,8 +153,12 @@ class Guard:
 
     def _identify(self) -> BaseResponse | None:
         header = request.headers.get("Authorization", "")
+        if named := self._named_by_proxy():
+            g.identity, g.name = "proxy", named
+            return None
         if not header:
-            g.identity = "session" if session.get("is_signed_in") is True else None
+            if session.get("is_signed_in") is True:
+                g.identity, g.name = "session", str(session.get("name", ""))
             return None
         address = request.remote_addr or ""
         if self.attempts.wait_s(address):
@@ -147,6 +169,18 @@ class Guard:
             return None
         self.attempts.failed(address)
         return _refused()
+
+    def _named_by_proxy(self) -> str:
+        """Whom a proxy says this is; empty if none does, or one that is not believed."""
+        given = request.headers.get(self._auth_header, "") if self._auth_header else ""
+        if not given:
+            return ""
+        try:
+            address = ipaddress.ip_address(request.remote_addr or "")
+        except ValueError:
+            return ""  # a socket file, say
+        address = getattr(address, "ipv4_mapped", None) or address
+        return person(given) if any(address in network for network in self._auth_proxies) else ""
 
     def _check_form(self) -> None:
         # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
@@ -165,12 +199,23 @@ def csrf_token() -> str:
     return str(session["csrf"])
 
 
-def begin_session() -> None:
-    """Sign the browser in, under a new form token."""
+def begin_session(name: str) -> None:
+    """Sign the browser in, under a new form token; `name` is what the person wants to be called."""
     session.clear()
     session.permanent = True
     session["is_signed_in"] = True
+    session["name"] = person(name)
     csrf_token()
+
+
+def person(name: str) -> str:
+    """A person's name as it goes into logs and pages: one line, not too long."""
+    return " ".join("".join(c if c.isprintable() else " " for c in name).split())[:LONGEST_NAME]
+
+
+def who() -> str:
+    """Who acts, for the log: the name, else how it was proved who it is."""
+    return g.name or {"bearer": "a program", "session": "the web page"}.get(g.identity, "")
 
 
 def local_path(target: str, default: str) -> str:

@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
 from cerebro import errors
+from dispatcher.children import BusyError
 from dispatcher.guard import MAX_UPLOAD_BYTES, is_browser
 
 _log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def register(app: Flask) -> None:
 
 
 def _problem(error: errors.CerebroError) -> Problem:
-    what = f"{error}."
+    what = _sentence(error)
     if isinstance(error, errors.StoreUnavailableError):
         title = "The store does not answer"
         do = "Reload this page in a moment. Workers go on with what they have; what was committed is safe."
@@ -87,6 +88,15 @@ def _problem(error: errors.CerebroError) -> Problem:
     if isinstance(error, errors.NotFoundError):
         do = "Check the address, or choose from the list of experiments."
         return Problem(status=404, title="Not found", what=what, do=do)
+    if isinstance(error, errors.ConflictError):
+        do = "Nothing was done. Go back and reload the page: it offers what is possible now."
+        return Problem(status=409, title="Not possible now", what=what, do=do)
+    if isinstance(error, errors.BadRequestError | errors.SearchSpaceError):
+        do = "Nothing was done. Go back, change what is wrong and send it again."
+        return Problem(status=400, title="Not understood", what=what, do=do)
+    if isinstance(error, BusyError):
+        do = "Reload this page in a moment. Runs are not affected."
+        return Problem(status=503, title="Busy", what=what, do=do)
     if isinstance(error, errors.UnauthorizedError):
         title = "The store refuses this page's token"
         do = "The dispatcher's CEREBRO_TOKEN differs from kvs_api's: set the same for both and restart them."
@@ -96,6 +106,11 @@ def _problem(error: errors.CerebroError) -> Problem:
         do = "Store and page may be of different versions: run the same version of Cerebro everywhere."
         return Problem(status=500, title=title, what=what, do=do)
     return Problem(status=502, title="The store answered with an error", what=what, do="Reload the page.")
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _answer(problem: Problem, kind: str) -> ResponseReturnValue:

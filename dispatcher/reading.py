@@ -1,8 +1,8 @@
-"""Reads the store for the pages: folds event logs, keeps what it folded, and remembers since when the store
-is away.
+"""Reads the store for the pages: follows event logs and live points, and remembers since when the store is away.
 
-Pages show the last good data while the store does not answer, so everything read is kept, within bounds:
-folded logs up to `_MAX_EVENTS` events in all. Only the log is believed; nothing here decides anything.
+Pages show the last good data while the store does not answer, so everything read is kept, within bounds: logs of up to
+`_MAX_EVENTS` events in all. However many people look, an experiment is read at most each `FRESH_S`. Only the log is
+believed; nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -17,32 +17,54 @@ from typing import TypeVar
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
 from cerebro.errors import NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
-from dispatcher.store import EVENTS_PER_READ, Store
+from dispatcher.asking import Asker
+from dispatcher.background import Background
+from dispatcher.followed import Followed
+from dispatcher.store import ENTRIES_PER_READ, Store
 
 T = TypeVar("T")
 
-_MAX_EVENTS = 30_000  # about 1.5 KiB each once folded
-_PROBE_EVERY_S = 2.0
-_PROBE_TAKES_S = 5.0
+FRESH_S = 0.5
+"""What was read is shown for so long before it is read again."""
+CREW_S = 2.0
+"""The same of the workers: what they do is in the log, only whether they answer is not."""
+SILENT_S = 20.0
+"""A worker that has not reported for longer is shown as silent, whatever the log says."""
+READING_S = 2.0
+"""How long a page may wait for a log that it does not know yet."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Outage:
-    """The store does not answer since `since` (seconds since the epoch)."""
-
-    since: float
-    message: str
+_RECORD_S = 5.0
+"""Records never change; but an experiment may be deleted, and its name be given to another one."""
+_SUMMARIES_SHARE = 0.05
+"""Of the time, at most, that is spent on reading the list of experiments: with thousands it takes a while."""
+_MAX_EVENTS = 250_000
+"""Half a kilobyte each once folded, with the rows of their models."""
+_PIECE = 200
+"""Events folded in one go: some milliseconds, in which no page of the experiment is built."""
+_READING_S = 0.5
+"""How long a request waits for another one that reads the same log."""
+_WAITERS = 8
+"""Requests that wait for long logs at a time: the others say at once how far it is."""
 
 
 @dataclass(kw_only=True)
 class _Log:
-    record: ExperimentRecord
-    state: ExperimentState
-    was_read: bool = False
+    followed: Followed
+    recorded_at: float
+    """When the record was read."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while `followed` is used."""
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever reads the store for it."""
+    was_read: bool = False
+    read_at: float = float("-inf")
+    """When the newest read to the log's end began."""
+    live_at: float = float("-inf")
+    """The same of live points."""
+    caught_up: threading.Event = field(default_factory=threading.Event)
 
 
-class Reader:
+class Reader(Asker):
     """All reads of the pages. Safe for several threads.
 
     Args:
@@ -58,67 +80,62 @@ class Reader:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store = store
-        self.outage: Outage | None = None
-        self._clock = clock
-        self.monotonic = monotonic
-        self._probe_after = 0.0
+        super().__init__(store, clock=clock, monotonic=monotonic)
+        self.background = Background(monotonic)
         self._lock = threading.Lock()
+        self._waiters = threading.BoundedSemaphore(_WAITERS)
         self._logs: OrderedDict[str, _Log] = OrderedDict()
         self._summaries: tuple[ExperimentSummary, ...] | None = None
+        self._summaries_until = float("-inf")
+        self._reading_summaries = threading.Lock()
+        self.summaries_version = 0
+        """Grows whenever the list of experiments differs from the one before."""
         self._workers: tuple[WorkerStatus, ...] | None = None
+        self._workers_until = float("-inf")
 
-    def ask(self, call: Callable[[], T], *, is_wish: bool = False) -> T:
-        """`call` the store, keeping `outage` true.
-
-        While the store is known to be away only one call at a time waits for it: the others fail at once,
-        else a few open pages would occupy every thread with waiting. What a person has just asked for
-        (`is_wish`) is always tried.
-
-        Raises:
-            StoreUnavailableError: it does not answer.
-        """
-        began, outage = self._clock(), self.outage
-        if outage and not is_wish and self.monotonic() < self._probe_after:
-            raise StoreUnavailableError(outage.message)
-        self._probe_after = self.monotonic() + _PROBE_TAKES_S
-        try:
-            answer = call()
-        except StoreUnavailableError as error:
-            self.outage = Outage(since=outage.since if outage else began, message=str(error))
-            self._probe_after = self.monotonic() + _PROBE_EVERY_S
-            raise
-        self.outage = None
-        return answer
-
-    def now(self) -> float:
-        """When what is shown was true: seconds since the epoch; during an outage, when it began."""
-        outage = self.outage
-        return outage.since if outage else self._clock()
-
-    def probe(self) -> None:
-        """Find out whether the store answers; the finding is `outage`."""
-        try:
-            self.ask(self.store.health, is_wish=True)
-        except StoreUnavailableError:
-            pass
+    # --- lists -----------------------------------------------------------------------------------
 
     def summaries(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments, newest event first; the last good list during an outage."""
-        try:
-            self._summaries = self.ask(self.store.experiments)
-        except StoreUnavailableError:
-            if self._summaries is None:
-                raise
-        return self._summaries
+        """All experiments, newest event first; the last good list during an outage, or for a moment."""
+        with self._reading_summaries:
+            began = self.monotonic()
+            if self._summaries is None or began >= self._summaries_until:
+                known = self._summaries
+                try:
+                    self._summaries = self.ask(self.store.experiments)
+                except StoreUnavailableError:
+                    if self._summaries is None:
+                        raise
+                else:
+                    took_s = self.monotonic() - began
+                    self._summaries_until = began + max(FRESH_S, took_s / _SUMMARIES_SHARE)
+                    self.summaries_version += self._summaries != known
+            return self._summaries
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """All workers; the last good list, or none, during an outage."""
-        try:
-            self._workers = self.ask(self.store.workers)
-        except StoreUnavailableError:
-            pass
+        """All workers; the last good list, or none, during an outage, or for a moment."""
+        if self._workers is None or self.monotonic() >= self._workers_until:
+            try:
+                self._workers = self.ask(self.store.workers)
+                self._workers_until = self.monotonic() + CREW_S
+            except StoreUnavailableError:
+                pass
         return self._workers or ()
+
+    def crew_version(self) -> tuple[object, ...]:
+        """What `workers` would show of whether they answer and what they do, as something to compare."""
+        return tuple(
+            (
+                each.record.worker,
+                each.record.incarnation,
+                each.running,
+                each.leaving,
+                each.silent_s > SILENT_S,
+            )
+            for each in self.workers()
+        )
+
+    # --- one experiment --------------------------------------------------------------------------
 
     def record(self, name: str) -> ExperimentRecord:
         """One experiment; the last good record during an outage.
@@ -126,59 +143,166 @@ class Reader:
         Raises:
             NotFoundError: there is none.
         """
-        try:
-            return self.ask(lambda: self.store.experiment(name))
-        except StoreUnavailableError:
+        return self._log_of(name).followed.record
+
+    def look(self, name: str, build: Callable[[Followed], T], *, patience_s: float = READING_S) -> T:
+        """``build(followed)`` on an experiment as it is now; what it is given must not be kept.
+
+        A long log is waited for up to about `patience_s`; what is read of it so far is shown then, and
+        `Followed.is_complete` is false.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            IllegalEventError: the log does not fit this program.
+            StoreUnavailableError: the store is away and this log was never read.
+        """
+        log = self._log_of(name)
+        self._refresh(log, patience_s, is_live=True)
+        with log.lock:
+            return build(log.followed)
+
+    def version(self, name: str) -> tuple[object, ...]:
+        """What `look` would show, as something to compare: equal means that nothing has changed.
+
+        Raises:
+            As `look`.
+        """
+        log = self._log_of(name)
+        self._refresh(log, 0.0, is_live=True)
+        return *log.followed.version, self.outage is not None
+
+    def folded(
+        self, record: ExperimentRecord, build: Callable[[ExperimentState, bool], T], *, patience_s: float
+    ) -> T:
+        """``build(state, is_complete)`` on the folded log alone; see `look`."""
+        return self.glance(record, lambda known: build(known.state, known.is_complete), patience_s=patience_s)
+
+    def glance(self, record: ExperimentRecord, build: Callable[[Followed], T], *, patience_s: float) -> T:
+        """``build(followed)`` on the log alone, without live points; see `look`."""
+        log = self._kept(record)
+        self._refresh(log, patience_s, is_live=False)
+        with log.lock:
+            return build(log.followed)
+
+    # --- mechanism -------------------------------------------------------------------------------
+
+    def _log_of(self, name: str) -> _Log:
+        with self._lock:
             log = self._logs.get(name)
+            if log is not None:
+                self._logs.move_to_end(name)
+        if log is not None and self.monotonic() < log.recorded_at + _RECORD_S:
+            return log
+        try:
+            return self._kept(self.ask(lambda: self.store.experiment(name)))
+        except StoreUnavailableError:
             if log is None:
                 raise
-            return log.record
+            return log
         except NotFoundError:
             with self._lock:
                 self._logs.pop(name, None)
             raise
 
-    def folded(
-        self, record: ExperimentRecord, build: Callable[[ExperimentState, bool], T], *, patience_s: float
-    ) -> T:
-        """``build(state, is_complete)`` on the folded log; the state must not be kept.
-
-        A long log is read for at most about `patience_s` and goes on at the next call: `is_complete` is
-        false then.
-
-        Raises:
-            IllegalEventError: the log does not fit this program.
-            StoreUnavailableError: the store is away and this log was never read.
-        """
-        log = self._log(record)
-        with log.lock:
-            try:
-                is_complete = self._catch_up(log, self.monotonic() + patience_s)
-            except StoreUnavailableError:
-                if not log.was_read:
-                    raise
-                is_complete = True
-            return build(log.state, is_complete)
-
-    def _catch_up(self, log: _Log, deadline: float) -> bool:
-        while True:
-            events = self.ask(lambda: self.store.events(log.record.name, after=log.state.seq))
-            for event in events:
-                log.state.apply(event)
-            log.was_read = True
-            if len(events) < EVENTS_PER_READ:
-                return True
-            if self.monotonic() >= deadline:
-                return False
-
-    def _log(self, record: ExperimentRecord) -> _Log:
+    def _kept(self, record: ExperimentRecord) -> _Log:
         with self._lock:
             log = self._logs.pop(record.name, None)
-            if log is None or log.record != record:  # a store that was emptied may hold the name again
-                log = _Log(record=record, state=ExperimentState(name=record.name))
+            if log is None or log.followed.record != record:  # the name may have been given to another one
+                log = _Log(followed=Followed(record), recorded_at=0.0)
+            log.recorded_at = self.monotonic()
             self._logs[record.name] = log
-            kept = sum(other.state.seq for other in self._logs.values())
+            return log
+
+    def expect_news(self, name: str) -> None:
+        """Somebody has just written to this experiment's log: the next look and the next list read it anew."""
+        with self._lock:
+            log = self._logs.get(name)
+            if log is not None:
+                log.read_at = float("-inf")
+            self._summaries_until = float("-inf")
+
+    def _trim(self) -> None:
+        """Forget logs that nobody has looked at for longest."""
+        with self._lock:
+            kept = sum(log.followed.state.seq for log in self._logs.values())
             while kept > _MAX_EVENTS and len(self._logs) > 1:
                 _, oldest = self._logs.popitem(last=False)
-                kept -= oldest.state.seq
-            return log
+                kept -= oldest.followed.state.seq
+
+    def _refresh(self, log: _Log, patience_s: float, *, is_live: bool) -> None:
+        """Read what is new, if it is time to; a long log is left to the background after `patience_s`."""
+        if self._is_fresh(log, is_live):
+            return
+        key = ("log", log.followed.record.name, log.followed.record.created)
+        if self.background.has(key):
+            self._wait(log, patience_s)
+            return
+        if not log.reading.acquire(timeout=_READING_S if log.was_read else -1):
+            return  # a store that hangs must not hang everybody: what is known is shown
+        try:
+            if self._is_fresh(log, is_live):
+                return  # read while this waited
+            is_done = self._read(log, self.monotonic() + patience_s, is_live=is_live)
+        except StoreUnavailableError:
+            if not log.was_read:
+                raise
+            return
+        finally:
+            log.reading.release()
+        self._trim()
+        if not is_done:
+            log.caught_up.clear()
+            self.background.submit(key, lambda: self._catch_up(log))
+
+    def _is_fresh(self, log: _Log, is_live: bool) -> bool:
+        after = self.monotonic() - FRESH_S
+        return log.read_at > after and (not is_live or log.live_at > after)
+
+    def _wait(self, log: _Log, patience_s: float) -> None:
+        if patience_s > 0 and self._waiters.acquire(blocking=False):
+            try:
+                log.caught_up.wait(patience_s)
+            finally:
+                self._waiters.release()
+
+    def _catch_up(self, log: _Log) -> bool:
+        """A step in the background; whether nothing is left to do."""
+        with self._lock:
+            if self._logs.get(log.followed.record.name) is not log:
+                return True  # others were looked at since, and it was forgotten
+        with log.reading:
+            is_done = self._read(log, self.monotonic(), is_live=True)
+        self._trim()
+        if is_done:
+            log.caught_up.set()
+        return is_done
+
+    def _read(self, log: _Log, deadline: float, *, is_live: bool) -> bool:
+        """Read until the end or the deadline, at least a page; whether the end was reached. `log.reading` is held."""
+        name, followed = log.followed.record.name, log.followed
+        while True:
+            began = self.monotonic()
+            events = self.ask(lambda: self.store.events(name, after=followed.state.seq))
+            is_end = len(events) < ENTRIES_PER_READ
+            for start in range(0, len(events), _PIECE):
+                with log.lock:
+                    followed.apply(events[start : start + _PIECE])
+            with log.lock:
+                followed.is_complete = is_end
+            log.was_read = True
+            if is_end:
+                log.read_at = began
+                break
+            if self.monotonic() >= deadline:
+                return False
+        while is_live:
+            began = self.monotonic()
+            points = self.ask(lambda: self.store.live(name, after=followed.live.seq))
+            with log.lock:
+                followed.take(points)
+            if len(points) < ENTRIES_PER_READ:
+                log.live_at = began
+                break
+            if self.monotonic() >= deadline:
+                return False
+        return True

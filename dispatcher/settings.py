@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -10,6 +12,11 @@ from cerebro.errors import ClusterError
 from cerebro.volumes import Volumes
 
 DEFAULT_BIND = "127.0.0.1:7080"
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +27,18 @@ class Settings:
         host, port: address to listen on (``CEREBRO_BIND``).
         server: base URL of kvs_api (``CEREBRO_SERVER``, required).
         token: bearer token of kvs_api, with which people sign in as well (``CEREBRO_TOKEN``, required).
-        link_tensorboard, link_notebook: addresses shown as links (``CEREBRO_LINK_TENSORBOARD``,
-            ``CEREBRO_LINK_NOTEBOOK``); no link without them.
+        link_tensorboard, link_notebook, link_grafana: addresses shown as links (``CEREBRO_LINK_TENSORBOARD``,
+            ``CEREBRO_LINK_NOTEBOOK``, ``CEREBRO_LINK_GRAFANA``); no link without them.
+        auth_header, auth_proxies: a proxy in front signs people in and names them in this header
+            (``CEREBRO_AUTH_HEADER``); believed only of these addresses (``CEREBRO_AUTH_PROXIES``: addresses or
+            networks, commas between), so the proxy must take the header out of what it is sent.
         public_hosts: further names under which browsers may reach the page (``CEREBRO_PUBLIC_HOSTS``,
             commas between). is_https: a proxy in front speaks TLS, so cookies are for TLS only
             (``CEREBRO_HTTPS=1``). patience_s: how long one call waits for a store that is away: a page
             should say so soon. threads: requests served at once; of these, blocked_reads at most wait for
             news on behalf of clients outside, and sent_files send them a file.
+        health_bind: host:port of a second server, for metrics and for containers' health commands
+            (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
         volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.volumes`).
     """
 
@@ -36,13 +48,22 @@ class Settings:
     token: str = field(repr=False)
     link_tensorboard: str | None = None
     link_notebook: str | None = None
+    link_grafana: str | None = None
+    auth_header: str = ""
+    auth_proxies: tuple[Network, ...] = ()
     public_hosts: frozenset[str] = frozenset()
     is_https: bool = False
     patience_s: float = 3.0
     threads: int = 40
     blocked_reads: int = 24
     sent_files: int = 8
+    health_bind: str = ""
     volumes: Volumes = field(default_factory=lambda: Volumes.from_environment({}))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the page: whoever uses it may ask what the machine's own user may."""
+        return self.host in _LOOPBACK
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -62,6 +83,7 @@ class Settings:
             raise ClusterError(
                 "CEREBRO_SERVER is not set: give the address of kvs_api, like http://127.0.0.1:7070"
             )
+        header, proxies = _proxy(environment)
         names = environment.get("CEREBRO_PUBLIC_HOSTS", "").split(",")
         return cls(
             host=host,
@@ -70,8 +92,12 @@ class Settings:
             token=token,
             link_tensorboard=_link(environment, "CEREBRO_LINK_TENSORBOARD"),
             link_notebook=_link(environment, "CEREBRO_LINK_NOTEBOOK"),
+            link_grafana=_link(environment, "CEREBRO_LINK_GRAFANA"),
+            auth_header=header,
+            auth_proxies=proxies,
             public_hosts=frozenset(name.strip().lower() for name in names if name.strip()),
             is_https=environment.get("CEREBRO_HTTPS", "") == "1",
+            health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             volumes=Volumes.from_environment(environment),
         )
 
@@ -81,6 +107,28 @@ def _address(bind: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit():
         raise ClusterError(f"CEREBRO_BIND is {bind!r}, expected host:port, like {DEFAULT_BIND}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _proxy(environment: Mapping[str, str]) -> tuple[str, tuple[Network, ...]]:
+    header = environment.get("CEREBRO_AUTH_HEADER", "").strip()
+    if not header:
+        return "", ()
+    if not _HEADER.fullmatch(header):
+        raise ClusterError(
+            f"CEREBRO_AUTH_HEADER is {header!r}, expected the name of a header, like X-Forwarded-User"
+        )
+    named = [part.strip() for part in environment.get("CEREBRO_AUTH_PROXIES", "").split(",") if part.strip()]
+    if not named:
+        raise ClusterError(
+            "CEREBRO_AUTH_HEADER needs CEREBRO_AUTH_PROXIES, the addresses of the proxies that may set it: without, "
+            "anybody could name himself"
+        )
+    try:
+        return header, tuple(ipaddress.ip_network(part) for part in named)
+    except ValueError as cause:
+        raise ClusterError(
+            f"CEREBRO_AUTH_PROXIES: {cause}; expected addresses or networks, like 10.0.0.7,10.1.0.0/16"
+        ) from cause
 
 
 def _link(environment: Mapping[str, str], name: str) -> str | None:

@@ -8,18 +8,18 @@ import math
 from flask import Flask, g, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
-from dispatcher.guard import Guard, begin_session, local_path
-from dispatcher.reading import Reader
+from dispatcher.guard import Guard, begin_session, local_path, person
+from dispatcher.services import Services
 
 _log = logging.getLogger(__name__)
 
 
-def register(app: Flask, guard: Guard, reader: Reader) -> None:
+def register(app: Flask, services: Services, guard: Guard) -> None:
     """Add the routes."""
 
     @app.route("/sign-in", methods=["GET", "POST"])
     def sign_in() -> ResponseReturnValue:
-        target = local_path(request.values.get("next", ""), url_for("experiments"))
+        target = local_path(request.values.get("next", ""), url_for("pages.experiments"))
         if g.identity:
             return redirect(target, 303)
         if request.method == "GET":
@@ -40,8 +40,8 @@ def register(app: Flask, guard: Guard, reader: Reader) -> None:
                 target, "This is not the cluster's token. Nothing is wrong with the connection.", 401
             )
         guard.attempts.succeeded(address)
-        begin_session()
-        reader.probe()  # the next page then says if the store is away: not the token's fault
+        begin_session(request.form.get("name", ""))
+        services.reader.probe()  # the next page then says if the store is away: not the token's fault
         return redirect(target, 303)
 
     @app.post("/sign-out")
@@ -52,4 +52,5 @@ def register(app: Flask, guard: Guard, reader: Reader) -> None:
 
 def _page(target: str, problem: str, status: int, wait_s: float = 0.0) -> ResponseReturnValue:
     headers = {"Retry-After": str(math.ceil(wait_s))} if wait_s else {}
-    return render_template("sign_in.html", target=target, problem=problem), status, headers
+    name = person(request.form.get("name", ""))
+    return render_template("sign_in.html", target=target, problem=problem, name=name), status, headers

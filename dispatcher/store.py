@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Protocol
 
 from cerebro.contract import api
-from cerebro.contract.events import Event
-from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
+from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.records import (
+    AuditEntry,
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    Reclaim,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerStatus,
+)
 
-EVENTS_PER_READ = 1000
-"""Most events that `events` returns at once; fewer mean that the log is read to its end."""
+ENTRIES_PER_READ = 1000
+"""Most entries that `events` and `live` return at once; fewer mean that the log is read to its end."""
 
 
 class Store(Protocol):
@@ -28,10 +38,37 @@ class Store(Protocol):
         """All, newest event first."""
 
     def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
-        """Events with seq > `after`, oldest first, at most `EVENTS_PER_READ`."""
+        """Events with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
+
+    def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+        """Live points with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
+
+    def append(self, experiment: str, event: ClientEvent) -> int:
+        """Append a user's event; `ConflictError` when it comes at the wrong time."""
+
+    def queue(self) -> tuple[api.QueueEntry, ...]:
+        """Open runs of all experiments, oldest first."""
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers."""
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        """A worker's use of its machine over the last day."""
+
+    def size(self) -> SizeRequest | None:
+        """The wish for a number of workers that is pending or was refused, if there is one."""
+
+    def troubles(self) -> Troubles:
+        """Why workers that are wanted do not start."""
+
+    def audit(self) -> tuple[AuditEntry, ...]:
+        """What was done to the cluster, oldest first."""
+
+    def reclaim(self) -> Reclaim:
+        """Data sets that no experiment needs any more."""
+
+    def code(self, sha256: str) -> CodeRecord:
+        """User code by hash; `NotFoundError` if there is none."""
 
     def put_archive(self, sha256: str, content: bytes) -> None:
         """Store an archive under its hash; twice is harmless."""

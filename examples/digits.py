@@ -163,7 +163,7 @@ def _s3_writer(uri: str) -> Any:
 
 
 def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
-    """Preprocess, train, test and predict; leave tables and plots in `output`.
+    """Preprocess, train, test and predict; leave tables and a report in `output`.
 
     Returns:
         Test accuracy of the best model.
@@ -186,14 +186,13 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
     result.history().to_csv(output / "history.csv", index=False)
     result.visits().to_csv(output / "visits.csv", index=False)
     predictions.to_csv(output / "predictions.csv")
-    result.plot_curves(output / "curves.png")
-    result.plot_schedule(output / "schedule.svg")
+    result.report(output / "report.html")
     accuracy = float(test["accuracy"][result.best.id])
     print(
         f"best model {result.best.id} {result.best.hyperparams}, epoch {result.best.epoch}: test "
         f"accuracy {accuracy:.4f}"
     )
-    print(f"{len(predictions)} predictions, tables and plots: {output.resolve()}")
+    print(f"{len(predictions)} predictions, tables and the report: {output.resolve()}")
     return accuracy
 
 
@@ -206,7 +205,7 @@ def main() -> int:
         help="folder or s3://bucket/prefix for the data set",
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("results/digits"), help="folder for tables and plots"
+        "--output", type=Path, default=Path("results/digits"), help="folder for tables and the report"
     )
     parser.add_argument("--name", default="digits", help="name of the experiment")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"epochs of training (default: {EPOCHS})")

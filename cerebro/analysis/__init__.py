@@ -1,4 +1,41 @@
-"""What the log says of a run, in the shapes that pages, notebooks and reports show: rows, curves, importance.
+"""What the log says of a run, in the shapes that pages, notebooks and reports show: rows, curves, spans, importance.
 
 Pure: state in, plain values out. Knows nothing of figures (`cerebro.figures`) and of HTTP.
 """
+
+from cerebro.analysis.curves import Axis, Curve, CurveSplit, epoch_curves, shown_split
+from cerebro.analysis.downsample import downsample, kept
+from cerebro.analysis.etl import SplitProgress, etl_progress
+from cerebro.analysis.hyperparams import Scale, numbers_of, scale, varying, word
+from cerebro.analysis.importance import Importance, Share, importance
+from cerebro.analysis.scores import scores, values_at
+from cerebro.analysis.spans import Outcome, Span, spans
+from cerebro.analysis.summary import ModelSummary, summaries, summary
+
+__all__ = [
+    "Axis",
+    "Curve",
+    "CurveSplit",
+    "Importance",
+    "ModelSummary",
+    "Outcome",
+    "Scale",
+    "Share",
+    "Span",
+    "SplitProgress",
+    "downsample",
+    "epoch_curves",
+    "etl_progress",
+    "importance",
+    "kept",
+    "numbers_of",
+    "scale",
+    "scores",
+    "shown_split",
+    "spans",
+    "summaries",
+    "summary",
+    "values_at",
+    "varying",
+    "word",
+]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
-from cerebro.state import Model, Run
-from cerebro.state import wording
+from cerebro.state import Model, Run, wording
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,19 +60,13 @@ def summaries(run: Run) -> Iterator[ModelSummary]:
 
 
 def summary(run: Run, model: Model, index: int) -> ModelSummary:
-    """One model of a fit run."""
+    """One model of a fit run; `index` is its position in the plan, from 0."""
     request, validated = run.request, run.is_validated
     assert isinstance(request, FitRequest)
-    known = {
-        epoch: value
-        for epoch in range(1, model.completed_epochs + 1)
-        if (value := model.metric(request.metric, epoch, validated=validated)) is not None
-    }
-    latest = max(known, default=None)
+    latest = model.latest_epoch(request.metric, validated=validated)
     best = model.best_epoch(request.metric, request.mode, validated=validated)
     task = run.tasks.get(model.busy) if model.busy else None
     told = best or latest or model.completed_epochs
-    source = model.validations.get(told, {}) if validated else model.training_metrics(told) if told else {}
     return ModelSummary(
         id=model.id,
         index=index,
@@ -82,15 +75,15 @@ def summary(run: Run, model: Model, index: int) -> ModelSummary:
         epochs=model.epochs,
         units_done=len(model.visits),
         units=model.epochs * len(model.partitions),
-        latest=known[latest] if latest else None,
+        latest=model.metric(request.metric, latest, validated=validated) if latest else None,
         latest_epoch=latest,
-        best=known[best] if best else None,
+        best=model.metric(request.metric, best, validated=validated) if best else None,
         best_epoch=best,
-        metrics=source,
+        metrics=model.validations.get(told, {}) if validated else model.training_metrics(told),
         hyperparams=model.hyperparams,
         worker=(task.worker or "") if task else "",
         redone=model.redone,
-        compute_s=sum(visit.compute_s for visit in model.visits),
+        compute_s=model.compute_s,
         started=model.visits[0].started if model.visits else 0.0,
         ended=model.visits[-1].ended if model.visits else 0.0,
         failure=model.failure,

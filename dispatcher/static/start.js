@@ -1,25 +1,161 @@
-// Says that an archive is too large before it is sent, and that it is being sent. The server checks again.
+// Checks fields as they are entered, sends an archive with its progress in sight, and takes dropped files.
+// All of it asks the server; without this script the button "Check" does the same.
 "use strict";
 (() => {
+  const form = document.querySelector("form.start");
   const file = document.getElementById("archive");
   const said = document.getElementById("upload");
+  const sending = document.getElementById("sending");
+  const drop = document.getElementById("drop");
   const mib = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+  const AFTER_MS = 600;
+  const waiting = new Map();
+  let transfer = null;
 
-  file.addEventListener("change", () => {
+  // --- what is shown beside a field
+
+  const show = (name, { problem = "", html = "" }) => {
+    const input = document.getElementById(name);
+    document.getElementById(`${name}-mistake`)?.remove();
+    if (problem) {
+      const told = document.createElement("p");
+      told.className = "mistake";
+      told.id = `${name}-mistake`;
+      told.textContent = problem;
+      input.after(told);
+      input.setAttribute("aria-describedby", told.id);
+      input.setAttribute("aria-invalid", "true");
+    } else {
+      input.removeAttribute("aria-invalid");
+      input.removeAttribute("aria-describedby");
+    }
+    const found = document.getElementById(`${name}-found`);
+    if (found) found.innerHTML = html;
+  };
+
+  const send = (fields) =>
+    new Promise((resolve, reject) => {
+      const body = new FormData();
+      body.set("csrf", form.elements.csrf.value);
+      for (const [name, value] of fields) body.append(name, value);
+      const request = new XMLHttpRequest(); // fetch tells nothing of an upload's progress
+      request.open("POST", form.dataset.check);
+      request.responseType = "json";
+      request.setRequestHeader("Accept", "application/json");
+      request.upload.addEventListener("progress", (event) => {
+        sending.querySelector("progress").value = event.loaded / event.total;
+        sending.querySelector("span").textContent = `${mib(event.loaded)} of ${mib(event.total)}`;
+      });
+      request.addEventListener("load", () => (request.status === 200 ? resolve(request.response) : reject(new Error(request.response?.message || `The server answered ${request.status}.`))));
+      request.addEventListener("error", () => reject(new Error("The server does not answer.")));
+      request.addEventListener("abort", () => reject(new Error("")));
+      request.send(body);
+      transfer = request;
+    });
+
+  // --- locators and names, a moment after the last key
+
+  const group = (name) => {
+    const split = name.match(/^(train|valid|test|predict)_/)?.[1];
+    return split ? [`${split}_metadata`, `${split}_objects`] : [name];
+  };
+
+  const check = async (name) => {
+    const names = group(name);
+    const fields = names.map((each) => [each, form.elements[each].value]);
+    const before = JSON.stringify(fields);
+    if (!fields.some(([, value]) => value.trim())) return names.forEach((each) => show(each, {}));
+    said.textContent = "Checking ...";
+    try {
+      const answer = await send(fields);
+      if (JSON.stringify(names.map((each) => [each, form.elements[each].value])) !== before) return; // typed on meanwhile
+      for (const each of names) show(each, answer.fields[each] || {});
+      said.textContent = "";
+    } catch (error) {
+      said.textContent = `Not checked. ${error.message}`;
+    }
+  };
+
+  form.addEventListener("input", ({ target }) => {
+    if (target === file || target.type === "checkbox" || !target.name) return;
+    const key = group(target.name)[0];
+    clearTimeout(waiting.get(key));
+    waiting.set(key, setTimeout(() => check(target.name), AFTER_MS));
+  });
+
+  // --- the archive
+
+  const take = async () => {
     const chosen = file.files[0];
     const isTooLarge = chosen && chosen.size > Number(file.dataset.limit);
     const text = `This file is ${mib(chosen?.size)}, the limit is ${mib(Number(file.dataset.limit))}.`;
     file.setCustomValidity(isTooLarge ? text : "");
     said.textContent = isTooLarge ? text : "";
-  });
+    if (!chosen || isTooLarge) return;
+    sending.hidden = false;
+    try {
+      const answer = await send([["archive", chosen]]);
+      show("archive", answer.fields.archive || {});
+      if (answer.archive) {
+        form.elements.kept_archive.value = answer.archive;
+        form.elements.kept_archive_name.value = answer.archive_name;
+        file.value = ""; // it is there: creating needs not send it again
+        said.textContent = `${answer.archive_name} is stored and will be used.`;
+      }
+    } catch (error) {
+      file.value = "";
+      said.textContent = error.message || "The upload was cancelled.";
+    }
+    sending.hidden = true;
+  };
+  file.addEventListener("change", take);
+  sending.querySelector("button").addEventListener("click", () => transfer?.abort());
 
-  file.form.addEventListener("submit", (event) => {
-    if (!file.checkValidity()) {
-      event.preventDefault();
-      file.focus();
+  // --- files that are dropped: an archive, or locators as JSON
+
+  const fill = (text) => {
+    const given = JSON.parse(text);
+    const locators = given.locators || given;
+    for (const split of ["train", "valid", "test", "predict"]) {
+      const found = locators[split];
+      if (!found) continue;
+      form.elements[`${split}_metadata`].value = typeof found === "string" ? found : found.metadata || "";
+      form.elements[`${split}_objects`].value = typeof found === "string" ? "" : found.objects || "";
+      check(`${split}_metadata`);
+    }
+    if (Array.isArray(locators.misc)) {
+      form.elements.misc.value = locators.misc.join("\n");
+      check("misc");
+    }
+  };
+
+  const isFile = (event) => [...(event.dataTransfer?.types || [])].includes("Files");
+  addEventListener("dragover", (event) => {
+    if (!isFile(event)) return;
+    event.preventDefault();
+    drop.classList.add("over");
+  });
+  addEventListener("dragleave", (event) => event.relatedTarget === null && drop.classList.remove("over"));
+  addEventListener("drop", async (event) => {
+    if (!isFile(event)) return;
+    event.preventDefault();
+    drop.classList.remove("over");
+    const [dropped] = event.dataTransfer.files;
+    if (dropped.name.endsWith(".json")) {
+      try {
+        fill(await dropped.text());
+      } catch {
+        said.textContent = `${dropped.name} holds no locators: expected {"train": {"metadata": ..., "objects": ...}}.`;
+      }
       return;
     }
-    const chosen = file.files[0];
-    said.textContent = chosen ? `Sending ${mib(chosen.size)}; leaving the page cancels it.` : "";
+    file.files = event.dataTransfer.files;
+    take();
+  });
+
+  form.addEventListener("submit", (event) => {
+    if (file.checkValidity()) return;
+    event.preventDefault();
+    file.focus();
   });
 })();

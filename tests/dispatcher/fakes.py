@@ -4,6 +4,7 @@ browser."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flask import Flask
@@ -11,9 +12,20 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from cerebro.contract import api
-from cerebro.contract.events import Event
-from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
+from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.records import (
+    AuditEntry,
+    CodeRecord,
+    ExperimentRecord,
+    ExperimentSummary,
+    Reclaim,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerStatus,
+)
 from cerebro.errors import ConflictError, NotFoundError, StoreUnavailableError
+from cerebro.state import ExperimentState
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
 from tests.dispatcher.stories import NOW, Story
@@ -41,7 +53,15 @@ class FakeStore:
     records: dict[str, ExperimentRecord] = field(default_factory=dict)
     logs: dict[str, list[Event]] = field(default_factory=dict)
     archives: dict[str, bytes] = field(default_factory=dict)
+    codes: dict[str, CodeRecord] = field(default_factory=dict)
+    points: dict[str, list[LivePoint]] = field(default_factory=dict)
     statuses: list[WorkerStatus] = field(default_factory=list)
+    samples: dict[str, tuple[UsageSample, ...]] = field(default_factory=dict)
+    waiting: tuple[api.QueueEntry, ...] = ()
+    entries: tuple[AuditEntry, ...] = ()
+    unneeded: Reclaim = field(default_factory=Reclaim)
+    in_trouble: Troubles = field(default_factory=Troubles)
+    wish: SizeRequest | None = None
     is_away: bool = False
     problem: Exception | None = None
     calls: list[str] = field(default_factory=list)
@@ -91,9 +111,54 @@ class FakeStore:
         self._called("events")
         return tuple(self.logs.get(experiment, [])[after : after + 1000])
 
+    def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+        self._called("live")
+        return tuple(self.points.get(experiment, [])[after : after + 1000])
+
+    def append(self, experiment: str, event: ClientEvent) -> int:
+        """The event is folded first: a log that no fold takes is never shown."""
+        self._called("append")
+        log = self.logs.setdefault(experiment, [])
+        state = ExperimentState(name=experiment)
+        told = event.model_copy(update={"seq": len(log) + 1, "time": NOW})
+        for each in (*log, told):
+            state.apply(each)
+        log.append(told)
+        return told.seq
+
+    def queue(self) -> tuple[api.QueueEntry, ...]:
+        self._called("queue")
+        return self.waiting
+
     def workers(self) -> tuple[WorkerStatus, ...]:
         self._called("workers")
         return tuple(self.statuses)
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        self._called("usage")
+        return self.samples.get(worker, ())
+
+    def troubles(self) -> Troubles:
+        self._called("troubles")
+        return self.in_trouble
+
+    def size(self) -> SizeRequest | None:
+        self._called("size")
+        return self.wish
+
+    def audit(self) -> tuple[AuditEntry, ...]:
+        self._called("audit")
+        return self.entries
+
+    def reclaim(self) -> Reclaim:
+        self._called("reclaim")
+        return self.unneeded
+
+    def code(self, sha256: str) -> CodeRecord:
+        self._called("code")
+        if sha256 not in self.codes:
+            raise NotFoundError(f"no code {sha256}")
+        return self.codes[sha256]
 
     def put_archive(self, sha256: str, content: bytes) -> None:
         self._called("put_archive")
@@ -126,13 +191,13 @@ class Browser:
     def get(self, path: str) -> TestResponse:
         return self.client.get(path, buffered=True, **self._where)
 
-    def post(self, path: str, fields: dict[str, object], *, form: str | None = None) -> TestResponse:
+    def post(self, path: str, fields: Mapping[str, object], *, form: str | None = None) -> TestResponse:
         """Open `form` (default: `path`), take its token, send the fields."""
         page = self.get(form or path).text
         found = re.search(r'name="csrf" value="([^"]+)"', page)
         return self.send(path, {"csrf": found[1] if found else "", **fields})
 
-    def send(self, path: str, fields: dict[str, object]) -> TestResponse:
+    def send(self, path: str, fields: Mapping[str, object]) -> TestResponse:
         """Send exactly these fields."""
         return self.client.post(path, data=fields, content_type="multipart/form-data", **self._where)
 

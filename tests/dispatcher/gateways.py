@@ -16,6 +16,7 @@ from cerebro.kvs import KvsClient
 from cerebro.volumes import Volumes
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
+from tests.dispatcher.serving import end
 from tests.kvs_api.real import TOKEN, Service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -64,21 +65,8 @@ class Served:
             return pool.urlopen(method, path, body=body, headers=headers, retries=False, redirect=False)
 
     def close(self) -> None:
-        """Answer no more; in the server's own loop, which ends when there is nothing left to listen on."""
-        # Its threads first: they would still ring for the loop.
-        self._web.task_dispatcher.shutdown()
-        trigger = next(one for one in self._sockets.values() if hasattr(one, "thunks"))
-
-        def close() -> None:
-            for one in list(self._sockets.values()):
-                if hasattr(one, "active_channels"):
-                    one.del_channel()
-                    one.socket.close()
-                else:
-                    one.handle_close()
-
-        trigger.pull_trigger(close)
-        self._loop.join(30)
+        """Answer no more."""
+        end(self._web, self._sockets, self._loop)
 
 
 @pytest.fixture

@@ -1,50 +1,45 @@
-"""The pages as a browser draws and runs them: signing in, starting an experiment, watching it live."""
+"""The pages as a browser draws and runs them: watching a run live, sorting, choosing, brushing, steering, by mouse and
+by keyboard; and all of it without scripts."""
 
 from __future__ import annotations
 
-import os
-import threading
+import re
+import time
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import waitress.server
 
-from cerebro.archive import pack
-from tests.dispatcher.fakes import TOKEN, Bench, settings
+from tests.dispatcher.fakes import TOKEN, Bench, Clock, settings
+from tests.dispatcher.serving import serving
 from tests.dispatcher.stories import NOW, Story, running_story, status
+from tests.e2e.browser import PHONE, Complaints, chromium, overflow, settle, sign_in, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-_CHROMIUM = Path("/usr/bin/chromium")
-_ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-_WAIT_MS = 20_000
+pytestmark = pytest.mark.slow
+
+WEIGHT_BYTES = 150_000
+"""Of a page as sent, without plotly's script."""
+
+
+class Ticking(Clock):
+    """A clock that goes on by itself: what was read of the store is kept for half a second, and a browser waits."""
+
+    def __call__(self) -> float:
+        return time.monotonic()
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if find_spec("playwright") is None or not _CHROMIUM.exists():
-        missing = "the browser tests need playwright and /usr/bin/chromium"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(_CHROMIUM), args=list(_ARGUMENTS))
-        yield browser
-        browser.close()
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench(settings=settings(link_notebook="http://127.0.0.1:8888"))
+    bench = Bench(settings=settings(link_notebook="http://127.0.0.1:8888"), monotonic=Ticking())
     bench.store.add(running_story())
     bench.store.statuses = [status("worker-0"), status("worker-1")]
     return bench
@@ -52,156 +47,323 @@ def bench() -> Bench:
 
 @pytest.fixture
 def address(bench: Bench) -> Iterator[str]:
-    server = waitress.server.create_server(bench.app, host="127.0.0.1", port=0, threads=4)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.effective_port}"
-    # `close` takes the listening socket out of the loop, which ends with its last channel.
-    server.close()
+    with serving(bench.app) as at:
+        yield at
 
 
 @pytest.fixture
-def context(chromium: Browser) -> Iterator[BrowserContext]:
-    context = chromium.new_context()
-    context.set_default_timeout(_WAIT_MS)
-    yield context
-    context.close()
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with window(browser) as context:
+        yield context
 
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page that must not break its own policy: scripts and styles that the CSP blocks end up here."""
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("console", lambda said: complaints.append(said.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    """A page that must not break its own policy: scripts and styles that the policy blocks end up on the console."""
+    complaints = Complaints()
+    page = complaints.listen(context.new_page())
     yield page
-    assert [text for text in complaints if "Security Policy" in text or "Error" in text] == []
+    complaints.check(allowed=("Failed to load resource", "ERR_INTERNET_DISCONNECTED", "[DOM]"))
 
 
-def sign_in(page: Page, address: str, path: str = "/experiments") -> None:
-    page.goto(address + path)
-    page.fill("#token", TOKEN)
-    page.keyboard.press("Enter")
-    page.wait_for_url(address + path)
+def grow(bench: Bench, name: str = "digits") -> Story:
+    """The story whose log the store holds, to be told further."""
+    story = Story(name, began=NOW - 120)
+    story.events = bench.store.logs[name]
+    for event in story.events:
+        story.state.apply(event)
+    story.time = story.events[-1].time
+    return story
 
 
-def test_from_sign_in_to_a_new_experiment_in_the_list(
-    page: Page, address: str, bench: Bench, tmp_path: Path
-) -> None:
-    """What a user does: a wrong token, the right one, a mistake in the form, its correction, the list."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "model.py").write_bytes(b"x = 1")
-    (tmp_path / "code.zip").write_bytes(pack(tmp_path / "code"))
-    page.goto(f"{address}/start")
-    page.fill("#token", "guess")
-    page.click("main button[type=submit]")
-    page.wait_for_selector("[role=alert]")
-    page.fill("#token", TOKEN)
-    page.click("main button[type=submit]")
-    page.wait_for_url(f"{address}/start")
-
-    page.fill("#name", "My Whales")
-    page.fill("#train_metadata", "/data/whales.csv")
-    page.set_input_files("#archive", tmp_path / "code.zip")
-    page.click("text=Create experiment")
-    page.wait_for_selector("#name-mistake")
-    assert page.input_value("#train_metadata") == "/data/whales.csv"
-    assert page.is_visible("text=model.py")
-    page.fill("#name", "whales")
-    page.click("text=Create experiment")
-    page.wait_for_url(f"{address}/experiments/whales")
-    assert bench.store.records["whales"].archive in bench.store.archives
-
-    page.click("nav >> text=Experiments")
-    page.wait_for_selector("table >> text=whales")
-    assert page.is_visible("table >> text=digits")
-    page.click("text=Sign out")
-    page.wait_for_url(f"{address}/sign-in")
+# --- watching ------------------------------------------------------------------------------------
 
 
 def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
-    """New events show without a reload, what the reader opened stays open, and the title tells the share."""
-    sign_in(page, address, "/experiments/digits")
-    page.click("summary")
-    story = Story("digits", began=NOW - 120)
-    story.events = bench.store.logs["digits"]
-    for event in story.events:
-        story.state.apply(event)
-    story.pause("the checkpoint volume is full")
-    page.click("h1")
+    """News shows without a reload; what the reader opened stays open; the tab's title and icon tell the state."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.click("summary:has-text('shapes differ')")
+    grow(bench).pause("the checkpoint volume is full")
     page.wait_for_selector("text=fit-1 is paused")
     assert page.is_visible("text=Traceback")
     assert "paused" in page.title()
+    assert "icon-paused" in str(page.get_attribute("#icon", "href"))
 
 
-def test_chart_grows_and_waits_while_a_bar_is_pointed_at(page: Page, address: str, bench: Bench) -> None:
-    """Units that run are drawn up to now; a tooltip is not taken away under the pointer."""
-    sign_in(page, address, "/experiments/digits")
-    bar = page.locator(".gantt path", has=page.locator("title", has_text="m05, partition 0"))
-    before = bar.bounding_box()
-    bench.clock.now += 30.0
-    page.wait_for_selector("text=live,")
-    after = bar.bounding_box()
-    assert before is not None
-    assert after is not None
-    assert after["width"] / after["height"] > before["width"] / before["height"]
-    bar.hover()
-    page.wait_for_selector("text=paused while you read")
-    page.hover("h1")
-    page.wait_for_selector("text=live,")
+def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, bench: Bench) -> None:
+    """The page says that it waits, and goes on after."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.wait_for_selector("#freshness[data-kind=live]")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#live h1'))")
+    page.wait_for_selector("text=waits while you read")
+    grow(bench).pause("the checkpoint volume is full")
+    page.evaluate("getSelection().removeAllRanges()")
+    page.wait_for_selector("text=fit-1 is paused")
+
+
+def test_reader_can_pause_the_page(page: Page, address: str, bench: Bench) -> None:
+    """And let it go on."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.click("#freshness[data-kind=live]")
+    page.wait_for_selector("text=paused: press to go on")
+    grow(bench).pause("the checkpoint volume is full")
+    page.click("#freshness")
+    page.wait_for_selector("text=fit-1 is paused")
 
 
 def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:
     """Dimmed, with the time since when there is no answer."""
-    sign_in(page, address, "/experiments/digits")
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.wait_for_selector("#freshness[data-kind=live]")
     context.set_offline(True)
     page.wait_for_selector("#live.stale")
     assert page.is_visible("text=no answer since")
-    assert page.is_visible("table >> text=m04")
+    assert page.is_visible("table >> text=trains m04")
     context.set_offline(False)
     page.wait_for_selector("#live:not(.stale)")
 
 
-def test_archive_that_is_too_large_is_not_sent(
-    page: Page, address: str, bench: Bench, tmp_path: Path
-) -> None:
-    """The script says so before 33 MiB go over the wire; the server would too."""
-    sign_in(page, address, "/start")
-    (tmp_path / "big.zip").write_bytes(bytes(33 * 1024 * 1024))
-    page.set_input_files("#archive", tmp_path / "big.zip")
-    page.wait_for_selector("text=This file is 33.0 MiB, the limit is 32.0 MiB.")
-    page.fill("#name", "whales")
-    page.click("text=Create experiment")
-    assert page.url == f"{address}/start"
-    assert "create_experiment" not in bench.store.calls
+def test_zoom_outlives_an_update(page: Page, address: str, bench: Bench) -> None:
+    """A reader who has zoomed in is not thrown out by the next point."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    shown = "document.querySelector('#curves .plot')._fullLayout.xaxis.range"
+    page.evaluate("Plotly.relayout(document.querySelector('#curves .plot'), {'xaxis.range': [1, 1.5]})")
+    grow(bench).pause("the checkpoint volume is full")
+    page.wait_for_selector("#live >> text=the checkpoint volume is full")
+    assert page.evaluate(shown) == [1, 1.5]
 
 
-def test_pages_work_without_scripts(chromium: Browser, address: str) -> None:
-    """All of it but the refreshing."""
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.set_default_timeout(_WAIT_MS)
-    sign_in(page, address)
-    page.click("text=digits")
-    page.wait_for_url(f"{address}/experiments/digits")
-    assert page.is_visible("text=trains m05, epoch 1, partition 0")
-    context.close()
+def test_zoomed_part_is_read_again_with_more_of_its_points(page: Page, address: str) -> None:
+    """What was left out of the whole has room in a part; a double click reads the whole again."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves?axis=time")
+    settle(page)
+    plot = "document.querySelector('#curves .plot')"
+    with page.expect_request(re.compile(r"figures/curves.*start=0\.00000&stop=40\.0000")):
+        page.evaluate(f"Plotly.relayout({plot}, {{'xaxis.range[0]': 10, 'xaxis.range[1]': 30}})")
+    with page.expect_request(lambda asked: "figures/curves" in asked.url and "start" not in asked.url):
+        page.evaluate(f"Plotly.relayout({plot}, {{'xaxis.autorange': true}})")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_pages_fit_and_can_be_read(
-    chromium: Browser, address: str, scheme: str, width: int, tmp_path: Path
-) -> None:
-    """No page is wider than its window; pictures are left in the test's folder for people to look at."""
-    colours = "dark" if scheme == "dark" else "light"
-    context = chromium.new_context(color_scheme=colours, viewport={"width": width, "height": 844})  # type: ignore[arg-type]
-    page = context.new_page()
-    page.set_default_timeout(_WAIT_MS)
-    sign_in(page, address)
-    for path in ("/experiments", "/experiments/digits", "/start", "/nowhere"):
-        page.goto(address + path)
-        page.screenshot(path=tmp_path / f"{path.replace('/', '_')}-{scheme}-{width}.png", full_page=True)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-    context.close()
+# --- finding and choosing ------------------------------------------------------------------------
+
+
+def test_search_goes_into_the_address_and_back(page: Page, address: str, bench: Bench) -> None:
+    """`/` searches; Back undoes it, without loading the page anew."""
+    bench.store.add(Story("whales"))
+    sign_in(page, address, TOKEN)
+    page.evaluate("window.stays = true")
+    page.keyboard.press("/")
+    page.keyboard.type("whal")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#rows tr[data-key=digits]", state="detached")
+    assert page.url == f"{address}/experiments?q=whal"
+    page.go_back()
+    page.wait_for_selector("#rows tr[data-key=digits]")
+    assert page.input_value("#q") == ""
+    assert page.evaluate("window.stays")
+
+
+def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address: str, bench: Bench) -> None:
+    """They are in the address, compared below the table, and still there after all that."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models")
+    page.check("input[value=m01]")
+    page.wait_for_selector("text=1 chosen")
+    page.check("input[value=m03]")
+    page.wait_for_selector("text=2 chosen")
+    page.click("thead >> text=learning_rate")
+    page.wait_for_selector("th[aria-sort]")
+    page.fill("#filter", "layers = 1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tr[data-model=m03]", state="detached")
+    grow(bench).pause("the checkpoint volume is full")
+    page.wait_for_selector("#live >> text=the checkpoint volume is full")
+    assert "pick=m01,m03" in page.url
+    compared = page.inner_text("[aria-label='Comparison of chosen models']")
+    assert re.search(r"learning_rate\s+0\.05\s+0\.0125", compared)
+    page.click("text=Choose none")
+    page.wait_for_selector(".selection", state="detached")
+
+
+def test_columns_are_chosen(page: Page, address: str) -> None:
+    """Those that are ticked, in the address."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models")
+    page.click("summary:has-text('Columns')")
+    page.uncheck("#columns input[value=epoch]")
+    page.check("#columns input[value='metric.loss']")
+    page.click("#columns button")
+    page.wait_for_selector("thead >> text=loss")
+    assert page.locator("thead >> text='Epoch'").count() == 0
+    assert "metric.loss" in page.url
+
+
+def test_brush_filters_the_table(page: Page, address: str) -> None:
+    """Dragging along an axis chooses a range; it is in the address as a sentence; a click on the axis lets go."""
+    sign_in(page, address, TOKEN, "/experiments/digits/analysis")
+    settle(page)
+    find = """([axis, place]) => {
+        const plot = document.querySelector("#parallel .plot"), box = plot.getBoundingClientRect();
+        const {_size: size, xaxis, yaxis} = plot._fullLayout;
+        return [box.left + size.l + xaxis.c2p(axis), box.top + size.t + yaxis.c2p(place)];
+    }"""
+    page.locator("#parallel").scroll_into_view_if_needed()
+    top, middle = page.evaluate(find, [2, 1.0]), page.evaluate(find, [2, 0.5])
+    page.mouse.move(*top)
+    page.mouse.down()
+    page.mouse.move(*middle, steps=4)
+    page.mouse.up()
+    page.wait_for_selector("text=1 of 8 models")
+    assert re.search(r"brush=best\+in\+0\.9\d+\.\.0\.94", page.url)
+    page.mouse.click(*page.evaluate(find, [2, 0.7]))
+    page.wait_for_selector("text=8 of 8 models")
+    assert "brush" not in page.url
+
+
+def test_figure_and_table_light_each_other_up(page: Page, address: str) -> None:
+    """A row that is pointed at dims the other lines."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    page.hover("tr[data-model=m00]")
+    opacities = (
+        "document.querySelector('#curves .plot').data.filter((t) => t.meta?.model).map((t) => t.opacity ?? 1)"
+    )
+    page.wait_for_function(f"() => Math.min(...{opacities}) < 0.5")
+    assert page.evaluate(f"Math.max(...{opacities})") == 1
+
+
+def test_figure_says_its_data_in_a_table(page: Page, address: str) -> None:
+    """For readers who do not see it."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    page.click("#curves-data summary")
+    page.wait_for_selector("#curves-data td >> text=m00")
+    assert "m00" in str(page.get_attribute("#curves .plot", "aria-label"))
+
+
+# --- steering ------------------------------------------------------------------------------------
+
+
+def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) -> None:
+    """The page stays where it is and says what has become of the wish."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
+    page.click("text=Stop model")
+    page.wait_for_selector(".model-heading >> text=stopped")
+    page.click("text=Resume model")
+    page.wait_for_selector(".model-heading >> text=queued")
+    told = [type(event).__name__ for event in bench.store.logs["digits"][-2:]]
+    assert told == ["ModelStopRequested", "ModelResumed"]
+
+
+def test_refused_wish_says_why(page: Page, address: str) -> None:
+    """In words that stay until they are read, while the page stays where it is."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
+    page.evaluate("document.querySelector('.model-heading input[name=model]').value = 'nobody'")
+    page.click("text=Stop model")
+    page.wait_for_selector(".toast >> text=nobody")
+    page.click(".toast >> text=Close")
+    page.wait_for_selector(".toast", state="detached")
+    assert page.url == f"{address}/experiments/digits/models/m01"
+
+
+def test_several_experiments_at_once(page: Page, address: str, bench: Bench) -> None:
+    """Only what all the chosen states allow together is offered; the choice survives a search."""
+    bench.store.add(Story("whales"))
+    sign_in(page, address, TOKEN)
+    assert page.is_hidden("#batch")
+    page.check("input[value=whales]")
+    assert page.is_hidden("#batch >> text='Stop'")
+    page.check("input[value=digits]")
+    assert page.is_visible("#batch >> text='Stop'")
+    page.uncheck("input[value=digits]")
+    page.fill("#q", "digits")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#rows tr[data-key=whales]", state="detached")
+    page.click("#batch >> text='Archive'")
+    page.wait_for_selector("#batch", state="hidden")
+    assert type(bench.store.logs["whales"][-1]).__name__ == "ExperimentArchived"
+    assert type(bench.store.logs["digits"][-1]).__name__ != "ExperimentArchived"
+
+
+def test_keys(page: Page, address: str) -> None:
+    """Digits are tabs, arrows step through models, `u` goes up, `?` explains; none of them while typing."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.keyboard.press("2")
+    page.wait_for_url(f"{address}/experiments/digits/models")
+    page.keyboard.press("/")
+    page.keyboard.type("3")
+    assert page.input_value("#filter") == "3"
+    page.goto(f"{address}/experiments/digits/models/m03")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("h2 >> text=m04")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("h2 >> text=m03")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    page.wait_for_url(f"{address}/experiments/digits/models")
+
+
+# --- for everybody -------------------------------------------------------------------------------
+
+
+def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
+    """All of it but the refreshing and the figures: reading, sorting, filtering, choosing, steering."""
+    with window(browser, java_script_enabled=False) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN)
+        page.click("text=digits")
+        page.wait_for_url(f"{address}/experiments/digits")
+        assert page.is_visible("text=trains m05, epoch 1, partition 0")
+        page.click("nav >> text=Models")
+        page.check("input[value=m00]")
+        page.check("input[value=m03]")
+        page.click("text=Compare chosen")
+        page.wait_for_selector("text=2 chosen")
+        page.click("thead >> text=learning_rate")
+        page.wait_for_selector("th[aria-sort=ascending]")
+        page.goto(f"{address}/experiments/digits/models/m01")
+        page.click("text=Stop model")
+        page.wait_for_selector(".model-heading >> text=stopped")
+        assert type(bench.store.logs["digits"][-1]).__name__ == "ModelStopRequested"
+
+
+def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, address: str, bench: Bench) -> None:
+    """At most 150 kB as sent without plotly's script, and no wider than the window."""
+    story = Story("many")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1000)
+    bench.store.add(story)
+    with window(browser, PHONE) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN)
+        for tab in ("", "/models", "/curves", "/analysis", "/schedule", "/data"):
+            fresh = context.new_page()
+            weight = weigh(fresh, f"{address}/experiments/many{tab}")
+            assert 10_000 < weight < WEIGHT_BYTES, tab
+            assert overflow(fresh) == 0, tab
+            fresh.close()
+
+
+def weigh(page: Page, url: str) -> float:
+    """Bytes of a page's document, style sheets and scripts as they are sent to a browser that has none of them; without
+    plotly's script."""
+    sent: dict[str, float] = {}
+    counted: set[str] = set()
+
+    def answered(event: dict[str, Any]) -> None:
+        is_plotly = event["type"] == "Script" and "/plotly." in event["response"]["url"]
+        if event["type"] in ("Document", "Stylesheet", "Script") and not is_plotly:
+            counted.add(event["requestId"])
+
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    session.on("Network.responseReceived", answered)
+    session.on(
+        "Network.loadingFinished", lambda event: sent.update({event["requestId"]: event["encodedDataLength"]})
+    )
+    page.goto(url)
+    settle(page)
+    return sum(size for request, size in sent.items() if request in counted)

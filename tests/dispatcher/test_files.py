@@ -14,7 +14,7 @@ from cerebro import errors
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import checksum
 from cerebro.files import FetchedFiles
-from dispatcher.files import open_below
+from dispatcher.opening import open_below
 from tests.dispatcher.gateways import BEARER, Served, served
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN

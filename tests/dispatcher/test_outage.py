@@ -7,7 +7,7 @@ import pytest
 from cerebro.errors import StoreUnavailableError
 from dispatcher.reading import Reader
 from tests.dispatcher.fakes import Bench, Clock, FakeStore
-from tests.dispatcher.stories import NOW, Story, running_story
+from tests.dispatcher.stories import NOW, running_story
 
 
 @pytest.fixture
@@ -69,47 +69,3 @@ def test_wish_is_tried_although_the_store_was_away(bench: Bench) -> None:
     browser.get("/experiments")
     bench.store.is_away = False
     assert browser.post("/start", {"name": "new", "train_metadata": "/data/train.csv"}).status_code == 303
-
-
-def test_long_log_is_read_in_pieces() -> None:
-    """A request reads for a bounded time and says that more is to come."""
-    store, monotonic = FakeStore(), Clock()
-    story = Story("long")
-    story.workers_join(2)
-    story.etl()
-    story.fit(models=400, epochs=1)
-    for model in range(400):
-        story.train(f"m{model:02}", 1)
-    store.add(story)
-    reader = Reader(store, clock=Clock(), monotonic=monotonic)
-    seen = [
-        reader.folded(story.record, lambda state, whole: (state.seq, whole), patience_s=0) for _ in range(4)
-    ]
-    assert seen == [(1000, False), (2000, False), (len(story.events), True), (len(story.events), True)]
-
-
-def test_name_used_again_after_the_store_was_emptied() -> None:
-    """The old log is not mixed with the new one."""
-    store = FakeStore()
-    store.add(running_story())
-    reader = Reader(store, clock=Clock(), monotonic=Clock())
-    reader.folded(reader.record("digits"), lambda state, whole: state.seq, patience_s=1)
-    store.add(Story("digits", began=NOW))
-    assert reader.folded(reader.record("digits"), lambda state, whole: state.seq, patience_s=1) == 0
-
-
-def test_memory_for_logs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log looked at longest ago goes first."""
-    monkeypatch.setattr("dispatcher.reading._MAX_EVENTS", 60)
-    store = FakeStore()
-    for name in ("a", "b", "c"):
-        store.add(running_story(name))
-    reader = Reader(store, clock=Clock(), monotonic=Clock())
-    for name in ("a", "b", "c"):
-        reader.folded(store.records[name], lambda state, whole: None, patience_s=1)
-    store.calls.clear()
-    sizes = [
-        reader.folded(store.records[n], lambda state, whole: state.seq, patience_s=1) for n in ("c", "a")
-    ]
-    assert sizes[0] == sizes[1]
-    assert len(reader._logs) == 2

@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from cerebro.contract.events import SchedulePlanned
+from cerebro.contract.events import ModelStopRequested, RunStopRequested, SchedulePlanned
 from cerebro.state import epoch_report
-from dispatcher import timetable
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import NOW, Story, running_story, status
 
@@ -40,9 +39,9 @@ def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
     """State, run, tasks, models, best metric with its direction, author."""
     bench.store.add(running_story())
     row = text_of(browser.get("/experiments").text)
-    assert "digits running fit-1 16 /48" in row
+    assert "digits running 33 % fit-1" in row
     assert "0 /8 1 failed" in row
-    assert "0.9405 accuracy \u2191" in row
+    assert "accuracy \u2191 , higher is better 0.9405" in row
     assert "ada" in row
 
 
@@ -61,9 +60,13 @@ def test_long_list_is_paged_and_the_cut_is_announced(bench: Bench, browser: Brow
     """The server pages; a page past the end is the last one."""
     for index in range(120):
         bench.store.add(Story(f"x-{index:03}"))
-    assert "50 of 120. Page 1 of 3." in text_of(browser.get("/experiments").text)
+    first = text_of(browser.get("/experiments").text)
+    assert "50 of 120." in first
+    assert "Page 1 of 3" in first
     for page in ("3", "99"):
-        assert "20 of 120. Page 3 of 3." in text_of(browser.get(f"/experiments?page={page}").text)
+        last = text_of(browser.get(f"/experiments?page={page}").text)
+        assert "20 of 120." in last
+        assert "Page 3 of 3" in last
     for nonsense in ("-1", "x", "0", "1" * 50, "\u0663"):
         assert "Page 1 of 3" in text_of(browser.get(f"/experiments?page={nonsense}").text)
 
@@ -77,27 +80,114 @@ def test_logs_of_ended_experiments_are_read_once(bench: Bench, browser: Browser)
     browser.get("/experiments")
     bench.store.calls.clear()
     browser.get("/experiments")
-    assert bench.store.calls == ["experiments"]
+    assert "events" not in bench.store.calls
 
 
-def test_experiment_page(bench: Bench, browser: Browser) -> None:
-    """Runs, models with state, epoch and metric, workers and what they do."""
+def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
+    """Best model, its hyper-parameters, the code that loads it; then what runs and what failed."""
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits").text)
-    assert "Best: m00 with accuracy 0.9405 (higher is better, training)" in page
-    assert "fit-1 running 16 /48" in page
+    assert "Best model so far: m00 accuracy 0.9405 at epoch 2 (higher is better, training)" in page
+    assert "learning_rate 0.1 layers 1 batch_size 32" in page
+    assert 'Experiment.attach("digits").result("fit-1").best.load()' in page
+    assert "33 % of fit-1: 16/48 tasks" in page
+    assert "5 queued, 2 running, 1 failed" in page
+    assert "trains m05, epoch 1, partition 0 worker-0" in page
+    assert "failed 1\u00d7 ValueError: shapes differ user error" in page
     assert "etl-1 finished 2 /2" in page
-    assert "8 models: 5 queued, 2 running, 1 failed." in page
-    assert "m00 best queued 3 /3 4 /6 0.9405 0.9405 2 0.1 1" in page
-    assert "m04 running 1 /3 0 /6" in page
-    assert "m07 failed: user error. ValueError: shapes differ" in page
-    assert "worker-0 running trains m05, epoch 1, partition 0" in page
-    assert "train 2 /2 1,796 1,796 0" in page
-    assert "batch_size" not in page.partition("Models of")[2].partition("Preprocessing")[0]
+    assert "train 1,796 1,796 0" in page
+
+
+def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> None:
+    """Grouped by cause, the first one open, before everything else."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    for model in ("m00", "m01"):
+        story.fail(
+            f"fit-1/train/{model}/e1/p0", "worker-0", "ValueError: shapes differ", "Traceback\n  line 3"
+        )
+    story.finish(error="all models failed")
+    bench.store.add(story)
+    page = browser.get("/experiments/digits").text
+    assert "Why it failed failed 2\u00d7 ValueError: shapes differ" in text_of(page)
+    assert re.search(r'<details class="card failure" id="failure-1"[^>]* open>', page)
+    assert page.index("Why it failed") < page.index("Models</dt>")
+
+
+def test_table_of_models(bench: Bench, browser: Browser) -> None:
+    """State, epoch, units, latest and best, what varies and nothing else, attempts in vain, worker, cause."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models").text)
+    assert "queued 5 running 2 failed 1" in page
+    assert "m00 best queued 3 4 /6 0.9405 0.9405 2 0.1 1" in page
+    assert "m04 running 1 0 /6" in page
+    assert "user error: ValueError: shapes differ" in page
+    assert "8 of 8 models." in page
+    assert "batch_size 32" not in page
+
+
+def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Browser) -> None:
+    """Rows and totals are of one set; the order is announced; the address says it all."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models?sort=-hp.learning_rate&filter=layers+%3D+2").text
+    assert re.findall(r'data-model="(m\d+)"', page) == ["m01", "m03", "m05", "m07"]
+    assert "4 of 4 models that match, 8 in all." in text_of(page)
+    assert re.search(
+        r'<th scope="col" class="num" aria-sort="descending"><a data-soft href="[^"]*">learning_rate', page
+    )
+
+
+def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -> None:
+    """Beside the field, with what was typed; all models stay."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models?filter=layers+%3D%3D").text
+    assert re.search(r'role="alert" data-key="mistake">filter, character \d+', page)
+    assert 'value="layers =="' in page
+    assert "8 of 8 models." in text_of(page)
+
+
+def test_filter_that_leaves_nothing_offers_to_clear_it(bench: Bench, browser: Browser) -> None:
+    """Nothing matches is not nothing yet."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models?filter=layers+%3D+9").text)
+    assert "No model matches 8 models are in fit-1" in page
+    assert "Clear the filter" in page
+
+
+def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
+    """Only where they differ, unless all is asked for; unknown ones are left out; actions only where possible."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models?pick=m00,m07,nobody").text)
+    compared = page.partition("Comparison")[2]
+    assert "2 chosen m00, m07" in page
+    assert "Stop 1" in page
+    assert "Retry 1" in page
+    assert "learning_rate 0.1 0.00078125" in compared
+    assert "batch_size" not in compared
+    whole = text_of(browser.get("/experiments/digits/models?pick=m00&pick=m07&all=1").text)
+    assert "batch_size 32 32" in whole.partition("Comparison")[2]
+
+
+def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
+    """Its numbers, epochs, units; what may be done with it; the way to its neighbours."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models/m01").text
+    shown = text_of(page)
+    assert "Best 0.9175 at epoch 1" in shown
+    assert "trains m01, epoch 1, partition 1 committed worker-1 898" in shown
+    assert "Stop model" in shown
+    assert 'data-step="previous" data-soft aria-label="Model before: m00"' in page
+    assert 'data-step="next" data-soft aria-label="Next model: m02"' in page
+    failed = text_of(browser.get("/experiments/digits/models/m07").text)
+    assert "Retry model" in failed
+    assert "Stop model" not in failed
+    assert browser.get("/experiments/digits/models/nobody").status_code == 404
 
 
 def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
-    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and a bar per unit up to now."""
+    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and each unit."""
     story = running_story()
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
     plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
@@ -105,47 +195,57 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
     bench.store.add(story)
     bench.clock.now = story.time + 10.0
-    fragment = browser.get("/fragments/experiments/digits").text
-    page = text_of(fragment)
-    assert "Schedule of fit-1 35.4 s so far, at best 22.2 s (gap 59.5 % )" in page
-    assert "workers were idle for 36.2 % of their time." in page
-    assert "The run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s." in page
+    page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
+    assert "Makespan so far 35.4 s epoch 1 of 3 Lower bound 22.2 s" in page
+    assert "Gap 59.5 % above the bound Idle 36.2 %" in page
+    assert "The run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
     assert "2 so far 35.4 s 22.2 s 59.5 % 6.8 s" in page
     assert "1 17.4 s 8.0 s 117.5 % 18.8 s" in page
-    assert "m05, partition 0, epoch 1, since 23.4 s" in page
-    assert len(re.findall(r"<title>m\d\d, partition", fragment)) == 10 + 2
-
-
-def test_fit_without_a_started_unit_has_no_schedule_yet(bench: Bench, browser: Browser) -> None:
-    """No empty chart."""
-    story = Story("digits")
-    story.workers_join()
-    story.etl()
-    story.fit()
-    bench.store.add(story)
-    assert "Schedule of" not in browser.get("/experiments/digits").text
-
-
-def test_chart_of_a_long_run_is_bounded(
-    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It shows the newest units and says so."""
-    monkeypatch.setattr(timetable, "BARS", 4)
-    bench.store.add(running_story())
-    page = browser.get("/experiments/digits").text
-    assert "Units of digits/fit-1: the newest 4 of 12" in page
-    assert len(re.findall(r"<title>m\d\d, partition", page)) == 4
+    assert "trains m07, epoch 1, partition 0 failed worker-0" in page
+    assert "Change" in page
 
 
 def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:
-    """What runs on is not known then: the chart ends where the outage began."""
+    """What runs on is not known then: time ends where the outage began."""
     bench.store.add(running_story())
-    before = browser.get("/fragments/experiments/digits").text
+    page = "/fragments/experiments/digits/schedule"
+    browser.get(page)
     bench.store.is_away = True
-    browser.get("/fragments/experiments/digits")
+    bench.monotonic.now += 10.0
+    before = browser.get(page).text
     bench.clock.now += 100.0
-    after = browser.get("/fragments/experiments/digits").text
-    assert re.findall("<p>.* so far, .*", before) == re.findall("<p>.* so far, .*", after) != []
+    bench.monotonic.now += 10.0
+    after = browser.get(page).text
+    found = re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', before)
+    assert found == re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', after) != []
+
+
+def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
+    """Each says why it is empty and gives the next step as a command that can be copied."""
+    bench.store.add(Story("digits"))
+    for tab, said in (
+        ("", "No run yet"),
+        ("/models", "No fit run yet"),
+        ("/curves", "No fit run yet"),
+        ("/analysis", "No fit run yet"),
+        ("/schedule", "No fit run yet"),
+        ("/data", "Nothing is preprocessed yet"),
+    ):
+        page = browser.get(f"/experiments/digits{tab}").text
+        assert said in page
+        assert 'data-copy="' in page
+
+
+def test_data_is_an_equation(bench: Bench, browser: Browser) -> None:
+    """Rows in = rows out + rows failed, in all and for each split and partition."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl(failed=3)
+    bench.store.add(story)
+    page = browser.get("/experiments/digits/data").text
+    assert "Done: 1,796 rows in = 1,790 out + 6 failed." in text_of(page)
+    assert "train 2 /2 1,796 1,790 6" in text_of(page)
+    assert "failed-rows?split=train&amp;partition=0" in page
 
 
 def test_scores_of_a_test_are_weighted_by_rows(bench: Bench, browser: Browser) -> None:
@@ -221,7 +321,8 @@ def test_traceback_is_escaped(bench: Bench, browser: Browser) -> None:
     story.fit()
     story.fail("fit-1/train/m00/e1/p0", "worker-0", "<script>1</script>", "</pre><script>2</script>")
     bench.store.add(story)
-    assert "<script>" not in browser.get("/fragments/experiments/digits").text
+    for tab in ("", "/models", "/models/m00", "/schedule"):
+        assert "<script>" not in browser.get(f"/fragments/experiments/digits{tab}").text
 
 
 def test_older_fit_can_be_chosen(bench: Bench, browser: Browser) -> None:
@@ -233,41 +334,111 @@ def test_older_fit_can_be_chosen(bench: Bench, browser: Browser) -> None:
     story.finish()
     story.fit(models=3, run="fit-2")
     bench.store.add(story)
-    assert "Models of fit-2" in browser.get("/experiments/digits").text
-    assert "Models of fit-1" in browser.get("/experiments/digits?fit=fit-1").text
-    assert "Models of fit-2" in browser.get("/experiments/digits?fit=nonsense").text
+    for asked, shown, models in (("", "fit-2", 3), ("?fit=fit-1", "fit-1", 2), ("?fit=nonsense", "fit-2", 3)):
+        page = browser.get(f"/experiments/digits/models{asked}").text
+        assert f"<option selected>{shown}</option>" in page
+        assert f"{models} of {models} models." in text_of(page)
 
 
 def test_many_models_are_paged(bench: Bench, browser: Browser) -> None:
-    """100 at a time, and the cut is announced."""
+    """50 at a time, and the cut is announced."""
     story = Story("digits")
     story.workers_join()
     story.etl()
-    story.fit(models=250)
+    story.fit(models=120)
     bench.store.add(story)
-    page = text_of(browser.get("/experiments/digits?page=3").text)
-    assert "Shown: 50 of 250, page 3 of 3." in page
+    page = text_of(browser.get("/experiments/digits/models?page=3").text)
+    assert "20 of 120 models." in page
+    assert "Page 3 of 3" in page
 
 
 def test_fragment_says_whether_to_come_back(bench: Bench, browser: Browser) -> None:
-    """Every 2 s while something runs; not at all once it ended."""
+    """Soon while something runs, later when nothing does; with the title and icon of the tab, and no form's token."""
     story = Story("digits")
     story.workers_join()
     story.etl()
     bench.store.add(story)
     bench.store.add(running_story("busy"))
-    assert 'data-every="0"' in browser.get("/fragments/experiments/digits").text
+    rests = browser.get("/fragments/experiments/digits").text
     busy = browser.get("/fragments/experiments/busy").text
-    assert 'data-every="2"' in busy
+    assert 'data-every="10.0"' in rests
+    assert 'data-icon="finished"' in rests
+    assert 'data-every="1.5"' in busy
     assert 'data-title="33 % running' in busy
     assert "<html" not in busy
+    assert re.findall(r'name="csrf" value="([^"]*)"', busy) == [""] * busy.count('name="csrf"')
+
+
+def test_fragment_that_has_not_changed_is_not_sent_again(bench: Bench, browser: Browser) -> None:
+    """304 until the log grows."""
+    story = running_story()
+    bench.store.add(story)
+    path = "/fragments/experiments/digits/models"
+    tag = browser.get(path).headers["ETag"]
+
+    def again() -> int:
+        bench.monotonic.now += 1.0
+        host = {"base_url": "http://127.0.0.1:7080"}
+        return browser.client.get(path, headers={"If-None-Match": tag}, **host).status_code
+
+    assert again() == 304
+    story.pause("the checkpoint volume is full")
+    assert again() == 200
+
+
+def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser) -> None:
+    """Those whose state allows it; for the others the page says why not."""
+    bench.store.add(Story("one"))
+    bench.store.add(Story("two"))
+    sent = browser.post(
+        "/experiments/actions", {"action": "archive", "name": ["one", "two"]}, form="/experiments"
+    )
+    assert sent.status_code == 303
+    assert [type(event).__name__ for event in bench.store.logs["one"]] == ["ExperimentArchived"]
+    bench.monotonic.now += 1.0
+    again = browser.post(
+        "/experiments/actions", {"action": "unarchive", "name": ["one", "nobody"]}, form="/experiments"
+    )
+    assert again.status_code == 409
+    assert "1 of 2 done. nobody: " in text_of(again.text)
+    assert len(bench.store.logs["one"]) == 2
+
+
+def test_batch_of_nothing_says_what_to_do(bench: Bench, browser: Browser) -> None:
+    """A form without scripts can be sent without a ticked box."""
+    bench.store.add(Story("one"))
+    sent = browser.post("/experiments/actions", {"action": "archive"}, form="/experiments")
+    assert sent.status_code == 409
+    assert "tick one or more" in text_of(sent.text)
+
+
+def test_stopped_run_and_model_say_who_stopped_them(bench: Bench, browser: Browser) -> None:
+    """Stopped is not failed."""
+    story = running_story()
+    story.tell(ModelStopRequested(run="fit-1", model="m01", by="grace"))
+    story.tell(RunStopRequested(run="fit-1", by="ada"))
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits/models/m01").text)
+    assert "digits stopping by ada," in page
+    assert "grace stopped model m01" in page
+
+
+def test_report_is_one_file_to_keep(bench: Bench, browser: Browser) -> None:
+    """Named after experiment and run; without a fit run there is none, and the page says so."""
+    bench.store.add(running_story())
+    bench.store.add(Story("bare"))
+    sent = browser.get("/experiments/digits/report")
+    assert sent.headers["Content-Disposition"] == 'attachment; filename="digits-fit-1.html"'
+    assert "<h1>digits, fit-1</h1>" in sent.text
+    assert browser.get("/experiments/bare/report").status_code == 404
 
 
 def test_times_are_exact_on_hover(bench: Bench, browser: Browser) -> None:
     """Relative in the table, ISO 8601 in UTC in the title."""
     bench.store.add(Story("digits", began=NOW - 7200))
     assert re.search(
-        r'<time datetime="([\dT:-]+Z)" title="\1">2 h ago</time>', browser.get("/experiments/digits").text
+        r'<time datetime="([\dT:-]+Z)" data-show="ago" title="\1">2 h ago</time>',
+        browser.get("/experiments/digits").text,
     )
 
 
@@ -283,12 +454,6 @@ def test_unknown_experiment(browser: Browser) -> None:
     answer = browser.get("/experiments/nowhere")
     assert answer.status_code == 404
     assert "no experiment" in text_of(answer.text)
-
-
-def test_experiment_without_archive(bench: Bench, browser: Browser) -> None:
-    """The code page says where its code comes from."""
-    bench.store.add(Story("digits"))
-    assert "specs come from the notebook" in browser.get("/experiments/digits/code").text
 
 
 def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: Browser) -> None:

@@ -7,6 +7,7 @@ import io
 import re
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_experiment_is_created_and_shown(bench: Bench, browser: Browser) -> None
     }
     answer = browser.post("/start", fields)
     assert answer.status_code == 303
-    assert answer.headers["Location"] == "/experiments/digits"
+    assert answer.headers["Location"] == "/start/digits"
     made = bench.store.records["digits"]
     assert made.author == "Ada"
     assert made.locators.model_dump(exclude_none=True) == {
@@ -113,9 +114,11 @@ def test_kept_archive_can_be_left_out_or_gone(bench: Bench, browser: Browser) ->
     assert bench.store.records["digits"].archive is None
 
 
-def test_checking_creates_nothing(bench: Bench, browser: Browser) -> None:
+def test_checking_creates_nothing(bench: Bench, browser: Browser, tmp_path: Path) -> None:
     """It says that all is well and shows what is in the archive."""
-    answer = browser.post("/start", GOOD | {"action": "check"} | upload(zip_of(**{"model.py": b"x"})))
+    (tmp_path / "train.csv").write_text("id\n1\n")
+    fields = {"name": "digits", "train_metadata": f"{tmp_path}/train.csv", "action": "check"}
+    answer = browser.post("/start", fields | upload(zip_of(**{"model.py": b"x"})))
     assert answer.status_code == 200
     assert "Nothing is wrong" in answer.text
     assert "model.py" in answer.text

@@ -21,7 +21,7 @@ from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, find_running
 
 ROOT = Path(__file__).resolve().parents[2]
-LEFT = {"leaderboard.csv", "history.csv", "visits.csv", "predictions.csv", "curves.png", "schedule.svg"}
+LEFT = {"leaderboard.csv", "history.csv", "visits.csv", "predictions.csv", "report.html"}
 TIMEOUT_S = 200
 
 
@@ -80,7 +80,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
     yield from _make(tmp_path)
 
 
-def test_job_leaves_tables_and_plots_and_says_where_everything_is(
+def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     place: Place, first: subprocess.CompletedProcess[str]
 ) -> None:
     """One command starts a cluster, trains eight models and leaves results; the cluster goes on."""

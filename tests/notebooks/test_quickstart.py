@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from nbclient import NotebookClient
 from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome
 
+_CHROMIUM = Path("/usr/bin/chromium")
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
 
 
@@ -67,8 +70,8 @@ def test_notebook_uses_the_public_interface_only() -> None:
 
 @pytest.mark.slow
 def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome, tmp_path: Path) -> None:
-    """All cells run, with bars and figures and without warnings, and the best of eight models is 97 % right on the
-    test split."""
+    """All cells run without warnings, a model is stopped and resumed, bars, tables and figures stand in the file and in
+    an export of it, and the best of eight models is 97 % right on the test split."""
     notebook = _read()
     folder = tmp_path / "notebooks"
     folder.mkdir()
@@ -83,13 +86,53 @@ def test_notebook_runs_in_a_kernel_and_finds_an_accurate_model(home: ClusterHome
     (table,) = _outputs(notebook, "test = experiment.run_test()\ntest")[-1:]
     header, _, *rows = table.data["text/plain"].splitlines()
     assert float(rows[0].split()[1 + header.split().index("accuracy")]) >= 0.97
-    bars = [o.data["text/plain"] for o in _outputs(notebook, "\netl") if o.output_type == "display_data"]
-    assert [bar.split(":")[0] for bar in bars] == ["train", "valid", "test", "predict"]
-    for figure, form in (("result.plot_curves()", "image/png"), ("result.plot_schedule()", "image/svg+xml")):
-        assert form in _outputs(notebook, figure)[0].data
+    (etl,) = [o.data["text/plain"] for o in _outputs(notebook, "\netl") if o.output_type == "display_data"]
+    assert [line.split(":")[0] for line in etl.splitlines()] == ["train", "valid", "test", "predict"]
+    for line in etl.splitlines():
+        done, total = line.split(": ")[1].split("/")
+        assert done == total, "a bar stops short of its end"
+    _check_progress(notebook)
+    _check_export(notebook, tmp_path)
+    assert "Best model" in (folder / "results" / "quickstart" / "report.html").read_text(encoding="utf-8")
 
-    widgets = client.widget_state.values()
-    progress = [widget for widget in widgets if widget.get("_model_name") == "FloatProgressModel"]
-    assert len(progress) == 7, "four splits, a fit, a test, a prediction"
-    assert {bar["value"] == bar["max"] for bar in progress} == {True}, "a bar stops short of its end"
-    assert {bar["bar_style"] for bar in progress} == {"success"}
+
+def _bundles(notebook: Any) -> list[dict[str, Any]]:
+    """What the outputs of all cells hold, by type."""
+    return [output.get("data", {}) for cell in _code_cells(notebook) for output in cell.outputs]
+
+
+def _check_progress(notebook: Any) -> None:
+    """A bar per epoch and a row per model stand in the notebook's file, without a widget."""
+    fit = [cell for cell in _code_cells(notebook) if "run_fit" in cell.source]
+    (shown,) = [o.data["text/html"] for o in fit[0].outputs if o.output_type == "display_data"]
+    assert [f">epoch {epoch}<" in shown for epoch in range(1, 10)] == [True] * 8 + [False]
+    assert all(f">m{number:02}<" in shown for number in range(8))
+    assert ">stopped<" in shown, "m03 was to be stopped while the others went on"
+    assert not any(
+        "widget" in mime for cell in _code_cells(notebook) for o in cell.outputs for mime in o.get("data", {})
+    )
+
+
+def _check_export(notebook: Any, folder: Path) -> None:
+    """What an export to HTML would hold draws all figures, in a browser without a network."""
+    outputs = [
+        o.data["text/html"]
+        for cell in _code_cells(notebook)
+        for o in cell.outputs
+        if "text/html" in o.get("data", {})
+    ]
+    exported = folder / "quickstart.html"
+    exported.write_text(f"<!doctype html><meta charset=utf-8>{'<hr>'.join(outputs)}", encoding="utf-8")
+    if find_spec("playwright") is None or not _CHROMIUM.exists():
+        assert not os.environ.get("CI"), "the browser tests need playwright and /usr/bin/chromium"
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(_CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_context(offline=True).new_page()
+        page.goto(exported.as_uri())
+        page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length === 4", timeout=60_000)
+        browser.close()

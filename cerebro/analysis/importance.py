@@ -1,0 +1,131 @@
+"""Which hyper-parameters decide whether a model is among the best.
+
+The method is PED-ANOVA (Watanabe, Bansal, Hutter: "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in
+Arbitrary Subspaces", IJCAI 2023, section 4.2): how far the distribution of a hyper-parameter among the best models is
+from its distribution among all, as a Pearson divergence. It obeys the direction of the metric, because only the best
+models are compared: what merely separates bad models from worse ones counts nothing. And it needs no surrogate model,
+so it is as right for a grid as for random search, for categories as for numbers.
+
+Two things differ from the paper. Densities are histograms instead of kernel estimates: a grid has few values, and bins
+of equal counts make the result the same for a learning rate and for its logarithm. And what chance alone would give is
+taken off: with t best models of n, dealt at random, the divergence of k bins is ``(k - 1)(n - t) / (t (n - 1))`` in
+the mean over all ways to deal them (the counts are hypergeometric). Without that, a hyper-parameter with many values
+would look important in any small sample.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from cerebro.analysis.hyperparams import is_number, numbers_of, varying, word
+from cerebro.analysis.summary import ModelSummary
+
+MINIMUM = 16
+"""Fewest models with a value: a quarter of them are four, fewer would say nothing."""
+
+_BEST = 0.25
+"""Share of the models that are called the best; the paper's gamma'."""
+
+_BINS = 6
+"""Most bins of a number: more would hold too few of the best models each."""
+
+METHOD = "PED-ANOVA, best quarter against all models, histograms, chance taken off"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """Of what tells the best models from the others: the part of one hyper-parameter, 0 to 1."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Importance:
+    """How much each hyper-parameter matters.
+
+    Attributes:
+        method: in words.
+        sample: which models were looked at, in words.
+        shares: largest first, their sum is 1; empty if it was declined.
+        declined: why there is no answer; empty if there is one.
+    """
+
+    method: str
+    sample: str
+    shares: tuple[Share, ...] = ()
+    declined: str = ""
+
+
+def importance(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) -> Importance:
+    """How much each hyper-parameter matters for being among the best models.
+
+    Args:
+        rows: models of a run. Those that failed, or have no value yet, are left out.
+        mode: ``"max"`` if more of the objective is better.
+
+    Returns:
+        Shares of the varying hyper-parameters. Main effects only: two that matter together alone look unimportant.
+    """
+    scored = [(row, row.best) for row in rows if row.failure is None and row.best is not None]
+    sample = f"{len(scored):,} of {len(rows):,} models"
+    if len(scored) < len(rows):
+        sample += "; those that failed or have no value are left out"
+    if len(scored) < MINIMUM:
+        need = f"{len(scored)} models have a value and have not failed; importance needs {MINIMUM}"
+        return Importance(method=METHOD, sample=sample, declined=need)
+    names = varying(row for row, _ in scored)
+    if not names:
+        return Importance(method=METHOD, sample=sample, declined="no hyper-parameter varies")
+    best = _best([value for _, value in scored], mode)
+    if len(best) == len(scored):
+        return Importance(method=METHOD, sample=sample, declined="all models are equally good")
+    sample += f"; the best {len(best):,} of them against all"
+    divergences = {
+        name: _divergence(_bins([row.hyperparams.get(name) for row, _ in scored]), best) for name in names
+    }
+    total = sum(divergences.values())
+    if total <= 0:
+        reason = "no hyper-parameter tells the best models from the others better than chance does"
+        return Importance(method=METHOD, sample=sample, declined=reason)
+    shares = [Share(name=name, share=divergence / total) for name, divergence in divergences.items()]
+    return Importance(
+        method=METHOD, sample=sample, shares=tuple(sorted(shares, key=lambda s: (-s.share, s.name)))
+    )
+
+
+def _best(values: Sequence[float], mode: str) -> frozenset[int]:
+    """Positions of the best quarter. Of models that are equally good either all are in it or none: what is nearer."""
+    sign = -1 if mode == "max" else 1
+    losses = [sign * value for value in values]
+    wanted = max(1, math.ceil(_BEST * len(values)))
+    last = sorted(losses)[wanted - 1]
+    without = frozenset(i for i, loss in enumerate(losses) if loss < last)
+    tied = frozenset(i for i, loss in enumerate(losses) if loss <= last)
+    return without if without and wanted - len(without) < len(tied) - wanted else tied
+
+
+def _bins(values: Sequence[JsonValue]) -> list[object]:
+    """Each value's bin: itself, or, of numbers with many values, one of about equally full intervals."""
+    if all(is_number(value) for value in values) and len({word(value) for value in values}) > _BINS:
+        numbers = numbers_of(values)
+        ranked = sorted(numbers)
+        edges = sorted({ranked[len(ranked) * i // _BINS] for i in range(1, _BINS)})
+        return [bisect_right(edges, number) for number in numbers]
+    return [word(value) for value in values]
+
+
+def _divergence(bins: Sequence[object], best: frozenset[int]) -> float:
+    """Pearson divergence of the best models' histogram from that of all, less its mean by chance; at least 0."""
+    everywhere, there = Counter(bins), Counter(bins[i] for i in best)
+    n, t, k = len(bins), len(best), len(everywhere)
+    found = sum(count / n * (there[bin_] * n / (t * count) - 1) ** 2 for bin_, count in everywhere.items())
+    by_chance = (k - 1) * (n - t) / (t * (n - 1))
+    return max(0.0, found - by_chance)

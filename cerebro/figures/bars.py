@@ -1,0 +1,191 @@
+"""The marks of a schedule: bars of units, bars of merged stretches, and the line of busy workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cerebro.analysis import Outcome, Span
+from cerebro.figures.buckets import Bucket
+from cerebro.figures.frame import Duration, lines
+from cerebro.figures.palette import LOOKS, Look, Theme, colour, faint
+
+_BAR = 0.8
+"""Height of a bar, of its row."""
+
+_DIMMED = 0.2
+_MOST_MARKS = 2000
+
+_PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", "revoked": "/"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canvas:
+    """Where marks go: worker -> row, model -> position in the plan, the unit of the axis of time."""
+
+    rows: dict[str, int]
+    indices: dict[str, int]
+    unit: Duration
+    theme: Theme
+
+    @property
+    def look(self) -> Look:
+        """Of the theme."""
+        return LOOKS[self.theme]
+
+    def colour(self, model: str) -> str:
+        """Of a model."""
+        return colour(self.indices.get(model, 0), self.theme)
+
+    def horizontal(self, bars: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
+        """Bars of (worker, start, seconds)."""
+        return {
+            "type": "bar",
+            "orientation": "h",
+            "y": [self.rows[worker] for worker, _, _ in bars],
+            "base": [self.unit.of(start) for _, start, _ in bars],
+            "x": [self.unit.of(seconds) for _, _, seconds in bars],
+            "width": _BAR,
+        }
+
+
+def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
+    """A trace per outcome, and one that shades loading and saving."""
+    for outcome, pattern in _PATTERNS.items():
+        shown = [span for span in spans if span.outcome == outcome]
+        if shown:
+            is_open = outcome == "running"
+            tints = [canvas.colour(span.model) for span in shown]
+            marker = _marker(tints, canvas, pattern, is_open=is_open)
+            if highlight:
+                marker["opacity"] = [1.0 if span.model == highlight else _DIMMED for span in shown]
+            yield _key(outcome, canvas, pattern, is_open=is_open)
+            yield canvas.horizontal([(s.worker, s.start_s, s.end_s - s.start_s) for s in shown]) | {
+                "name": outcome,
+                "legendgroup": outcome,
+                "marker": marker,
+                "hoverinfo": "text",
+                "hovertext": [hover(span) for span in shown],
+                "customdata": [_identity(span) for span in shown],
+                "showlegend": False,
+            }
+    shades = [(s.worker, s.start_s, s.load_s) for s in spans if s.load_s]
+    shades += [(s.worker, s.end_s - s.save_s, s.save_s) for s in spans if s.save_s]
+    if shades:
+        yield canvas.horizontal(shades) | {
+            "name": "loading, saving",
+            "marker": {"color": faint(canvas.look.ink, 0.35)},
+            "hoverinfo": "skip",
+            "showlegend": True,
+        }
+
+
+def _marker(tints: Sequence[str], canvas: Canvas, pattern: str, *, is_open: bool) -> dict[str, Any]:
+    ground = canvas.look.ground
+    marker: dict[str, Any] = {
+        "color": [faint(tint, 0.25) for tint in tints] if is_open else list(tints),
+        "line": {"color": list(tints) if is_open else ground, "width": 1.5 if is_open else 0.5},
+    }
+    if pattern:
+        # Strokes of the model's colour; the ground as strokes on the colour would make Plotly warn of every bar.
+        marker["pattern"] = {"shape": pattern, "bgcolor": ground, "size": 6, "solidity": 0.6}
+    return marker
+
+
+def _key(outcome: str, canvas: Canvas, pattern: str, *, is_open: bool) -> dict[str, Any]:
+    """What stands for an outcome in the legend: a bar of no model's colour that is nowhere."""
+    tint = canvas.look.quiet
+    marker = _marker([tint], canvas, pattern, is_open=is_open)
+    marker |= {"color": faint(tint, 0.25) if is_open else tint}
+    marker["line"] |= {"color": tint}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "x": [None],
+        "y": [None],
+        "name": outcome,
+        "legendgroup": outcome,
+        "marker": marker,
+        "showlegend": True,
+    }
+
+
+def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
+    """A bar per worker and stretch of time, which fills as much of the row's height as the worker was busy."""
+    return canvas.horizontal([(b.worker, b.start_s, b.seconds) for b in found]) | {
+        "name": "busy",
+        # From the foot of the row: the axis counts downwards.
+        "width": [_BAR * bucket.busy for bucket in found],
+        "offset": [_BAR / 2 - _BAR * bucket.busy for bucket in found],
+        "marker": {"color": [canvas.colour(bucket.model) for bucket in found], "line": {"width": 0}},
+        "hoverinfo": "text",
+        "hovertext": [
+            lines(
+                f"{b.worker}: busy {b.busy:.0%}, idle {1 - b.busy:.0%}",
+                f"{seconds(b.start_s)} to {seconds(b.start_s + b.seconds)}",
+                f"{b.units} units of {b.models} models, most time for {b.model}",
+            )
+            for b in found
+        ],
+        "customdata": [[bucket.model] for bucket in found],
+        "showlegend": False,
+    }
+
+
+def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
+    """Where attempts came to nothing: they must not vanish among merged bars. The newest, if there are many."""
+    shown = [span for span in spans if span.outcome in ("failed", "revoked")][-_MOST_MARKS:]
+    if shown:
+        line = {"color": canvas.look.ground, "width": 1}
+        yield {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "failed or revoked",
+            "x": [canvas.unit.of(span.end_s) for span in shown],
+            "y": [canvas.rows[span.worker] for span in shown],
+            "marker": {"symbol": "x", "size": 7, "color": canvas.look.bad, "line": line},
+            "hoverinfo": "text",
+            "hovertext": [hover(span) for span in shown],
+            "customdata": [_identity(span) for span in shown],
+            "showlegend": True,
+        }
+
+
+def strip(busy: Sequence[tuple[float, float]], canvas: Canvas) -> dict[str, Any]:
+    """The share of the workers that is busy, over time, on an axis of its own."""
+    tint = colour(0, canvas.theme)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "busy workers",
+        "x": [canvas.unit.of(at) for at, _ in busy],
+        "y": [100 * share for _, share in busy],
+        "yaxis": "y2",
+        "line": {"color": tint, "width": 1, "shape": "hv"},
+        "fill": "tozeroy",
+        "fillcolor": faint(tint, 0.25),
+        "hovertemplate": "%{y:.0f} % busy<extra></extra>",
+        "showlegend": False,
+    }
+
+
+def hover(span: Span) -> str:
+    """What a bar says when it is pointed at."""
+    until = "now" if span.outcome == "running" else seconds(span.end_s)
+    moves = f"loading {seconds(span.load_s)}, saving {seconds(span.save_s)}"
+    return lines(
+        f"{span.model}, epoch {span.epoch}, partition {span.partition}",
+        f"on {span.worker}, attempt {span.attempt}: {span.note or span.outcome}",
+        f"{seconds(span.start_s)} to {until}: {seconds(span.end_s - span.start_s)}",
+        moves if span.load_s or span.save_s else "",
+    )
+
+
+def seconds(value: float) -> str:
+    """A duration, in seconds."""
+    return f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"
+
+
+def _identity(span: Span) -> list[str | int]:
+    return [span.model, span.epoch, span.partition, span.attempt, span.task]

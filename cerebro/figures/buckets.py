@@ -1,0 +1,85 @@
+"""Spans of a long run put together by stretches of time, such that idle time stays what it was. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cerebro.analysis import Span
+
+_FEWEST = 4
+"""Stretches per worker, however many workers there are."""
+
+_STRIP_POINTS = 400
+"""Of the line of busy workers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    """A stretch of time at one worker.
+
+    Attributes:
+        start_s, seconds: where it is. busy: share of it in which the worker ran a unit, above 0 to 1.
+        model: the one that ran longest. models, units: how many ran.
+    """
+
+    worker: str
+    start_s: float
+    seconds: float
+    busy: float
+    model: str
+    models: int
+    units: int
+
+
+def merged(spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most: int) -> list[Bucket]:
+    """About `most` buckets of equal length over all workers; where a worker was idle throughout there is none."""
+    per_worker = max(_FEWEST, most // max(1, len(workers)))
+    seconds = end_s / per_worker
+    times: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    units: Counter[tuple[str, int]] = Counter()
+    for span in spans:
+        first, last = int(span.start_s / seconds), min(int(span.end_s / seconds), per_worker - 1)
+        for number in range(first, last + 1):
+            inside = min(span.end_s, (number + 1) * seconds) - max(span.start_s, number * seconds)
+            if inside > 0:
+                times[span.worker, number][span.model] += inside  # type: ignore[assignment]
+                units[span.worker, number] += 1
+    return [
+        Bucket(
+            worker=worker,
+            start_s=number * seconds,
+            seconds=seconds,
+            busy=min(1.0, sum(found.values()) / seconds),
+            model=max(found, key=lambda model: found[model]),
+            models=len(found),
+            units=units[worker, number],
+        )
+        for (worker, number), found in sorted(times.items())
+    ]
+
+
+def busy_share(spans: Sequence[Span], workers: int, end_s: float) -> list[tuple[float, float]]:
+    """(start of a stretch, share of the workers' time in it that they ran units); the last one again, at its end."""
+    if not spans or not workers or end_s <= 0:
+        return []
+    count = min(_STRIP_POINTS, 4 * len(spans))
+    seconds = end_s / count
+    # Differences of the number of busy workers at the edges of stretches, and what partial stretches add.
+    whole, partial = [0] * (count + 1), [0.0] * (count + 1)
+    for span in spans:
+        first, last = min(int(span.start_s / seconds), count - 1), min(int(span.end_s / seconds), count - 1)
+        if first == last:
+            partial[first] += span.end_s - span.start_s
+            continue
+        partial[first] += (first + 1) * seconds - span.start_s
+        partial[last] += span.end_s - last * seconds
+        whole[first + 1] += 1
+        whole[last] -= 1
+    shares, running = [], 0
+    for number in range(count):
+        running += whole[number]
+        busy = running * seconds + partial[number]
+        shares.append((number * seconds, min(1.0, max(0.0, busy / (seconds * workers)))))
+    return [*shares, (end_s, shares[-1][1])]

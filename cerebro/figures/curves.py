@@ -1,0 +1,224 @@
+"""Learning curves: a line per model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from cerebro.analysis import Axis, Curve
+from cerebro.figures.frame import Cell, Duration, Figure, cut, duration, empty, figure, lines, number, text
+from cerebro.figures.frame import axis as axis_of
+from cerebro.figures.palette import LOOKS, Look, Theme, colour, dash, faint
+
+MOST_LINES = 100
+"""More cannot be told apart, nor drawn fast."""
+
+_NAMED = 20
+"""Most lines a legend names."""
+
+_DOTTED = 40
+"""Up to so many points a line shows each."""
+
+_FEW_EPOCHS = 20
+"""Up to so many have a tick each."""
+
+
+def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
+    curves: Sequence[Curve],
+    *,
+    metric: str,
+    mode: Literal["min", "max"],
+    axis: Axis = "epoch",
+    split: str = "",
+    is_log: bool = False,
+    smoothing: float = 0.0,
+    total: int = 0,
+    theme: Theme = "light",
+) -> Figure:
+    """`metric` over epochs, rows or time.
+
+    A diamond marks a model's best epoch, a cross where the metric was not finite any more.
+
+    Args:
+        curves: those to draw, most important first: of more than `MOST_LINES` the rest is cut, which the title says.
+        mode: which direction is better; decides what the data table calls best.
+        split: what the values are of, for the title: ``train`` or ``valid``.
+        is_log: logarithmic y axis; values that are not positive have no place on it.
+        smoothing: weight of the past, 0 (none) to below 1. The line as it was stays, faint.
+        total: how many models there are, if not all of them are in `curves`.
+
+    Raises:
+        ValueError: `smoothing` is out of its range.
+    """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing is {smoothing}, expected 0 (none) to below 1")
+    shown = curves[:MOST_LINES]
+    title = _title(metric, split, len(shown), max(total, len(curves)))
+    if not shown:
+        return empty(
+            "curves",
+            f"no value of {metric} yet: the first comes with the first epoch",
+            theme=theme,
+            title=title,
+        )
+    look = LOOKS[theme]
+    unit = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
+    traces = list(_lines(shown, axis, unit, smoothing, theme))
+    traces += _diamonds(shown, metric, unit, axis, theme)
+    traces += _crosses(shown, metric, unit, look)
+    return figure(
+        "curves",
+        traces,
+        theme=theme,
+        title=title,
+        description=_description(shown, metric, mode, max(total, len(curves))),
+        table=cut(
+            (_row(curve, mode) for curve in shown),
+            ("model", "points", "first", "last", f"best ({mode})", "broke at"),
+        ),
+        layout={
+            "xaxis": _x_axis(shown, axis, unit, look),
+            "yaxis": axis_of(look, metric, type="log" if is_log else "linear", hoverformat=".6~g"),
+            "showlegend": len(shown) <= _NAMED,
+        },
+    )
+
+
+def smoothed(y: Sequence[float], weight: float) -> list[float]:
+    """The exponential moving average, corrected for its start at zero (Kingma and Ba, ICLR 2015, section 3)."""
+    average, found = 0.0, []
+    for count, value in enumerate(y, start=1):
+        average = weight * average + (1 - weight) * value
+        found.append(average / (1 - weight**count))
+    return found
+
+
+def _lines(
+    shown: Sequence[Curve], axis: Axis, unit: Duration, smoothing: float, theme: Theme
+) -> Iterator[dict[str, Any]]:
+    where = {"epoch": "epoch %{x:d}", "row": "%{x:,d} rows", "time": f"%{{x:.4~g}} {unit.name}"}[axis]
+    # The most important line is drawn last, above the others; the legend has it first.
+    for rank, curve in reversed(list(enumerate(shown))):
+        tint, style = colour(curve.index, theme), dash(curve.index)
+        x = [unit.of(place) for place in curve.x]
+        common = {
+            "type": "scatter",
+            "x": x,
+            "mode": "lines+markers" if len(x) <= _DOTTED else "lines",
+            "marker": {"size": 4},
+            "name": text(curve.model),
+            "legendgroup": text(curve.model),
+            "legendrank": rank,
+            "meta": {"model": curve.model},
+        }
+        if smoothing:
+            line = {"color": faint(tint, 0.35), "dash": style, "width": 1}
+            yield common | {
+                "y": list(curve.y), "mode": "lines", "line": line, "showlegend": False, "hoverinfo": "skip",
+            }  # fmt: skip
+        yield common | {
+            "y": smoothed(curve.y, smoothing) if smoothing else list(curve.y),
+            "line": {"color": tint, "dash": style, "width": 1.75},
+            "hovertemplate": f"{text(curve.model)}: %{{y:.6~g}}<br>{where}<extra></extra>",
+        }
+
+
+def _diamonds(
+    shown: Sequence[Curve], metric: str, unit: Duration, axis: Axis, theme: Theme
+) -> list[dict[str, Any]]:
+    best = [(curve, curve.best_at) for curve in shown if curve.best_at is not None]
+    if not best:
+        return []
+    where = [f"epoch {curve.x[at]:g}" if axis == "epoch" else "its best epoch" for curve, at in best]
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "best epoch",
+            "x": [unit.of(curve.x[at]) for curve, at in best],
+            "y": [curve.y[at] for curve, at in best],
+            "marker": {
+                "symbol": "diamond",
+                "size": 9,
+                "color": [colour(curve.index, theme) for curve, _ in best],
+                "line": {"color": LOOKS[theme].ink, "width": 1},
+            },
+            "hoverinfo": "text",
+            "hovertext": [
+                lines(f"{curve.model}, best at {place}", f"{metric} {number(curve.y[at])}")
+                for (curve, at), place in zip(best, where, strict=True)
+            ],
+            "customdata": [[curve.model, curve.x[at]] for curve, at in best],
+            "meta": {"role": "best"},
+            "showlegend": False,
+        }
+    ]
+
+
+def _crosses(shown: Sequence[Curve], metric: str, unit: Duration, look: Look) -> list[dict[str, Any]]:
+    broken = [(curve, curve.broke_at) for curve in shown if curve.broke_at is not None]
+    if not broken:
+        return []
+    lowest = min((min(curve.y) for curve in shown if curve.y), default=1.0)
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "not finite",
+            "x": [unit.of(at) for _, at in broken],
+            # It has no height of its own: it sits on the last value before, else at the foot of the figure.
+            "y": [_before(curve, at, lowest) for curve, at in broken],
+            "marker": {
+                "symbol": "x",
+                "size": 10,
+                "color": look.bad,
+                "line": {"color": look.ground, "width": 1},
+            },
+            "hoverinfo": "text",
+            "hovertext": [lines(f"{curve.model}: {metric} is not finite from here") for curve, _ in broken],
+            "customdata": [[curve.model, at] for curve, at in broken],
+            "meta": {"role": "broke"},
+            "showlegend": True,
+        }
+    ]
+
+
+def _before(curve: Curve, at: float, otherwise: float) -> float:
+    return next((y for x, y in zip(reversed(curve.x), reversed(curve.y), strict=True) if x <= at), otherwise)
+
+
+def _x_axis(shown: Sequence[Curve], axis: Axis, unit: Duration, look: Look) -> dict[str, Any]:
+    if axis == "row":
+        return axis_of(look, "rows trained", tickformat="~s", hoverformat=",d", rangemode="tozero")
+    if axis == "time":
+        return axis_of(
+            look, f"time since the first unit, {unit.name}", hoverformat=".4~g", rangemode="tozero"
+        )
+    few = {"dtick": 1} if _reach(shown) <= _FEW_EPOCHS else {"tickformat": ",d"}
+    return axis_of(look, "epoch", hoverformat="d", **few)
+
+
+def _reach(shown: Sequence[Curve]) -> float:
+    return max([place for curve in shown for place in (*curve.x[-1:], curve.broke_at or 0.0)], default=0.0)
+
+
+def _title(metric: str, split: str, shown: int, total: int) -> str:
+    of = {"valid": " (validation)", "train": " (training)"}.get(split, "")
+    return f"{metric}{of}" + (f": {shown:,} of {total:,} models" if shown < total else "")
+
+
+def _description(shown: Sequence[Curve], metric: str, mode: str, total: int) -> str:
+    said = f"Learning curves of {metric}, {len(shown):,} of {total:,} models."
+    ranked = [(max(c.y) if mode == "max" else min(c.y), c.model) for c in shown if c.y]
+    if ranked:
+        value, model = max(ranked) if mode == "max" else min(ranked)
+        said += f" The best value is {number(value)}, of {model}."
+    broken = sum(curve.broke_at is not None for curve in shown)
+    return said + (f" Of {broken} the values were not finite at the end." if broken else "")
+
+
+def _row(curve: Curve, mode: str) -> tuple[Cell, ...]:
+    if not curve.y:
+        return (curve.model, 0, None, None, None, curve.broke_at)
+    best = max(curve.y) if mode == "max" else min(curve.y)
+    return (curve.model, len(curve.y), curve.y[0], curve.y[-1], best, curve.broke_at)

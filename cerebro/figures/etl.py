@@ -1,0 +1,92 @@
+"""ETL: how far each split is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cerebro.analysis import SplitProgress
+from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, text
+from cerebro.figures.palette import LOOKS, Theme, colour
+
+_BAR_PX = 34
+
+
+def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
+    """A bar per split, as shares of its rows: preprocessed, failed, under way, left."""
+    title = "Rows preprocessed"
+    if not splits:
+        return empty("etl", "nothing is planned yet", theme=theme, title=title)
+    look = LOOKS[theme]
+    parts = (
+        ("preprocessed", [split.kept for split in splits], {"color": colour(2, theme)}),
+        ("failed", [split.failed for split in splits], _hatched(look.bad, look.ground, "x")),
+        (
+            "under way",
+            [split.done - split.kept - split.failed for split in splits],
+            _hatched(colour(0, theme), look.ground, "/"),
+        ),
+        (
+            "left",
+            [split.rows - split.done for split in splits],
+            {"color": look.ground, "line": {"color": look.quiet, "width": 1}},
+        ),
+    )
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": list(range(len(splits))),
+            "x": [
+                100 * rows / split.rows if split.rows else 0
+                for rows, split in zip(counts, splits, strict=True)
+            ],
+            "marker": marker,
+            "hoverinfo": "text",
+            "hovertext": [
+                lines(f"{split.split}: {rows:,} of {split.rows:,} rows {name}", _equation(split))
+                for rows, split in zip(counts, splits, strict=True)
+            ],
+        }
+        for name, counts, marker in parts
+        if any(counts)
+    ]
+    return figure(
+        "etl",
+        traces,
+        theme=theme,
+        title=title,
+        description=" ".join(f"{split.split}: {_equation(split)}." for split in splits),
+        table=cut(
+            ((s.split, s.rows, s.kept, s.failed, s.rows - s.kept - s.failed) for s in splits),
+            ("split", "rows in", "preprocessed", "failed", "to do"),
+        ),
+        layout={
+            "barmode": "stack",
+            "height": 160 + _BAR_PX * len(splits),
+            "xaxis": axis(look, "rows, % of the split", range=[0, 100]),
+            "yaxis": axis(
+                look,
+                tickvals=list(range(len(splits))),
+                ticktext=[text(split.split) for split in splits],
+                autorange="reversed",
+            ),
+            "showlegend": True,
+            "legend": {"traceorder": "normal"},
+        },
+    )
+
+
+def _equation(split: SplitProgress) -> str:
+    to_do = split.rows - split.kept - split.failed
+    return f"{split.rows:,} in = {split.kept:,} out + {split.failed:,} failed" + (
+        f" + {to_do:,} to do" if to_do else ""
+    )
+
+
+def _hatched(colour: str, ground: str, shape: str) -> dict[str, Any]:
+    return {
+        "color": colour,
+        "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": ground, "size": 7, "solidity": 0.25},
+    }

@@ -1,0 +1,228 @@
+"""What all figures have in common: the frame around the marks, text that can do no harm, and words for those who
+cannot see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+from cerebro.figures.palette import LOOKS, Look, Theme, faint
+
+Figure = dict[str, Any]
+"""``{"data": [...], "layout": {...}}``, as ``Plotly.newPlot`` and ``plotly.graph_objects.Figure`` take it."""
+
+CONFIG: dict[str, Any] = {
+    "responsive": True,
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "toImageButtonOptions": {"format": "png", "scale": 2},
+}
+"""The third argument of ``Plotly.newPlot``, for the page and for files."""
+
+# The script offers to upload a figure to its maker's cloud. The others select points, which nothing here takes up.
+_NO_BUTTONS = ("sendDataToCloud", "sendChartToCloud", "select2d", "lasso2d", "autoScale2d")
+
+MOST_ROWS = 100
+"""Of a figure's data table."""
+
+_DURATIONS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
+"""Up to so many seconds: a unit of so many seconds, and its name."""
+
+_LEGEND_SHARE = 0.25
+"""Most of a figure's height that its legend takes; a longer one scrolls."""
+
+_LINE = 48
+"""Characters of a line that a phone shows whole."""
+
+Cell = str | int | float | None
+
+
+class Table(NamedTuple):
+    """A figure's data for readers who do not see it, cut to `MOST_ROWS` rows; `note` says what was cut."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+
+class Duration(NamedTuple):
+    """A unit in which an axis of time is read best."""
+
+    seconds: float
+    name: str
+
+    def of(self, seconds: float) -> float:
+        """Seconds in this unit."""
+        return seconds / self.seconds
+
+
+def duration(span_s: float) -> Duration:
+    """The unit for an axis that spans so many seconds."""
+    return next(Duration(unit, name) for limit, unit, name in _DURATIONS if span_s <= limit)
+
+
+def figure(
+    name: str,
+    traces: list[dict[str, Any]],
+    *,
+    theme: Theme,
+    title: str,
+    description: str,
+    table: Table,
+    layout: Mapping[str, Any] | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> Figure:
+    """Put a figure together.
+
+    Args:
+        name: which builder made it; while it is the same, a reader's zoom outlives an update.
+        title: plain text. description: what there is to be seen, in a sentence or two, for screen readers.
+        layout: beyond the frame. meta: beyond name, description and table.
+    """
+    look = LOOKS[theme]
+    more = dict(layout or {})
+    legend = more.pop("legend", {})
+    return {
+        "data": traces,
+        "layout": {
+            # Without it the Python package puts its own colours under ours.
+            "template": {"layout": {}},
+            "title": {
+                "text": text(title),
+                "font": {"size": 14, "color": look.ink},
+                "x": 0,
+                "xref": "container",
+                "xanchor": "left",
+                "pad": {"l": 12, "t": 10},
+                "y": 1,
+                "yref": "container",
+                "yanchor": "top",
+            },
+            "font": {"family": "system-ui, sans-serif", "size": 12, "color": look.ink},
+            "paper_bgcolor": look.ground,
+            "plot_bgcolor": look.ground,
+            "margin": {"l": 56, "r": 24, "t": 44, "b": 48},
+            "hovermode": "closest",
+            "hoverlabel": {
+                "bgcolor": look.ground,
+                "bordercolor": look.quiet,
+                "font": {"color": look.ink},
+                "align": "left",
+                "namelength": -1,
+            },
+            # Below: beside the marks it would leave a phone no room for them.
+            "legend": {
+                "font": {"color": look.ink},
+                "itemsizing": "constant",
+                "orientation": "h",
+                "yref": "container",
+                "y": 0,
+                "yanchor": "bottom",
+                "maxheight": _LEGEND_SHARE,
+                **legend,
+            },
+            "modebar": {
+                "bgcolor": faint(look.ground, 0.8),
+                "color": look.quiet,
+                "activecolor": look.ink,
+                "remove": list(_NO_BUTTONS),
+            },
+            "uirevision": name,
+            "showlegend": False,
+            **more,
+            "meta": {"figure": name, "description": description, "table": _plain(table), **dict(meta or {})},
+        },
+    }
+
+
+def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
+    """A figure that says why there is nothing to see yet."""
+    look = LOOKS[theme]
+    font = {"size": 14, "color": look.quiet}
+    note = annotation("", look, x=0.5, y=0.5, xref="paper", yref="paper", font=font) | {
+        "text": wrapped(reason)
+    }
+    hidden = {"visible": False}
+    return figure(
+        name,
+        [],
+        theme=theme,
+        title=title,
+        description=reason,
+        table=Table((), ()),
+        layout={"annotations": [note], "xaxis": hidden, "yaxis": hidden},
+        meta={"empty": reason},
+    )
+
+
+def axis(look: Look, title: str = "", **more: Any) -> dict[str, Any]:
+    """An axis in the theme's colours; `title` is plain text."""
+    found: dict[str, Any] = {
+        "gridcolor": look.grid,
+        "linecolor": look.quiet,
+        "zeroline": False,
+        "automargin": True,
+        "tickfont": {"color": look.quiet},
+        "ticks": "",
+        "exponentformat": "e",
+        **more,
+    }
+    if title:
+        found["title"] = {"text": text(title), "font": {"color": look.ink, "size": 12}, "standoff": 8}
+    return found
+
+
+def annotation(words: str, look: Look, **more: Any) -> dict[str, Any]:
+    """Plain text in a figure, without an arrow."""
+    return {"text": text(words), "showarrow": False, "font": {"color": look.ink, "size": 12}, **more}
+
+
+def text(words: str) -> str:
+    """Plain text for any field that Plotly draws: it reads some HTML there, and ``%{...}`` in templates."""
+    return escape(words, quote=False).replace("%{", "%&#123;")
+
+
+def wrapped(words: str) -> str:
+    """Plain text in lines short enough for a phone."""
+    return lines(*wrap(words, _LINE))
+
+
+def lines(*words: str) -> str:
+    """Lines of plain text, as a hover label shows them; empty ones are left out."""
+    return "<br>".join(text(line) for line in words if line)
+
+
+def number(value: float | None) -> str:
+    """Six significant digits; what is not finite, and what is missing, in words."""
+    if value is None:
+        return "missing"
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return "infinite" if value > 0 else "minus infinite"
+    return f"{value:.6g}"
+
+
+def cut(rows: Iterable[Sequence[Cell]], columns: Sequence[str]) -> Table:
+    """A table of the first `MOST_ROWS` rows, which says so."""
+    found = list(rows)
+    note = f"the first {MOST_ROWS} of {len(found):,} rows" if len(found) > MOST_ROWS else ""
+    return Table(columns, found[:MOST_ROWS], note)
+
+
+def description(drawn: Figure) -> str:
+    """What there is to be seen in a figure, in words."""
+    return str(drawn["layout"]["meta"]["description"])
+
+
+def table(drawn: Figure) -> Table:
+    """The data of a figure as a table; without columns if there are none."""
+    found = drawn["layout"]["meta"]["table"]
+    return Table(found["columns"], found["rows"], found["note"])
+
+
+def _plain(given: Table) -> dict[str, Any]:
+    return {"columns": list(given.columns), "rows": [list(row) for row in given.rows], "note": given.note}

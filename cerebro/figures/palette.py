@@ -1,0 +1,95 @@
+"""Colours: the one owner of which model has which, and of what a theme looks like.
+
+A model's colour follows its position in the run's plan, so it is the same in every figure, table and run of the page.
+Hues are Okabe and Ito's (https://jfly.uni-koeln.de/color), told apart by colour-blind readers, shaded for each ground:
+every mark has a contrast of at least 3:1 to it, every text 4.5:1 (WCAG 2.2, 1.4.3 and 1.4.11; a test computes both).
+After eight hues come dashes, after four dashes grey: nobody tells forty lines apart by colour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Theme = Literal["light", "dark"]
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Plotly's names."""
+
+# Blue, orange, green, purple, sky, vermilion, yellow (as olive on light), black (as white on dark).
+_HUES: dict[Theme, tuple[str, ...]] = {
+    "light": ("#00609B", "#B88000", "#007E67", "#C2608F", "#258DE3", "#9A4A00", "#7A6A10", "#273037"),
+    "dark": ("#4A96D8", "#E69F00", "#1DB58A", "#D88DB6", "#9AD7F7", "#F0753A", "#F0E442", "#E6EAEF"),
+}
+_GREY: dict[Theme, str] = {"light": "#7B838D", "dark": "#858F9B"}
+
+# The part of cividis (Nunez, Anderton, Renslow, PLOS ONE 2018) that stands out from the ground, worst value first: the
+# best one always has the strongest contrast.
+_SCALES: dict[Theme, tuple[str, ...]] = {
+    "light": ("#8A8678", "#707173", "#575D6D", "#3B496C", "#123570", "#00224E"),
+    "dark": ("#707173", "#8A8678", "#A59C74", "#C3B369", "#E1CC55", "#FEE838"),
+}
+
+HUES = len(_HUES["light"])
+NAMED = HUES * len(DASHES)
+"""Models that have a colour and dash of their own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What a theme looks like; the page's style sheet has the same values.
+
+    Attributes:
+        ground: behind the figure. ink: text. quiet: text of less weight. grid: lines that only guide the eye.
+        good, bad: marks of success and of failure, which a word or shape says as well.
+    """
+
+    ground: str
+    ink: str
+    quiet: str
+    grid: str
+    good: str
+    bad: str
+
+
+LOOKS: dict[Theme, Look] = {
+    "light": Look(
+        ground="#ffffff", ink="#1a2028", quiet="#59636f", grid="#d9dde3", good="#17693a", bad="#b3261e"
+    ),
+    "dark": Look(
+        ground="#1a2027", ink="#e6eaef", quiet="#a0abb8", grid="#323b46", good="#7fd49b", bad="#f5a29b"
+    ),
+}
+
+
+def colour(index: int, theme: Theme) -> str:
+    """Of the model at a position in the plan, from 0."""
+    return _HUES[theme][index % HUES] if is_named(index) else _GREY[theme]
+
+
+def dash(index: int) -> str:
+    """Of its line."""
+    return DASHES[index // HUES] if is_named(index) else DASHES[0]
+
+
+def is_named(index: int) -> bool:
+    """Whether it has a colour and dash of its own; beyond, all are grey."""
+    return index < NAMED
+
+
+def colour_scale(theme: Theme) -> list[list[float | str]]:
+    """Plotly's colour scale from the worst value (0) to the best (1)."""
+    colours = _SCALES[theme]
+    return [[place / (len(colours) - 1), colour] for place, colour in enumerate(colours)]
+
+
+def shade(share: float, theme: Theme) -> str:
+    """The step of the colour scale for a value that lies at `share` of the way from the worst (0) to the best (1)."""
+    colours = _SCALES[theme]
+    return colours[min(int(max(0.0, share) * len(colours)), len(colours) - 1)]
+
+
+def faint(colour: str, opacity: float) -> str:
+    """A colour that what is behind shines through."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity:g})"

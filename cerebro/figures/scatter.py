@@ -1,0 +1,130 @@
+"""Scatter: the objective over each hyper-parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from cerebro.analysis import ModelSummary, Scale, numbers_of, scale, scores, varying, word
+from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, number, text
+from cerebro.figures.palette import LOOKS, Look, Theme, colour
+
+MOST_PANELS = 10
+"""Most hyper-parameters drawn: more panels are too small to read."""
+
+_PANEL_PX = 230
+_FEW_VALUES = 6
+"""Up to so many distinct numbers have a tick each."""
+
+
+def scatter(
+    rows: Sequence[ModelSummary],
+    *,
+    metric: str,
+    mode: Literal["min", "max"],
+    names: Sequence[str] = (),
+    is_log: bool = False,
+    columns: int = 3,
+    values: Mapping[str, float] | None = None,
+    theme: Theme = "light",
+) -> Figure:
+    """A panel per hyper-parameter, a dot per model. Models without a value are left out.
+
+    Args:
+        names: hyper-parameters; those that vary if left out. Of more than `MOST_PANELS` the rest is cut, as the title
+            says.
+        is_log: logarithmic axis of the objective.
+        columns: panels beside each other; one suits a phone.
+        values: model id -> its objective, instead of its best: see `cerebro.analysis.values_at`.
+    """
+    objective = scores(rows, values)
+    shown = [row for row in rows if row.id in objective]
+    wanted = tuple(names) or varying(rows)
+    chosen = wanted[:MOST_PANELS]
+    title = f"{metric} over hyper-parameters"
+    if len(chosen) < len(wanted):
+        title += f": {len(chosen)} of {len(wanted)}"
+    if not shown:
+        return empty("scatter", f"no model has a value of {metric} yet", theme=theme, title=title)
+    if not chosen:
+        return empty("scatter", "no hyper-parameter varies", theme=theme, title=title)
+    hover = [_hover(row, objective[row.id], metric, chosen) for row in shown]
+    common = {
+        "type": "scatter",
+        "mode": "markers",
+        "y": [objective[row.id] for row in shown],
+        "marker": {"size": 7, "color": [colour(row.index, theme) for row in shown]},
+        "customdata": [[row.id] for row in shown],
+        "hoverinfo": "text",
+        "hovertext": hover,
+    }
+    scales = [scale(name, [row.hyperparams.get(name) for row in shown]) for name in chosen]
+    traces = [
+        common | {"x": _places(found, shown), "xaxis": f"x{_suffix(panel)}", "yaxis": f"y{_suffix(panel)}"}
+        for panel, found in enumerate(scales)
+    ]
+    best = (max if mode == "max" else min)(objective, key=lambda model: objective[model])
+    return figure(
+        "scatter",
+        traces,
+        theme=theme,
+        title=title,
+        description=f"{metric} of {len(shown):,} models over {', '.join(chosen)}. "
+        f"The best is {number(objective[best])}, of {best}.",
+        table=cut(
+            (
+                (row.id, *(word(row.hyperparams.get(name)) for name in chosen), objective[row.id])
+                for row in shown
+            ),
+            ("model", *chosen, metric),
+        ),
+        layout=_panels(scales, shown, metric, LOOKS[theme], is_log=is_log, columns=columns),
+    )
+
+
+def _panels(
+    scales: Sequence[Scale],
+    rows: Sequence[ModelSummary],
+    metric: str,
+    look: Look,
+    *,
+    is_log: bool,
+    columns: int,
+) -> dict[str, Any]:
+    columns = max(1, min(len(scales), columns))
+    count = math.ceil(len(scales) / columns)
+    layout: dict[str, Any] = {
+        "grid": {"rows": count, "columns": columns, "pattern": "independent", "xgap": 0.12, "ygap": 0.28},
+        "height": 80 + _PANEL_PX * count,
+    }
+    for panel, found in enumerate(scales):
+        same = {"matches": "y"} if panel else {}
+        title = metric if panel % columns == 0 else ""
+        layout[f"xaxis{_suffix(panel)}"] = _x_axis(found, rows, look)
+        layout[f"yaxis{_suffix(panel)}"] = axis(look, title, type="log" if is_log else "linear", **same)
+    return layout
+
+
+def _suffix(panel: int) -> str:
+    return str(panel + 1) if panel else ""
+
+
+def _x_axis(found: Scale, rows: Sequence[ModelSummary], look: Look) -> dict[str, Any]:
+    if found.kind != "category":
+        values = sorted(set(numbers_of(row.hyperparams.get(found.name) for row in rows)))
+        few = {"tickvals": values, "ticktext": [number(value) for value in values]}
+        return axis(look, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}))
+    places = list(range(len(found.categories)))
+    labels = [text(label) for label in found.categories]
+    return axis(look, found.name, tickvals=places, ticktext=labels, range=[-0.5, len(places) - 0.5])
+
+
+def _places(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:
+    values = [row.hyperparams.get(found.name) for row in rows]
+    return [found.categories.index(word(value)) for value in values] if found.categories else values
+
+
+def _hover(row: ModelSummary, value: float, metric: str, names: Sequence[str]) -> str:
+    given = (f"{name} = {word(row.hyperparams.get(name))}" for name in names)
+    return lines(f"{row.id}: {metric} {number(value)}", *given)

@@ -1,0 +1,168 @@
+"""The schedule of a fit run: which model was on which worker when, and how busy the workers were."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cerebro.analysis import Span
+from cerebro.figures import buckets
+from cerebro.figures.bars import Canvas, merged_bars, seconds, strip, unit_bars, vain_marks
+from cerebro.figures.frame import Cell, Figure, annotation, axis, cut, duration, empty, figure, text
+from cerebro.figures.palette import Look, Theme, faint
+
+MOST_BARS = 2000
+"""Beyond, bars are put together per worker and stretch of time."""
+
+_ROW_PX, _LEAST_ROW_PX, _ROWS_PX = 28, 9, 900
+"""Height of a worker's row: so much, less if the rows would be higher than so much together."""
+
+_STRIP_PX = 70
+_FRAME_PX = 130
+_MOST_EPOCH_LINES = 30
+
+
+def schedule(
+    spans: Sequence[Span],
+    *,
+    workers: Sequence[str],
+    models: Sequence[str],
+    now_s: float,
+    lower_bound_s: float | None = None,
+    epochs: Sequence[tuple[int, float]] = (),
+    highlight: str = "",
+    theme: Theme = "light",
+) -> Figure:
+    """A row per worker and a bar per attempt at a unit, in its model's colour; idle time is what is left empty.
+
+    Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading
+    and saving are shaded. Above, the share of the workers that is busy. Of more than `MOST_BARS` attempts each worker's
+    are put together by stretches of time: a bar then fills as much of its row's height as the worker was busy.
+
+    Args:
+        spans: see `cerebro.analysis.spans`.
+        workers: the rows from top to bottom, those that idled as well.
+        models: all of the plan, in order: they have the colours.
+        now_s: seconds since the run's first unit, as all times here.
+        lower_bound_s: drawn as a dashed line.
+        epochs: (epoch, when all models had trained it).
+        highlight: a model whose way across the workers stands out.
+    """
+    if not spans:
+        return empty("schedule", "no unit has started yet", theme=theme, title="Schedule")
+    end = max(span.end_s for span in spans)
+    if any(span.outcome == "running" for span in spans):
+        end = max(end, now_s)
+    names = dict.fromkeys([*workers, *(span.worker for span in spans)])
+    canvas = Canvas(
+        rows={worker: row for row, worker in enumerate(names)},
+        indices={model: index for index, model in enumerate(models)},
+        unit=duration(max(end, lower_bound_s or 0.0)),
+        theme=theme,
+    )
+    title = f"Schedule of {len(models):,} models on {len(names):,} workers"
+    if len(spans) > MOST_BARS:
+        found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
+        title += f": {len(spans):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
+        traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
+    else:
+        traces = list(unit_bars(spans, canvas, highlight))
+    traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
+    columns = ("worker", "units", "failed or revoked", "busy, s", "idle, s", "idle, %")
+    return figure(
+        "schedule",
+        traces,
+        theme=theme,
+        title=title,
+        description=_description(spans, len(names), end, lower_bound_s),
+        table=cut(_rows(spans, names, end), columns),
+        layout=_layout(canvas, end, lower_bound_s, epochs),
+    )
+
+
+def _layout(
+    canvas: Canvas, end: float, lower_bound_s: float | None, epochs: Sequence[tuple[int, float]]
+) -> dict[str, Any]:
+    look, unit, rows = canvas.look, canvas.unit, canvas.rows
+    row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
+    height = _FRAME_PX + _STRIP_PX + row * len(rows)
+    share = _STRIP_PX / (height - _FRAME_PX)
+    shapes = [_line(unit.of(at), look, dash="dot") for _, at in epochs[-_MOST_EPOCH_LINES:]]
+    notes = [_label(f"epoch {epoch}", unit.of(at), look) for epoch, at in epochs[-_MOST_EPOCH_LINES:]]
+    if lower_bound_s:
+        shapes.append(_line(unit.of(lower_bound_s), look, dash="dash", color=look.ink, width=1.5))
+        notes.append(_label("lower bound", unit.of(lower_bound_s), look, anchor="left"))
+    reach = 1.02 * unit.of(max(end, lower_bound_s or 0.0))
+    places, labels = list(rows.values()), [text(worker) for worker in rows]
+    return {
+        "barmode": "overlay",
+        "height": height,
+        "xaxis": axis(look, f"time since the first unit, {unit.name}", anchor="y", range=[0, reach]),
+        "yaxis": axis(
+            look,
+            tickvals=places,
+            ticktext=labels,
+            range=[len(rows) - 0.5, -0.5],
+            domain=[0, 1 - share - 0.02],
+            showgrid=False,
+            fixedrange=len(rows) * row <= _ROWS_PX,
+        ),
+        "yaxis2": axis(
+            look,
+            "busy, %",
+            domain=[1 - share * 0.8, 1],
+            range=[0, 105],
+            tickvals=[0, 50, 100],
+            fixedrange=True,
+        ),
+        "shapes": shapes,
+        "annotations": notes,
+        "showlegend": True,
+    }
+
+
+def _line(x: float, look: Look, **style: Any) -> dict[str, Any]:
+    line = {"color": look.quiet, "width": 1, **style}
+    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+
+
+def _label(words: str, x: float, look: Look, anchor: str = "right") -> dict[str, Any]:
+    place = {"x": x, "y": 0, "yref": "paper", "yanchor": "bottom", "xanchor": anchor}
+    font = {"size": 10, "color": look.quiet}
+    shift = 3 if anchor == "left" else -3
+    return annotation(words, look, xshift=shift, font=font, bgcolor=faint(look.ground, 0.7), **place)
+
+
+def _rows(spans: Sequence[Span], workers: Iterable[str], end: float) -> Iterable[Sequence[Cell]]:
+    places: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in spans:
+        places[span.worker].append(span)
+    for worker in workers:
+        here = places[worker]
+        busy = sum(span.end_s - span.start_s for span in here)
+        idle = max(0.0, end - busy)
+        units = sum(span.outcome == "committed" for span in here)
+        yield (
+            worker,
+            units,
+            _vain(here),
+            round(busy, 2),
+            round(idle, 2),
+            round(100 * idle / end, 1) if end else 0.0,
+        )
+
+
+def _description(spans: Sequence[Span], workers: int, end: float, lower_bound_s: float | None) -> str:
+    busy = sum(span.end_s - span.start_s for span in spans)
+    idle = max(0.0, 1 - busy / (end * workers)) if end else 0.0
+    said = f"{len(spans):,} attempts at units on {workers:,} workers in {seconds(end)}; the workers were idle for "
+    said += f"{idle:.0%} of that time."
+    if lower_bound_s:
+        said += f" No order of these units could have ended before {seconds(lower_bound_s)}."
+    vain = _vain(spans)
+    return said + (f" {vain:,} attempts failed or were taken back." if vain else "")
+
+
+def _vain(spans: Sequence[Span]) -> int:
+    return sum(span.outcome in ("failed", "revoked") for span in spans)

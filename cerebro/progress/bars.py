@@ -1,0 +1,86 @@
+"""What bars say: how much of a run is done, of how much. Pure: state in, numbers out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cerebro.analysis import etl_progress
+from cerebro.contract.runs import EtlPlan, FitRequest
+from cerebro.state import ExperimentState, Model, Run, RunState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar: `done` of `total` units of a kind, and what is said beside it."""
+
+    name: str
+    done: int
+    total: int
+    unit: str
+    note: str = ""
+
+
+def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[Bar]:
+    """A bar per split for ETL; else one over all tasks. None before the run is planned."""
+    if isinstance(run.plan, EtlPlan):
+        for split in etl_progress(state.datasets[run.plan.dataset], run, rows):
+            note = f"{split.failed:,} failed" if split.failed else ""
+            yield Bar(name=split.split, done=split.done, total=split.rows, unit="row", note=note)
+    elif run.plan is not None:
+        done, total = run.progress()
+        yield Bar(
+            name=run.id,
+            done=done,
+            total=total,
+            unit="unit" if run.kind == "fit" else "task",
+            note=standing(run),
+        )
+
+
+def epoch_bars(run: Run) -> list[Bar]:
+    """A bar per epoch of a fit run. What failed and stopped models leave undone is not waited for."""
+    models = list(run.models.values())
+    if not models:
+        return []
+    cut_short = [model for model in models if model.is_cut_short]
+    due = len(models[0].partitions) * (len(models) - len(cut_short))
+    epochs = models[0].epochs
+    counts = zip(_units_done(models, epochs), _units_done(cut_short, epochs), strict=True)
+    return [
+        Bar(name=f"epoch {epoch}", done=done, total=due + left, unit="unit")
+        for epoch, (done, left) in enumerate(counts, start=1)
+    ]
+
+
+def _units_done(models: Sequence[Model], epochs: int) -> list[int]:
+    """Committed units of each epoch."""
+    complete = Counter(model.completed_epochs for model in models)
+    begun: Counter[int] = Counter()
+    for model in models:
+        begun[model.completed_epochs] += len(model.visits) % len(model.partitions)
+    found, beyond = [], len(models)
+    for place in range(epochs):
+        beyond -= complete[place]
+        found.append(begun[place] + (beyond * len(models[0].partitions) if beyond else 0))
+    return found
+
+
+def standing(run: Run) -> str:
+    """The best model so far, how many models failed, and whether the run is being stopped; empty if this is no fit."""
+    if not isinstance(run.request, FitRequest):
+        return ""
+    best = run.best_model()
+    failed = sum(model.failure is not None for model in run.models.values())
+    parts = []
+    if best is not None:
+        name = run.request.metric
+        epoch = best.best_epoch(name, run.request.mode, validated=run.is_validated) or 0
+        value = best.metric(name, epoch, validated=run.is_validated)
+        parts.append(f"best {name} {value:.4g} ({best.id}, epoch {epoch})")
+    if failed:
+        parts.append(f"{failed} failed")
+    if run.state is RunState.STOPPING:
+        parts.append("stopping")
+    return ", ".join(parts)

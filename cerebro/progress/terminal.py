@@ -1,0 +1,52 @@
+"""Bars in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from cerebro.progress.bars import Bar, bars
+from cerebro.state import ExperimentState, Run
+
+
+class TerminalScreen:
+    """One of tqdm's bars per bar, and a line whenever the run waits for something else."""
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+        self._said = ""
+
+    def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
+        """See `cerebro.progress.Screen`."""
+        import tqdm
+
+        for bar in bars(state, run, rows):
+            self._draw(bar)
+        if reason != self._said:
+            self._said = reason
+            if reason:
+                tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
+
+    def close(self) -> None:
+        """See `cerebro.progress.Screen`."""
+        for drawn in self._bars.values():
+            drawn.close()
+
+    def _draw(self, bar: Bar) -> None:
+        import tqdm
+
+        drawn = self._bars.get(bar.name)
+        if drawn is None:
+            drawn = self._bars[bar.name] = tqdm.tqdm(
+                total=bar.total,
+                desc=bar.name,
+                unit=bar.unit,
+                file=sys.stderr,
+                dynamic_ncols=True,
+                mininterval=0.2,
+            )
+        if (drawn.n, drawn.postfix or "") != (bar.done, bar.note):
+            drawn.n = bar.done
+            drawn.set_postfix_str(bar.note, refresh=False)
+            drawn.refresh()

@@ -1,0 +1,156 @@
+"""The rows of the list of experiments, kept while their logs grow.
+
+What the record says is shown at once. What only the log knows takes reading it: rows that somebody looks at are read as
+far as time allows, all others in the background. Logs in which nothing runs are folded for their row alone and
+forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+
+from cerebro.contract.records import ExperimentSummary
+from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
+from dispatcher.followed import Followed
+from dispatcher.reading import Reader
+from dispatcher.store import ENTRIES_PER_READ
+from dispatcher.views.experiments import (
+    UNREADABLE,
+    ExperimentRow,
+    ExperimentsView,
+    ListQuery,
+    blank_row,
+    listing,
+    row_of,
+)
+
+GLANCE_S = 0.15
+"""How long one page may spend on logs that it shows and that are not read yet."""
+
+_MAX_KEPT = 20_000
+_JOB = "experiments"
+
+
+class Catalogue:
+    """Makes the list. Safe for several threads."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[int, ExperimentRow]] = OrderedDict()
+        """Name -> seq of the log's newest event, and the row."""
+        self._filled = 0
+        self._filling: tuple[ExperimentSummary, Followed] | None = None
+
+    def version(self) -> tuple[object, ...]:
+        """What `view` would show, as something to compare: equal means that nothing has changed.
+
+        Raises:
+            StoreUnavailableError: the store is away and was never read.
+        """
+        self._reader.summaries()
+        return self._reader.summaries_version, self._filled, self._reader.outage is not None
+
+    def view(self, asked: ListQuery) -> ExperimentsView:
+        """One page.
+
+        Raises:
+            StoreUnavailableError: the store is away and was never read.
+        """
+        summaries = {summary.experiment.name: summary for summary in self._reader.summaries()}
+        found = listing([self._known(summary) for summary in summaries.values()], asked)
+        deadline = self._reader.monotonic() + GLANCE_S
+        rows = tuple(self._read(summaries[row.name], row, deadline) for row in found.rows)
+        if any(not self._is_current(summary) for summary in summaries.values()):
+            self._reader.background.submit(_JOB, self._fill)
+        read = sum(self._known(summary).is_read for summary in summaries.values())
+        return replace(found, rows=rows, read=read)
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _known(self, summary: ExperimentSummary) -> ExperimentRow:
+        _, row = self._kept.get(summary.experiment.name, (0, None))
+        if row is None or row.created != summary.experiment.created:
+            return blank_row(summary)
+        return row
+
+    def _is_current(self, summary: ExperimentSummary) -> bool:
+        seq, row = self._kept.get(summary.experiment.name, (-1, None))
+        return row is not None and row.created == summary.experiment.created and seq >= summary.last_seq
+
+    def _keep(self, summary: ExperimentSummary, seq: int, row: ExperimentRow) -> None:
+        with self._lock:
+            self._kept[summary.experiment.name] = seq, row
+            self._kept.move_to_end(summary.experiment.name)
+            self._filled += 1
+            while len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+
+    def _read(self, summary: ExperimentSummary, row: ExperimentRow, deadline: float) -> ExperimentRow:
+        """The row as it is now, if there is time to find out."""
+        left_s = deadline - self._reader.monotonic()
+        if self._is_current(summary) or left_s <= 0:
+            return self._known(summary)
+        try:
+            found = self._reader.glance(
+                summary.experiment, lambda followed: self._made(followed, summary), patience_s=left_s
+            )
+        except (StoreUnavailableError, NotFoundError):
+            return row
+        except IllegalEventError as error:
+            found = self._unreadable(summary, error)
+        return found or row
+
+    def _made(self, followed: Followed, summary: ExperimentSummary) -> ExperimentRow | None:
+        if not followed.is_complete:
+            return None
+        row = row_of(followed, summary, self._reader.now())
+        self._keep(summary, followed.state.seq, row)
+        return row
+
+    def _unreadable(self, summary: ExperimentSummary, error: IllegalEventError) -> ExperimentRow:
+        row = replace(blank_row(summary), state=UNREADABLE, problem=str(error), is_read=True)
+        self._keep(summary, summary.last_seq, row)
+        return row
+
+    # --- in the background -----------------------------------------------------------------------
+
+    def _fill(self) -> bool:
+        """Read a page of a log whose row is not current; whether there is none."""
+        if self._filling is None:
+            wanted = next((s for s in self._reader.summaries() if not self._is_current(s)), None)
+            if wanted is None:
+                return True
+            self._filling = wanted, Followed(wanted.experiment)
+        summary, followed = self._filling
+        try:
+            is_done = self._step(summary, followed)
+        except IllegalEventError as error:
+            self._unreadable(summary, error)
+            is_done = True
+        except NotFoundError:
+            # Deleted since: the next list is without it. Until then its row says what is known.
+            self._keep(summary, summary.last_seq, self._known(summary))
+            is_done = True
+        except StoreUnavailableError:
+            self._filling = None
+            raise
+        if is_done:
+            self._filling = None
+        return False
+
+    def _step(self, summary: ExperimentSummary, followed: Followed) -> bool:
+        if summary.open_runs:
+            # Its log grows: it is followed, so that the next row costs the news only.
+            row = self._reader.glance(
+                summary.experiment, lambda found: self._made(found, summary), patience_s=0.0
+            )
+            return row is not None
+        events = self._reader.ask(
+            lambda: self._reader.store.events(summary.experiment.name, after=followed.state.seq)
+        )
+        followed.apply(events)
+        followed.is_complete = len(events) < ENTRIES_PER_READ
+        return self._made(followed, summary) is not None

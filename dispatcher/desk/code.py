@@ -1,0 +1,85 @@
+"""The code page: the source of each spec as it ran, what each run was asked for, and the archive's files."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from flask import Blueprint, Response, request
+
+from cerebro.archive import ArchiveListing, inspect
+from cerebro.contract.records import CodeRecord, ExperimentRecord
+from cerebro.errors import NotFoundError
+from dispatcher.desk.tabs import tab_page
+from dispatcher.followed import Followed
+from dispatcher.pages.rendering import live_route
+from dispatcher.services import Services
+from dispatcher.start import FILES_SHOWN
+from dispatcher.views import code as views
+from dispatcher.views.header import Header
+
+SPECS_SHOWN = 20
+"""Pieces of user code that one page names, newest first."""
+_KEPT = 64
+
+T = TypeVar("T")
+_Found = tuple[ExperimentRecord, dict[str, tuple[str, ...]], tuple[views.RequestView, ...]]
+
+
+def add(blueprint: Blueprint, services: Services) -> None:
+    """Add the route."""
+    library = _Library(services)
+
+    @live_route(blueprint, "/experiments/<name:name>/code", "code")
+    def page(name: str) -> Response:
+        return Response(tab_page(services, name, "code", _look, library.shown))
+
+
+def _look(followed: Followed) -> _Found:
+    return followed.record, views.hashes(followed.state), views.requests(followed.state)
+
+
+class _Library:
+    """Code and archives of the store: what has a hash for a name never changes, so it is asked for once."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._codes: OrderedDict[str, CodeRecord] = OrderedDict()
+        self._listings: OrderedDict[str, ArchiveListing] = OrderedDict()
+
+    def shown(self, head: Header, found: _Found) -> Mapping[str, object]:
+        """What the template shows."""
+        record, used, asked = found
+        used = dict(list(used.items())[:SPECS_SHOWN])
+        known = {sha256: code for sha256 in used if (code := self._code(sha256)) is not None}
+        listing = self._listing(record.archive, record.name) if record.archive else None
+        spec = request.args.get("spec", "")
+        view = views.code(record, used=used, records=known, asked=asked, listing=listing, spec=spec)
+        return {"view": view, "files_shown": FILES_SHOWN}
+
+    def _code(self, sha256: str) -> CodeRecord | None:
+        def ask() -> CodeRecord:
+            code = self._services.store.code(sha256)
+            return code.model_copy(update={"encoded": ""})  # up to 32 MiB that no page shows
+
+        try:
+            return _kept(self._codes, sha256, lambda: self._services.reader.ask(ask))
+        except NotFoundError:
+            return None
+
+    def _listing(self, sha256: str, experiment: str) -> ArchiveListing:
+        def ask() -> ArchiveListing:
+            content = self._services.reader.ask(lambda: self._services.store.archive(sha256))
+            return inspect(content, name=f"the archive of {experiment}")
+
+        return _kept(self._listings, sha256, ask)
+
+
+def _kept(kept: OrderedDict[str, T], key: str, make: Callable[[], T]) -> T:
+    found = kept.get(key)
+    if found is None:
+        found = kept[key] = make()
+        while len(kept) > _KEPT:
+            kept.popitem(last=False)
+    return found

@@ -1,0 +1,214 @@
+"""Live points as series that may be drawn while an experiment runs: bounded, however long it goes on.
+
+A *line* is one metric of one model. Its points lie in one array of numbers, four to a point, because a million objects
+would take ten times the memory. When a line, or all of them together, grow too long, lines are cut to the minimum,
+maximum and last of each bucket (`cerebro.analysis.downsample`), so a spike is never lost.
+
+Not the log: nothing here decides anything, and what is lost is lost only to the eye.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cerebro.analysis.downsample import kept
+from cerebro.contract.events import LivePoint
+from cerebro.state import TaskKey
+
+MAX_POINTS = 1_000_000
+"""Of all lines of one experiment: 32 MB."""
+MAX_LINES = 50_000
+"""Metrics of models beyond these are not followed."""
+LONGEST, SHORTEST = 2_000, 16
+"""Points to which a line is cut, when it has twice as many; as far as `MAX_POINTS` allows."""
+
+_WIDTH = 4  # unit, rows, time, value
+_SWEPT = 50
+"""Lines looked at beside each page of points: those of models that have ended get no points that would cut them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """An attempt at a unit that a line has points of."""
+
+    epoch: int
+    partition: int
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reported:
+    """A value that user code reported: `rows` rows into the unit, at `time` (the store's clock, seconds)."""
+
+    span: Span
+    rows: int
+    time: float
+    value: float
+
+
+@dataclass(slots=True)
+class _Line:
+    points: array[float] = field(default_factory=lambda: array("d"))
+    broke: tuple[float, float, float] | None = None
+    """Unit, rows and time of the first value that is not finite; such values are not kept."""
+
+    def __len__(self) -> int:
+        return len(self.points) // _WIDTH
+
+    def cut(self, points: int) -> None:
+        self.points = self._chosen(kept(self.points[3::_WIDTH], points))
+
+    def drop(self, unit: int) -> None:
+        units = self.points[0::_WIDTH]
+        if unit in units:
+            self.points = self._chosen([index for index, of in enumerate(units) if of != unit])
+        if self.broke and self.broke[0] == unit:
+            self.broke = None
+
+    def _chosen(self, indices: Iterable[int]) -> array[float]:
+        found = array("d")
+        for index in indices:
+            found.extend(self.points[index * _WIDTH : (index + 1) * _WIDTH])
+        return found
+
+
+@dataclass(slots=True)
+class _Model:
+    spans: list[Span] = field(default_factory=list)
+    lines: dict[str, _Line] = field(default_factory=dict)
+
+
+class LiveSeries:
+    """The live points of one experiment. One owner, not thread-safe.
+
+    Attributes:
+        seq: of the newest point taken in.
+        newest: task -> its newest point, for tasks whose attempt is open; see `forget`.
+    """
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.newest: dict[str, LivePoint] = {}
+        self._models: dict[tuple[str, str], _Model] = {}
+        self._lines: list[_Line] = []
+        self._points = 0
+        self._swept = 0
+        self._key = "", TaskKey(run="", kind="")
+
+    def __len__(self) -> int:
+        """Points held, of all lines."""
+        return self._points
+
+    def take(self, points: Iterable[LivePoint]) -> None:
+        """Take in the next points, oldest first."""
+        for point in points:
+            self.seq = point.seq
+            known = self.newest.get(point.task)
+            if known is None or point.attempt >= known.attempt:
+                self.newest[point.task] = point
+            if point.values:
+                self._take(point)
+        self._sweep()
+
+    def forget(self, task: str) -> None:
+        """The task's attempt has ended: how far it is, is in the log now."""
+        self.newest.pop(task, None)
+
+    def metrics(self, run: str) -> tuple[str, ...]:
+        """Names of what the models of a run reported."""
+        return tuple(
+            sorted({name for (of, _), model in self._models.items() if of == run for name in model.lines})
+        )
+
+    def line(self, run: str, model: str, metric: str) -> Iterator[Reported]:
+        """One metric of one model, in the order of the reports."""
+        known = self._models.get((run, model))
+        line = known.lines.get(metric) if known else None
+        if known is None or line is None:
+            return
+        points = line.points
+        for index in range(0, len(points), _WIDTH):
+            unit, rows, time, value = points[index : index + _WIDTH]
+            yield Reported(span=known.spans[int(unit)], rows=int(rows), time=time, value=value)
+
+    def broke(self, run: str, model: str, metric: str) -> Reported | None:
+        """Where the metric was first not finite."""
+        known = self._models.get((run, model))
+        line = known.lines.get(metric) if known else None
+        if known is None or line is None or line.broke is None:
+            return None
+        unit, rows, time = line.broke
+        return Reported(span=known.spans[int(unit)], rows=int(rows), time=time, value=math.nan)
+
+    # --- mechanism -------------------------------------------------------------------------------
+
+    def _take(self, point: LivePoint) -> None:
+        if point.task != self._key[0]:  # points of a unit come in a row
+            self._key = point.task, TaskKey.parse(point.task)
+        key = self._key[1]
+        if key.kind != "train" or key.model is None:
+            return
+        model = self._models.get((key.run, key.model))
+        if model is None:
+            model = self._models[key.run, key.model] = _Model()
+        unit = self._unit(model, key, point.attempt)
+        if unit is None:
+            return
+        for name, value in point.values.items():
+            line = model.lines.get(name) or self._begin(model, name)
+            if line is None:
+                continue
+            if not math.isfinite(value):
+                line.broke = line.broke or (unit, point.rows, point.time)
+                continue
+            line.points.extend((unit, point.rows, point.time, value))
+            self._points += 1
+            if len(line) > 2 * LONGEST:
+                self._cut(line, LONGEST)
+
+    def _begin(self, model: _Model, name: str) -> _Line | None:
+        if len(self._lines) >= MAX_LINES:
+            return None
+        line = model.lines[name] = _Line()
+        self._lines.append(line)
+        return line
+
+    def _unit(self, model: _Model, key: TaskKey, attempt: int) -> int | None:
+        """Position of the attempt in `model.spans`; `None` for one that another has taken the place of."""
+        for index in range(len(model.spans) - 1, -1, -1):
+            span = model.spans[index]
+            if (span.epoch, span.partition) != (key.epoch, key.partition):
+                continue
+            if span.attempt == attempt:
+                return index
+            if span.attempt > attempt:
+                return None
+            self._drop(model, index)
+            break
+        assert key.epoch is not None
+        assert key.partition is not None
+        model.spans.append(Span(epoch=key.epoch, partition=key.partition, attempt=attempt))
+        return len(model.spans) - 1
+
+    def _drop(self, model: _Model, unit: int) -> None:
+        for line in model.lines.values():
+            before = len(line)
+            line.drop(unit)
+            self._points -= before - len(line)
+
+    def _cut(self, line: _Line, points: int) -> None:
+        before = len(line)
+        line.cut(points)
+        self._points -= before - len(line)
+
+    def _sweep(self) -> None:
+        longest = max(SHORTEST, MAX_POINTS // max(1, 2 * len(self._lines)))
+        if self._points < MAX_POINTS:
+            return
+        for _ in range(min(_SWEPT, len(self._lines))):
+            self._swept = (self._swept + 1) % len(self._lines)
+            if len(self._lines[self._swept]) > longest:
+                self._cut(self._lines[self._swept], longest)

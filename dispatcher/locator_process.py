@@ -1,0 +1,165 @@
+"""Looks at dataset locators, in a process of its own: ``python -P -m dispatcher.locator_process``.
+
+What is looked at is the user's: a table of any size, objects of any kind. So it happens away from the pages, within
+bounds of time and memory, and what was found so far counts when the time is over. Arrow is loaded here and nowhere else
+in the dispatcher. A JSON object a line is written for each field as soon as it is known: a `Finding`'s fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from cerebro.contract.records import Locator, Locators
+from cerebro.errors import CerebroError, LocatorError, MetadataError
+from cerebro.locators import checked_metadata
+from dispatcher.children import bound
+from dispatcher.locator_places import Place, UnseenError, guard_network, place_of
+
+MEMORY_BYTES = 4 << 30
+"""Of addresses: Arrow reserves far more than it uses."""
+MOST_METADATA_BYTES = 64 << 20
+MOST_PREVIEW_BYTES = 4 << 20
+ROWS_SHOWN = 5
+COLUMNS_SHOWN = 30
+LONGEST_CELL = 80
+ROWS_LOOKED_UP = 5
+
+_IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"BM": "image/bmp",
+}
+"""How images begin, of the kinds that browsers show and that hold no script."""
+
+
+def main() -> None:
+    """Answer one question: ``{"locators", "is_local", "shared", "cpu_s"}``, or ``{"preview": uri, ...}``."""
+    question = json.load(sys.stdin)
+    bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])
+    if not question["is_local"]:
+        guard_network()
+    shared = None if question["is_local"] else question["shared"]
+    if "preview" in question:
+        _say(_preview(question["preview"], shared))
+        return
+    locators = Locators.model_validate(question["locators"])
+    for split, locator in locators.splits().items():
+        for finding in _split(split, locator, shared):
+            _say(finding)
+    for number, uri in enumerate(locators.misc, start=1):
+        _say(_told("misc", uri, partial(_size, uri, shared)) | {"line": number})
+
+
+def _size(uri: str, shared: str | None) -> dict[str, Any]:
+    return {"num_bytes": place_of(uri, shared).size()}
+
+
+def image_kind(content: bytes) -> str:
+    """The media type of an image that a page may show; empty for anything else."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _IMAGES.items() if content.startswith(start)), "")
+
+
+def _split(split: str, locator: Locator, shared: str | None) -> Iterator[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+
+    def metadata() -> dict[str, Any]:
+        place = place_of(locator.metadata, shared)
+        size = place.size()
+        if size > MOST_METADATA_BYTES:
+            raise UnseenError(
+                f"It is there, with {size:,} bytes: too many to look into here, where at most "
+                f"{MOST_METADATA_BYTES >> 20} MiB are read. The controller reads it when the first run starts"
+            )
+        table = checked_metadata(split, locator.metadata, place.read(MOST_METADATA_BYTES)).table
+        rows.extend(table.slice(0, ROWS_LOOKED_UP).to_pylist())
+        shown = table.column_names[:COLUMNS_SHOWN]
+        return {
+            "num_bytes": size,
+            "rows": table.num_rows,
+            "columns": [[name, str(table.schema.field(name).type)] for name in shown],
+            "more_columns": len(table.column_names) - len(shown),
+            "preview": [[_cell(row[name]) for name in shown] for row in rows[:ROWS_SHOWN]],
+        }
+
+    yield _told(f"{split}_metadata", locator.metadata, metadata)
+    if locator.objects:
+        root = locator.objects
+        yield _told(f"{split}_objects", root, lambda: _objects(place_of(root, shared), rows))
+
+
+def _objects(root: Place, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What lies under an object root: the first rows' objects where a column names them, else any one."""
+    root.check()
+    column = _naming_column(root, rows)
+    named = [str(row[column]) for row in rows] if column else []
+    sizes = {name: root.object_size(name) for name in named}
+    missing = [name for name, size in sizes.items() if size is None]
+    sample = next((name for name, size in sizes.items() if size is not None), None) or root.first_name()
+    found: dict[str, Any] = {
+        "column": column or "",
+        "missing": missing[:ROWS_LOOKED_UP],
+        "sample": sample or "",
+    }
+    if sample:
+        found["num_bytes"] = root.object_size(sample)
+        is_small = (found["num_bytes"] or 0) <= MOST_PREVIEW_BYTES
+        found["kind"] = image_kind(root.below(sample).read(64)) if is_small else ""
+        found["sample_uri"] = root.below(sample).uri
+    return found
+
+
+def _naming_column(root: Place, rows: list[dict[str, Any]]) -> str | None:
+    """The column whose values are names of objects: the first one of which any is there."""
+    columns = [name for name, value in (rows[0] if rows else {}).items() if isinstance(value, str) and value]
+    looked_up = itertools.product(sorted(columns, key=lambda name: name == "id"), rows[:2])
+    return next((name for name, row in looked_up if root.object_size(str(row[name])) is not None), None)
+
+
+def _preview(uri: str, shared: str | None) -> dict[str, Any]:
+    def content() -> dict[str, Any]:
+        place = place_of(uri, shared)
+        if place.size() > MOST_PREVIEW_BYTES:
+            raise UnseenError(f"larger than {MOST_PREVIEW_BYTES >> 20} MiB")
+        found = place.read(MOST_PREVIEW_BYTES)
+        kind = image_kind(found)
+        if not kind:
+            raise UnseenError("no image that a page may show")
+        return {"kind": kind, "content": base64.b64encode(found).decode()}
+
+    return _told("preview", uri, content)
+
+
+def _told(field: str, uri: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    finding: dict[str, Any] = {"field": field, "uri": uri, "state": "fine", "message": ""}
+    try:
+        return finding | look()
+    except UnseenError as error:
+        return finding | {"state": "unseen", "message": str(error)}
+    except (LocatorError, MetadataError) as error:
+        is_lacking = "credentials found" in str(error) or "boto3" in str(error)
+        return finding | {"state": "unseen" if is_lacking else "wrong", "message": str(error)}
+    except (CerebroError, OSError, MemoryError) as error:
+        told = str(error) or "there was not enough memory to look into it"
+        return finding | {"state": "unseen", "message": told}
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
+
+
+def _say(finding: dict[str, Any]) -> None:
+    print(json.dumps(finding), flush=True)  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How fast a run goes now, and how long it will take yet. Pure but for the commits it remembers.
+
+Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
+longest model's units left by the mean time of a unit, because a model is in one place at a time. Nothing is known of
+queues ahead, of failures to come, or of models that cost more than those that ran lately.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cerebro.contract.runs import EtlPlan, FitPlan
+from cerebro.state import Run, TaskState
+from dispatcher.tables import ModelTable
+
+WINDOW_S = 300.0
+"""Throughput is of the last five minutes."""
+_COMMITS = 512
+
+BASIS = "work left over the throughput of the last five minutes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLeft:
+    """An estimate: `seconds` from now, that is at `ends_at` (seconds since the epoch). `basis` says how it was made."""
+
+    seconds: float
+    ends_at: float
+    basis: str = BASIS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Throughput of the run in progress over its last `over_s` seconds, at most five minutes; 0 while unknown."""
+
+    rows_per_s: float
+    units_per_min: float
+    over_s: float
+    left: TimeLeft | None
+
+
+IDLE = Pace(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    run: str
+    started: float
+    ended: float
+    rows: int
+
+
+class Pacemaker:
+    """Remembers the newest commits of an experiment. One owner, not thread-safe."""
+
+    def __init__(self) -> None:
+        self._commits: deque[_Commit] = deque(maxlen=_COMMITS)
+
+    def commit(self, run: str, *, started: float, ended: float, rows: int) -> None:
+        """A task of `run` was committed. Times are the store's clock."""
+        self._commits.append(_Commit(run, started, ended, rows))
+
+    def pace(self, run: Run, table: ModelTable | None, now: float, live_rows: Callable[[str], int]) -> Pace:
+        """Of a run that is open, at `now` (the store's clock).
+
+        Args:
+            table: its models, if it is a planned fit.
+            live_rows: task -> rows that its open attempt has done.
+        """
+        own = [commit for commit in self._commits if commit.run == run.id]
+        begin = max(run.started, now - WINDOW_S)
+        if len(own) == _COMMITS:
+            begin = max(begin, own[0].ended)  # what was before is not remembered
+        over_s = now - begin
+        if not run.started or over_s <= 0:
+            return IDLE
+        recent = [commit for commit in own if commit.ended > begin]
+        done = sum(_share(commit.started, commit.ended, begin) * commit.rows for commit in recent)
+        under_way = 0
+        for task in run.open_tasks():
+            if task.state is TaskState.RUNNING:
+                rows = live_rows(str(task.key))
+                under_way += rows
+                done += _share(task.attempts[-1].started, now, begin) * rows
+        rate = done / over_s
+        left_s = None
+        if rate > 0 and (rows_left := _rows_left(run, table)) is not None:
+            mean_s = sum(commit.ended - commit.started for commit in own) / len(own) if own else 0.0
+            chain_s = mean_s * table.longest() if table else 0.0
+            left_s = max(max(0.0, rows_left - under_way) / rate, chain_s)
+        return Pace(
+            rows_per_s=rate,
+            units_per_min=60 * len(recent) / over_s,
+            over_s=over_s,
+            left=TimeLeft(seconds=left_s, ends_at=now + left_s) if left_s is not None else None,
+        )
+
+
+def _share(started: float, ended: float, begin: float) -> float:
+    """Of a span, how much lies after `begin`."""
+    return min(1.0, (ended - begin) / (ended - started)) if ended > max(started, begin) else 0.0
+
+
+def _rows_left(run: Run, table: ModelTable | None) -> float | None:
+    """Rows to be done yet, running tasks included; `None` before the run is planned."""
+    if run.plan is None:
+        return None
+    if table is not None and isinstance(run.plan, FitPlan):
+        done, total = table.progress()
+        return (total - done) * sum(run.plan.partitions.values()) / max(1, len(run.plan.partitions))
+    pending = [task.key for task in run.own_tasks() if task.state is not TaskState.COMMITTED]
+    if isinstance(run.plan, EtlPlan):
+        sizes = {(split, p.partition): p.rows for split, parts in run.plan.splits.items() for p in parts}
+        return sum(sizes.get((key.split or "", key.partition or 0), 0) for key in pending)
+    return sum(run.plan.partitions.get(key.partition or 0, 0) for key in pending)

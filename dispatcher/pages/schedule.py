@@ -1,0 +1,38 @@
+"""The schedule of a fit run: units over workers as they ran, how close to the bound, and which scheduler chose them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from cerebro.scheduling.policies import POLICIES
+from dispatcher.followed import Followed
+from dispatcher.pages.addresses import figure_url
+from dispatcher.pages.asking import asked
+from dispatcher.pages.rendering import live_route
+from dispatcher.pages.tabs import Tabs
+from dispatcher.views.header import Header
+from dispatcher.views.schedule import schedule
+from dispatcher.views.units import UnitQuery, units
+
+_UNITS = 50
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/schedule", "schedule")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "schedule", "schedule.html", _fill)
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    model = request.args.get("model", "")
+    return {
+        "view": schedule(followed, fit=header.fit, now=now),
+        "units": units(followed.state, asked(UnitQuery, run=header.fit, size=_UNITS)),
+        "model": model,
+        "policies": tuple(POLICIES),
+        "figure": figure_url(header.name, "schedule", fit=header.fit, model=model),
+    }

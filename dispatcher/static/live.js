@@ -1,0 +1,144 @@
+// Keeps #live up to date: asks for this address's fragment and puts it in place of what is shown. While nothing has
+// changed the server answers 304. Sleeps in hidden tabs, waits while the reader selects text, points at something
+// that would move, or has a menu open. Also follows links and forms marked data-soft without loading the page anew:
+// the address always says what is shown. Without this script the page is complete, only not live.
+"use strict";
+(() => {
+  const live = document.getElementById("live");
+  const said = () => document.getElementById("freshness");
+  const csrf = document.querySelector("meta[name=csrf]")?.content || "";
+  const icon = document.getElementById("icon");
+  const plainIcon = icon.getAttribute("href");
+  const POINTING_MS = 2500;
+  let timer = 0;
+  let asking = null; // the request on its way
+  let etag = "";
+  let failedSince = 0;
+  let pointedAt = -POINTING_MS;
+  let isPaused = false;
+
+  const root = () => live.firstElementChild;
+  const everyMs = () => Number(root().dataset.every || 0) * 1000;
+  const address = () => `/fragments${location.pathname}${location.search}`;
+  const clock = (time) => window.clockText(new Date(time));
+
+  const say = (kind, text) => {
+    const place = said();
+    if (!place) return;
+    place.hidden = false;
+    if (place.dataset.kind !== kind) place.dataset.kind = kind;
+    if (place.lastChild?.nodeValue !== text) place.textContent = text;
+    place.setAttribute("aria-pressed", String(isPaused));
+  };
+
+  const isBusy = () => {
+    const selection = document.getSelection();
+    const isSelecting = selection && !selection.isCollapsed && live.contains(selection.anchorNode);
+    return isSelecting || performance.now() - pointedAt < POINTING_MS || live.querySelector("details.menu[open]") !== null;
+  };
+
+  const put = (html) => {
+    const part = document.createElement("template");
+    part.innerHTML = html;
+    part.content.querySelectorAll("input[name=csrf]").forEach((each) => each.setAttribute("value", csrf));
+    morph(live, part.content);
+    const { title, icon: word } = root().dataset;
+    if (title) document.title = title;
+    const wanted = word ? plainIcon.replace(/icon[^/]*\.svg/, `icon-${word}.svg`) : plainIcon;
+    if (icon.getAttribute("href") !== wanted) icon.setAttribute("href", wanted);
+  };
+
+  const plan = (waitMs) => {
+    clearTimeout(timer);
+    if (waitMs && !document.hidden && !isPaused) timer = setTimeout(refresh, waitMs);
+  };
+
+  const refresh = async ({ isWanted = false } = {}) => {
+    clearTimeout(timer);
+    if (!isWanted && isBusy()) {
+      say("waits", "waits while you read");
+      return plan(700);
+    }
+    asking?.abort();
+    const mine = (asking = new AbortController());
+    const asked = Date.now();
+    const from = address();
+    try {
+      const headers = etag ? { "If-None-Match": etag } : {};
+      const answer = await fetch(from, { headers, cache: "no-store", redirect: "error", signal: mine.signal });
+      if (answer.status === 401) return location.reload(); // the session ended: the page leads to the sign-in
+      if (answer.status === 404) return location.reload(); // it was deleted
+      if (!answer.ok && answer.status !== 304 && answer.status !== 400) throw new Error(answer.statusText);
+      if (answer.status !== 304) {
+        const html = await answer.text();
+        if (!isWanted && isBusy()) return plan(700);
+        etag = answer.headers.get("ETag") || "";
+        put(html);
+        document.dispatchEvent(new CustomEvent("live:updated"));
+      }
+      failedSince = 0;
+      live.removeAttribute("aria-busy");
+      live.classList.remove("stale");
+      if (!isPaused) say(everyMs() < 5000 ? "live" : "rests", `${everyMs() < 5000 ? "live" : "up to date"}, ${clock(asked)}`);
+      plan(everyMs());
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      failedSince = failedSince || asked;
+      live.removeAttribute("aria-busy");
+      live.classList.add("stale"); // the last good data stays
+      say("failed", `no answer since ${clock(failedSince)}, trying again`);
+      plan(3000);
+    } finally {
+      if (asking === mine) asking = null;
+    }
+  };
+
+  const go = (url, { isNew = true } = {}) => {
+    history[isNew ? "pushState" : "replaceState"](null, "", url);
+    show();
+  };
+  const show = () => {
+    etag = "";
+    live.setAttribute("aria-busy", "true");
+    refresh({ isWanted: true });
+  };
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-soft]");
+    if (link && event.button === 0 && !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey) {
+      event.preventDefault();
+      go(link.href);
+    }
+    if (event.target.closest("#freshness")) {
+      isPaused = !isPaused;
+      if (isPaused) say("paused", "paused: press to go on");
+      refreshOrRest();
+    }
+  });
+  const refreshOrRest = () => (isPaused ? clearTimeout(timer) : refresh({ isWanted: true }));
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.matches("form[data-soft]")) return;
+    event.preventDefault();
+    const fields = new FormData(form, event.submitter);
+    const query = new URLSearchParams();
+    for (const name of new Set(fields.keys())) {
+      const value = fields.getAll(name).filter(Boolean).join(",");
+      if (value) query.set(name, value);
+    }
+    const url = new URL(form.getAttribute("action") || location.href, location.href);
+    url.search = query.toString().replaceAll("%2C", ",");
+    url.hash = "";
+    go(url);
+  });
+  document.addEventListener("live:go", (event) => go(event.detail.url, event.detail));
+  document.addEventListener("live:refresh", () => refresh({ isWanted: true }));
+  window.addEventListener("popstate", show);
+  live.addEventListener("pointermove", (event) => {
+    if (event.pointerType === "mouse" && event.target.closest("tbody, .plot")) pointedAt = performance.now();
+  });
+  live.addEventListener("pointerleave", () => (pointedAt = -POINTING_MS));
+  document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : plan(1)));
+  plan(Math.min(everyMs(), 1500));
+})();

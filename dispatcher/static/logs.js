@@ -1,0 +1,95 @@
+// Follows logs: asks for what is new behind a cursor and puts it at the foot. Scrolling up pauses, the end resumes;
+// the button says which. Sleeps in hidden tabs. Without this script the page shows what there was when it was opened.
+"use strict";
+(() => {
+  const place = document.getElementById("logs");
+  const log = document.getElementById("log");
+  const button = document.getElementById("follow");
+  if (!place || !log) return;
+  const MOST_LINES = 6000;
+  const EVERY_MS = 1500;
+  const SLOW_MS = 6000; // after a while without news
+  let cursor = place.dataset.cursor || "";
+  let timer = 0;
+  let quiet = 0;
+  let waiting = 0; // lines that came while the reader was elsewhere
+  let isFollowing = true;
+
+  const isAtEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+  const toEnd = () => (log.scrollTop = log.scrollHeight);
+  const say = () => {
+    button.hidden = !cursor;
+    button.setAttribute("aria-pressed", String(isFollowing));
+    button.textContent = isFollowing ? "Following" : waiting ? `${waiting} new below` : "Paused: go to the end";
+  };
+
+  const trim = () => {
+    const lines = log.getElementsByTagName("li");
+    for (let left = lines.length - MOST_LINES; left > 0; left -= 1) lines[0].remove();
+    log.querySelectorAll(".stretch").forEach((each) => {
+      if (each !== log.lastElementChild && !each.querySelector("li")) each.remove();
+    });
+  };
+
+  const put = (html) => {
+    const part = document.createElement("template");
+    part.innerHTML = html;
+    for (const stretch of [...part.content.querySelectorAll(".stretch")]) {
+      const key = stretch.dataset.log;
+      const lines = [...stretch.querySelectorAll("li")];
+      log.querySelectorAll(`[data-log="${CSS.escape(key)}"] li[data-open]`).forEach((each) => each.remove());
+      const last = log.lastElementChild;
+      if (last?.dataset.log === key) last.querySelector("ol").append(...lines);
+      else log.append(stretch);
+      waiting += isFollowing ? 0 : lines.length;
+    }
+    if (isFollowing) {
+      trim();
+      toEnd();
+    }
+  };
+
+  const plan = (ms) => {
+    clearTimeout(timer);
+    if (cursor && !document.hidden) timer = setTimeout(ask, ms);
+  };
+
+  const ask = async () => {
+    try {
+      const joint = place.dataset.follow.includes("?") ? "&" : "?";
+      const answer = await fetch(`${place.dataset.follow}${joint}after=${encodeURIComponent(cursor)}`, { redirect: "error" });
+      if (answer.status === 401) return location.reload();
+      if (answer.status === 200) {
+        put(await answer.text());
+        cursor = answer.headers.get("X-Cursor");
+        quiet = 0;
+      } else quiet += 1;
+    } catch {
+      quiet += 1; // live.js tells that the page cannot be reached
+    }
+    say();
+    plan(quiet > 40 ? SLOW_MS : EVERY_MS);
+  };
+
+  log.addEventListener("scroll", () => {
+    isFollowing = isAtEnd();
+    if (isFollowing) waiting = 0;
+    say();
+  });
+  button.addEventListener("click", () => {
+    isFollowing = !isFollowing;
+    waiting = 0;
+    if (isFollowing) toEnd();
+    say();
+  });
+  document.addEventListener("visibilitychange", () => plan(1));
+
+  const wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (wanted) {
+    isFollowing = false;
+    wanted.classList.add("wanted");
+    log.scrollTop = wanted.offsetTop - log.offsetTop - log.clientHeight / 3;
+  } else toEnd();
+  say();
+  plan(EVERY_MS);
+})();

@@ -1,0 +1,82 @@
+// Makes the inside of one element like that of another and touches only what differs, so that focus, text
+// selection, scroll positions, open parts and figures outlive an update.
+// Elements are matched by id or data-key, else by their order. What has data-keep belongs to scripts.
+"use strict";
+const morph = (() => {
+  const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
+  const isSame = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b);
+  const isReaders = (node, name) => name === "open" && (node.nodeName === "DETAILS" || node.nodeName === "DIALOG");
+
+  // What the reader has entered and not sent yet stays, unless the server's own value changes.
+  const told = (field) => (isBox(field) ? field.defaultChecked : field.defaultValue);
+  const isBox = (field) => field.type === "checkbox" || field.type === "radio";
+  const field = (from, change) => {
+    const before = told(from);
+    const isUntouched = (isBox(from) ? from.checked : from.value) === before;
+    change();
+    if (from.type === "file" || (!isUntouched && told(from) === before)) return;
+    if (isBox(from)) from.checked = told(from);
+    else if (from.value !== told(from)) from.value = told(from);
+  };
+  const choice = (from, change) => {
+    const wanted = () => from.querySelector("option[selected]")?.value;
+    const before = wanted();
+    change();
+    if (wanted() !== before && wanted() !== undefined) from.value = wanted();
+  };
+
+  const attributes = (from, to) => {
+    for (const { name, value } of to.attributes) {
+      if (from.getAttribute(name) !== value && !isReaders(from, name)) from.setAttribute(name, value);
+    }
+    for (const { name } of [...from.attributes]) {
+      if (!to.hasAttribute(name) && !isReaders(from, name)) from.removeAttribute(name);
+    }
+  };
+
+  const node = (from, to) => {
+    if (from.nodeType !== 1) {
+      if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
+      return;
+    }
+    if (from.hasAttribute("data-keep")) return;
+    if (from.nodeName === "INPUT") field(from, () => attributes(from, to));
+    else if (from.nodeName === "SELECT") {
+      choice(from, () => {
+        attributes(from, to);
+        children(from, to);
+      });
+    } else {
+      attributes(from, to);
+      children(from, to);
+    }
+  };
+
+  const children = (from, to) => {
+    const keyed = new Map();
+    for (const child of from.childNodes) if (keyOf(child)) keyed.set(keyOf(child), child);
+    let place = from.firstChild;
+    for (const wanted of [...to.childNodes]) {
+      const known = keyed.get(keyOf(wanted));
+      if (known && isSame(known, wanted)) {
+        if (known !== place) from.insertBefore(known, place);
+        else place = place.nextSibling;
+        node(known, wanted);
+        keyed.delete(keyOf(wanted));
+      } else if (!keyOf(wanted) && place && !keyOf(place) && isSame(place, wanted)) {
+        const next = place.nextSibling;
+        node(place, wanted);
+        place = next;
+      } else {
+        from.insertBefore(wanted, place);
+      }
+    }
+    while (place) {
+      const next = place.nextSibling;
+      place.remove();
+      place = next;
+    }
+  };
+
+  return children;
+})();

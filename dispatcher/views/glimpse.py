@@ -1,0 +1,98 @@
+"""What the cluster page needs of one experiment: its open runs, its workers, what they run and when they did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cerebro.contract.records import Troubles
+from cerebro.state import ExperimentState, Run, RunState, TaskKey, explained, waiting_for, wording
+from cerebro.state.timeline import busy
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGlimpse:
+    """An open run; `reason`: why it does not go on, empty if it does. `requested`: seconds since the epoch."""
+
+    state: str
+    done: int
+    total: int
+    author: str
+    requested: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerGlimpse:
+    """A worker as the log knows it. `lost`: why it is not alive, since `since`. `next`: what waits in its inbox."""
+
+    lost: str
+    since: float
+    next: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glimpse:
+    """One experiment.
+
+    Attributes:
+        runs: open ones, by id. workers: by name.
+        started: of each running task, by key.
+        busy: worker -> spans of time with a task; all in seconds since the epoch.
+    """
+
+    runs: Mapping[str, RunGlimpse]
+    workers: Mapping[str, WorkerGlimpse]
+    started: Mapping[str, float]
+    busy: Mapping[str, tuple[tuple[float, float], ...]]
+
+
+def glimpse(state: ExperimentState, *, troubles: Troubles, begin: float, now: float) -> Glimpse:
+    """An experiment's part in the cluster from `begin` to `now` (seconds since the epoch)."""
+    open_runs = [run for run in state.runs.values() if run.is_open]
+    return Glimpse(
+        runs={run.id: _run(state, run, troubles) for run in open_runs},
+        workers={
+            name: WorkerGlimpse(
+                lost=worker.lost,
+                since=worker.since,
+                next=tuple(doing(key) for key in worker.open_tasks[1:]),
+            )
+            for name, worker in state.workers.items()
+            if not worker.is_removed
+        },
+        started={key: task.attempts[-1].started for run in open_runs for key, task in run.open.items()},
+        busy=_busy(state, begin, now),
+    )
+
+
+def doing(task: str) -> str:
+    """What a worker does at the task of that key, in words."""
+    try:
+        return wording.task(TaskKey.parse(task)) if task else ""
+    except ValueError:
+        return task
+
+
+def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunGlimpse:
+    done, total = run.progress()
+    is_queued = run.state is RunState.QUEUED
+    waits = "the controller plans it" if is_queued else explained(waiting_for(state, run), troubles.pods)
+    return RunGlimpse(
+        state=wording.run(run),
+        done=done,
+        total=total,
+        author=run.author,
+        requested=run.requested,
+        reason=waits,
+    )
+
+
+def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[tuple[float, float], ...]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for run in state.runs.values():
+        if run.started and (run.is_open or run.ended > begin):
+            for each in busy(run, end, since=begin):
+                if each.ended > begin:
+                    found.setdefault(each.worker, []).append((each.started, each.ended))
+    return {worker: tuple(spans) for worker, spans in found.items()}

@@ -1,0 +1,183 @@
+"""What a program printed, as a page shows it: progress bars collapsed, colours as classes, all else as text. Pure.
+
+Of control sequences (ECMA-48) only "select graphic rendition" means anything here; the others are taken out. Text is
+never marked up by this module: escaping is the template's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+LONGEST_LINE = 8_000
+"""Characters shown of one line; the download has all."""
+
+_ESCAPE = re.compile(
+    r"\x1b\[([0-9;:]*)m"  # colours
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # other control sequences
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles of windows, links
+    r"|\x1b[()*+][ -~]"  # character sets
+    r"|\x1b[@-Z\\-_]?"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_LEVEL = re.compile(
+    r"(?P<error>\b(?:CRITICAL|FATAL|ERROR)\b|^Traceback \(most recent call last\)|^[\w.]*(?:Error|Exception)(?::|$))"
+    r"|(?P<warning>\bWARN(?:ING)?\b|\w+Warning:)"
+    r"|(?P<info>\bINFO\b)"
+    r"|(?P<debug>\bDEBUG\b)"
+)
+_LEVEL_WITHIN = 200
+LEVELS = ("error", "warning", "info", "debug")
+
+_FIRST_COLOUR, _LAST_COLOUR = 30, 37
+_FIRST_BRIGHT, _LAST_BRIGHT = 90, 97
+_EXTENDED = {"38", "48"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A stretch of text in one look: `classes` are of the style sheet, such as ``ansi-1 ansi-31``."""
+
+    text: str
+    classes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line.
+
+    Attributes:
+        offset: byte at which it begins in its file: its name in addresses.
+        parts: its text.
+        level: of `LEVELS`, or empty.
+        overwritten: how often it was written over before, as progress bars do.
+        cut: characters that are not shown.
+        is_open: it may still grow: the file ends in it.
+    """
+
+    offset: int
+    parts: tuple[Part, ...]
+    level: str = ""
+    overwritten: int = 0
+    cut: int = 0
+    is_open: bool = False
+
+    @property
+    def text(self) -> str:
+        """Without its looks."""
+        return "".join(part.text for part in self.parts)
+
+
+@dataclass
+class _Look:
+    """Colours that are on."""
+
+    codes: dict[str, str] = field(default_factory=dict)
+
+    def take(self, parameters: str) -> None:
+        codes = re.split("[;:]", parameters) if parameters else ["0"]
+        while codes:
+            code = codes.pop(0) or "0"
+            if (
+                code in _EXTENDED
+            ):  # 256 colours and true colours are shown plain; their parameters are no codes
+                del codes[: 2 if codes[:1] == ["5"] else 4]
+                continue
+            self._take(int(code) if len(code) < 4 else -1)  # no code has more digits
+
+    def _take(self, code: int) -> None:
+        if code == 0:
+            self.codes.clear()
+        elif code in (1, 2, 3, 4):
+            self.codes[f"style-{code}"] = f"ansi-{code}"
+        elif code == 22:  # neither bold nor faint
+            self.codes.pop("style-1", None)
+            self.codes.pop("style-2", None)
+        elif code in (23, 24):
+            self.codes.pop(f"style-{code - 20}", None)
+        elif _FIRST_COLOUR <= code <= _LAST_COLOUR:
+            self.codes["colour"] = f"ansi-{code}"
+        elif _FIRST_BRIGHT <= code <= _LAST_BRIGHT:
+            self.codes["colour"] = f"ansi-{code - 60}"
+        elif code == 39:  # the default colour
+            self.codes.pop("colour", None)
+
+    @property
+    def classes(self) -> str:
+        return " ".join(sorted(self.codes.values()))
+
+
+def lines(content: bytes, offset: int, *, is_end: bool) -> list[Line]:
+    """A stretch of a file as lines.
+
+    Args:
+        content: begins at a line's beginning.
+        offset: of its first byte in the file.
+        is_end: the file ends with it: a last line without its end is open. Otherwise that line is a whole one that was
+            cut.
+    """
+    found: list[Line] = []
+    look, last = _Look(), ""
+    for raw in split(content):
+        is_open = is_end and not raw.endswith(b"\n")
+        line = _line(raw, offset, look, last, is_open=is_open)
+        last = line.level if line.text.strip() else ""
+        found.append(line)
+        offset += len(raw)
+    return found
+
+
+def plain(raw: bytes) -> str:
+    """One line's text as it is shown: what searching sees."""
+    return _clean(_last_written(raw)[0])
+
+
+def level_of(text: str, before: str = "") -> str:
+    """A line's level, guessed by its words; what is indented belongs to the line before."""
+    if before and text[:1].isspace():
+        return before
+    found = _LEVEL.search(text[:_LEVEL_WITHIN])
+    return (found.lastgroup or "") if found else ""
+
+
+def split(content: bytes) -> Iterable[bytes]:
+    """Lines with their ends; a carriage return ends none."""
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start) + 1 or len(content)
+        yield content[start:end]
+        start = end
+
+
+def _line(raw: bytes, offset: int, look: _Look, before: str, *, is_open: bool) -> Line:
+    text, overwritten = _last_written(raw)
+    cut = max(0, len(text) - LONGEST_LINE)
+    parts = tuple(_parts(text[:LONGEST_LINE], look))
+    level = level_of("".join(part.text for part in parts), before)
+    return Line(offset=offset, parts=parts, level=level, overwritten=overwritten, cut=cut, is_open=is_open)
+
+
+def _last_written(raw: bytes) -> tuple[str, int]:
+    """What a terminal would show of a line that was written over, and how often it was."""
+    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    if "\r" not in text:
+        return text, 0
+    written = [part for part in text.split("\r") if part.strip()]
+    return (written[-1] if written else ""), max(0, len(written) - 1)
+
+
+def _parts(text: str, look: _Look) -> Iterable[Part]:
+    start = 0
+    for found in _ESCAPE.finditer(text):
+        if found.start() > start:
+            yield Part(text=_CONTROL.sub("", text[start : found.start()]), classes=look.classes)
+        if found[1] is not None:
+            look.take(found[1])
+        start = found.end()
+    if start < len(text):
+        yield Part(text=_CONTROL.sub("", text[start:]), classes=look.classes)
+
+
+def _clean(text: str) -> str:
+    return _CONTROL.sub("", _ESCAPE.sub("", text))

@@ -1,0 +1,99 @@
+"""Importance: known answers on grids and random search; it obeys the direction and knows when to be silent."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+from statistics import mean
+
+import pytest
+
+from cerebro.analysis import Importance, ModelSummary, importance
+from cerebro.analysis.importance import MINIMUM
+from cerebro.contract.records import Hyperparameters
+from tests.figures.samples import row
+
+
+def shares(found: Importance) -> dict[str, float]:
+    return {share.name: share.share for share in found.shares}
+
+
+def models(given: list[tuple[Hyperparameters, float]]) -> list[ModelSummary]:
+    return [row(index, value, hyperparams) for index, (hyperparams, value) in enumerate(given)]
+
+
+def grid() -> list[tuple[float, int, str]]:
+    return list(product([0.001, 0.01, 0.1], [16, 32, 64], ["relu", "gelu", "tanh"]))
+
+
+def test_on_a_grid_only_what_decides_matters() -> None:
+    """The objective depends on the learning rate alone."""
+    found = importance(
+        models([({"lr": lr, "width": w, "act": a}, abs(lr - 0.01)) for lr, w, a in grid()]), mode="min"
+    )
+    assert shares(found)["lr"] == pytest.approx(1.0)
+    assert found.shares[0].name == "lr"
+    assert sum(shares(found).values()) == pytest.approx(1.0)
+
+
+def test_the_direction_decides_what_is_good() -> None:
+    """One hyper-parameter makes models good, another makes them bad: each question has its own answer."""
+    given: list[tuple[Hyperparameters, float]] = []
+    for rate, crash, _ in product(range(4), range(4), range(2)):
+        value = (10.0 if rate == 3 else 0.0) - (10.0 if crash == 0 else 0.0)
+        given.append(({"makes_good": rate, "makes_bad": crash}, value))
+    best, worst = (shares(importance(models(given), mode=mode)) for mode in ("max", "min"))
+    assert best["makes_good"] > best["makes_bad"]
+    assert worst["makes_bad"] > worst["makes_good"]
+
+
+def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
+    """A hyper-parameter with many values does not look important because of that."""
+    random = Random(5)
+    found = []
+    for seed in range(20):
+        given: list[tuple[Hyperparameters, float]] = []
+        for number in range(60):
+            lr, act = 10 ** random.uniform(-5, -1), random.choice(["relu", "gelu"])
+            noise: Hyperparameters = {"seed": number + 1000 * seed, "momentum": random.random()}
+            given.append(
+                ({"lr": lr, "act": act, **noise}, (0.0 if act == "relu" else 1.0) + random.random() * 0.3)
+            )
+        found.append(shares(importance(models(given), mode="min")))
+    assert mean(one["act"] for one in found) > 0.75
+    assert max(mean(one[name] for one in found) for name in ("seed", "momentum", "lr")) < 0.1
+
+
+def test_a_logarithm_of_a_hyperparameter_has_the_same_importance() -> None:
+    """Bins of equal counts do not see a scale."""
+    random = Random(6)
+    exponents = [random.uniform(-5, -1) for _ in range(80)]
+    linear = models([({"lr": 10**e, "other": i % 3}, abs(e + 3)) for i, e in enumerate(exponents)])
+    log = models([({"lr": e, "other": i % 3}, abs(e + 3)) for i, e in enumerate(exponents)])
+    assert shares(importance(linear, mode="min")) == shares(importance(log, mode="min"))
+
+
+def test_failed_models_are_left_out_and_the_sample_is_named() -> None:
+    """They have no value that could be compared fairly."""
+    given = models([({"lr": lr, "width": w}, lr) for lr, w, _ in grid()])
+    broken = [row(90 + i, 0.0, {"lr": 5.0, "width": 16}, is_failed=True) for i in range(20)]
+    found = importance([*given, *broken], mode="min")
+    assert shares(found) == shares(importance(given, mode="min"))
+    assert found.sample.startswith("27 of 47 models; those that failed or have no value are left out")
+    assert "PED-ANOVA" in found.method
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([({"lr": float(i)}, float(i)) for i in range(MINIMUM - 1)], "importance needs 16"),
+        ([({"lr": 0.1}, float(i)) for i in range(20)], "no hyper-parameter varies"),
+        ([({"lr": float(i % 4)}, 1.0) for i in range(20)], "equally good"),
+        ([({"lr": float(i)}, float(i % 5)) for i in range(20)], "better than chance"),
+    ],
+)
+def test_it_says_why_it_is_silent(given: list[tuple[Hyperparameters, float]], reason: str) -> None:
+    """Rather than name a winner that is none."""
+    found = importance(models(given), mode="min")
+    assert found.shares == ()
+    assert reason in found.declined

@@ -1,0 +1,147 @@
+"""Curves, spans, scores and progress say what the log says."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.analysis import epoch_curves, etl_progress, scores, spans, summaries, values_at
+from cerebro.contract.events import RunRequested, RunStarted, TaskRevoked
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.state import TaskKey
+from tests.state.stories import DATASET, SHA, Story, etl_plan, unit
+
+
+def fitted() -> Story:
+    """Two models of two epochs; the second one is better, and fails in its second epoch."""
+    story = Story()
+    story.fit(models=2, epochs=2)
+    story.epoch(1, loss=4.0)
+    story.epoch(2, loss=5.0)
+    story.epoch(1, model="m01", loss=1.0)
+    return story
+
+
+# --- curves ------------------------------------------------------------------------------------------
+
+
+def test_a_curve_has_a_point_per_epoch_and_knows_its_best() -> None:
+    """In the order of the plan, with the index that colours follow."""
+    first, second = epoch_curves(fitted().run, "loss")
+    assert (first.model, first.index, first.x, first.y, first.best_at) == (
+        "m00",
+        0,
+        (1.0, 2.0),
+        (4.0, 5.0),
+        0,
+    )
+    assert (second.model, second.index, second.x, second.y) == ("m01", 1, (1.0,), (1.0,))
+
+
+def test_a_curve_over_rows_or_time_ends_where_the_epoch_ends() -> None:
+    """Two units of ten rows an epoch; seconds since the run's first unit."""
+    story = fitted()
+    assert epoch_curves(story.run, "loss", axis="row")[0].x == (20.0, 40.0)
+    visits = story.model().visits
+    expected = tuple(visits[i].ended - story.run.origin for i in (1, 3))
+    assert epoch_curves(story.run, "loss", axis="time")[0].x == expected
+
+
+def test_only_chosen_models_and_known_metrics_have_curves() -> None:
+    """No line without a value."""
+    run = fitted().run
+    assert [curve.model for curve in epoch_curves(run, "loss", models=["m01"])] == ["m01"]
+    assert epoch_curves(run, "accuracy") == []
+
+
+def test_a_curve_tells_where_its_metric_broke() -> None:
+    """A unit that met a value that is not finite commits nothing, so the failure tells of it."""
+    story = fitted()
+    story.fail(unit(2, 0, "m01"), 0, FailureKind.NON_FINITE)
+    assert epoch_curves(story.run, "loss")[1].broke_at == 2.0
+
+
+def test_validation_is_shown_where_models_are_ranked_by_it() -> None:
+    """Unless training is asked for."""
+    story = Story()
+    run = story.fit(models=1, validated=True)
+    story.epoch(1, loss=1.0)
+    story.validate(1, loss=7.0)
+    assert epoch_curves(run, "loss")[0].y == (7.0,)
+    assert epoch_curves(run, "loss", split="train")[0].y == (1.0,)
+
+
+# --- spans -------------------------------------------------------------------------------------------
+
+
+def test_every_attempt_that_ran_is_a_span() -> None:
+    """Committed, failed, revoked and running ones; not one that only waited in an inbox."""
+    story = Story()
+    run = story.fit(models=3, epochs=1)
+    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.train(1, 0)
+    attempt = story.start(unit(1, 1, "m01"), 1)
+    story.tell(TaskRevoked(task=str(unit(1, 1, "m01")), attempt=attempt, worker="worker-1", reason="silent"))
+    story.start(unit(1, 0, "m02"), 0)
+    story.assign(unit(1, 1), 1)
+    found = spans(run, story.time + 10)
+    assert [(s.model, s.attempt, s.outcome, s.note) for s in found] == [
+        ("m00", 1, "failed", "crash"),
+        ("m00", 2, "committed", ""),
+        ("m01", 1, "revoked", "revoked: silent"),
+        ("m02", 1, "running", ""),
+    ]
+    assert found[0].start_s == 0.0
+    assert found[-1].end_s == story.time + 10 - run.origin
+    assert all(span.start_s < span.end_s for span in found)
+
+
+def test_a_run_without_a_unit_has_no_spans() -> None:
+    """Nothing is drawn before the first one starts."""
+    story = Story()
+    assert spans(story.fit(), 1e9) == []
+
+
+# --- scores ------------------------------------------------------------------------------------------
+
+
+def test_models_are_compared_by_their_best_or_at_one_epoch() -> None:
+    """With a margin for those that have not come so far."""
+    story = fitted()
+    rows = list(summaries(story.run))
+    assert scores(rows) == {"m00": 4.0, "m01": 1.0}
+    assert values_at(story.run, 2) == {"m00": 5.0}
+    assert values_at(story.run, 2, margin=1) == {"m00": 5.0, "m01": 1.0}
+    assert scores(rows, {"m00": 9.0}) == {"m00": 9.0}
+
+
+# --- ETL ---------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_split_are_kept_failed_under_way_or_to_do() -> None:
+    """Rows in are rows kept plus rows failed, once all is done."""
+    story = Story()
+    story.tell(
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
+    )
+    keys = [TaskKey(run="etl-1", kind="etl", split="train", partition=p) for p in range(2)]
+    run, dataset = story.state.runs["etl-1"], story.state.datasets[DATASET]
+    story.do(keys[0], 0, TaskResult(rows=8, rows_failed=2))
+    story.start(keys[1], 1)
+    (split,) = etl_progress(dataset, run, {str(keys[1]): 3})
+    assert (split.rows, split.kept, split.failed, split.done) == (20, 8, 2, 13)
+    (split,) = etl_progress(dataset, run, {str(keys[1]): 99})
+    assert split.done == 20
+
+
+def test_partitions_that_were_there_before_count_as_done() -> None:
+    """The second ETL run of a data set makes none of them again."""
+    story = Story()
+    story.etl(splits={"train": 10})
+    story.tell(
+        RunRequested(run="etl-2", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-2", plan=etl_plan(2, {"train": 10})),
+    )
+    (split,) = etl_progress(story.state.datasets[DATASET], story.state.runs["etl-2"])
+    assert split.kept == split.done == split.rows == pytest.approx(20)

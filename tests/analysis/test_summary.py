@@ -1,0 +1,143 @@
+"""A model of a fit run in one row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from cerebro.analysis.summary import summaries, summary
+from cerebro.contract.events import ModelStopRequested
+from cerebro.contract.tasks import FailureKind
+from cerebro.state import Run, models
+from cerebro.state.visits import Visit, mean
+from tests.state.stories import Story, unit, validation
+
+
+def rows(run: Run) -> dict[str, tuple[object, ...]]:
+    """What changes while a run goes on."""
+    return {row.id: (row.state, row.epoch, row.units_done, row.worker, row.redone) for row in summaries(run)}
+
+
+def test_models_come_in_the_order_of_the_plan() -> None:
+    """Numbered from 0, with what they were asked to be; a run that is no fit has none."""
+    story = Story()
+    story.etl()
+    story.fit(models=3, epochs=2)
+    found = list(summaries(story.run))
+    assert [(row.index, row.id, row.units, row.epochs) for row in found] == [
+        (0, "m00", 4, 2),
+        (1, "m01", 4, 2),
+        (2, "m02", 4, 2),
+    ]
+    assert found[1].hyperparams == story.model("m01").hyperparams
+    assert list(summaries(story.state.runs["etl-1"])) == []
+
+
+def test_before_its_first_unit_a_model_has_no_values() -> None:
+    """Unknown is not 0."""
+    story = Story()
+    story.fit()
+    row = summary(story.run, story.model(), 0)
+    assert (row.state, row.latest, row.latest_epoch, row.best, row.best_epoch) == (
+        "queued",
+        None,
+        None,
+        None,
+        None,
+    )
+    assert (row.metrics, row.worker, row.started, row.ended, row.failure) == ({}, "", 0.0, 0.0, None)
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_best_and_latest_differ(validated: bool) -> None:
+    """The best epoch, whose metrics are told, and the newest that is known."""
+    story = Story()
+    story.fit(epochs=3, validated=validated)
+    for epoch, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        story.epoch(epoch, loss=9.0 if validated else loss, aux=float(epoch))
+        if validated:
+            story.validate(epoch, loss=loss, aux=float(epoch))
+    row = summary(story.run, story.model(), 0)
+    assert (row.best, row.best_epoch, row.latest, row.latest_epoch) == (1.0, 2, 2.0, 3)
+    assert row.metrics == {"aux": 2.0, "loss": 1.0}
+    assert row.state == "finished"
+
+
+def test_values_that_are_no_numbers_are_neither_best_nor_latest() -> None:
+    """The newest epoch that has the objective counts."""
+    story = Story()
+    story.fit(epochs=2)
+    story.epoch(1, loss=2.0)
+    story.epoch(2, loss=float("nan"))
+    row = summary(story.run, story.model(), 0)
+    assert (row.best_epoch, row.latest_epoch, row.latest) == (1, 1, 2.0)
+
+
+def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
+    """Training values are another quantity."""
+    story = Story()
+    story.fit(validated=True)
+    story.epoch(1, loss=2.0)
+    row = summary(story.run, story.model(), 0)
+    assert (row.latest, row.metrics, row.units_done) == (None, {}, 2)
+    story.start(validation(1), 0)
+    assert summary(story.run, story.model(), 0).worker == ""
+
+
+def test_where_its_unit_is_and_what_was_in_vain() -> None:
+    """While it runs and when it has failed; another model is untouched."""
+    story = Story()
+    story.fit()
+    story.train(1, 0)
+    story.fail(unit(1, 1), 1, FailureKind.CRASH)
+    story.start(unit(1, 1), 1)
+    assert rows(story.run) == {"m00": ("running", 1, 1, "worker-1", 1), "m01": ("queued", 1, 0, "", 0)}
+    story.break_off(unit(1, 1), 1, 2, FailureKind.USER_ERROR, "shape mismatch")
+    assert rows(story.run)["m00"] == ("failed", 1, 1, "", 2)
+    failure = summary(story.run, story.model(), 0).failure
+    assert failure is not None
+    assert failure.message == "shape mismatch"
+
+
+def test_a_model_that_a_user_stops_says_so() -> None:
+    """Stopping until its unit has been taken back."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    story.tell(ModelStopRequested(run="fit-1", model="m00"), ModelStopRequested(run="fit-1", model="m01"))
+    assert [row.state for row in summaries(story.run)] == ["stopping", "stopped"]
+
+
+def test_its_times_are_those_of_its_units() -> None:
+    """From the first start to the newest commit; seconds in user code."""
+    story = Story()
+    story.fit()
+    story.epoch(1)
+    row, visits = summary(story.run, story.model(), 0), story.model().visits
+    assert (row.started, row.ended, row.compute_s) == (visits[0].started, visits[1].ended, 4.0)
+
+
+def test_asked_again_only_what_has_changed_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages ask every second, of thousands of models: the mean of an epoch is made once."""
+    story, asked = Story(), Counter[str]()
+
+    def counted(visits: Sequence[Visit]) -> dict[str, float]:
+        asked["means"] += 1
+        return mean(visits)
+
+    monkeypatch.setattr(models, "mean", counted)
+    story.fit(models=5, epochs=4)
+    for name in story.run.models:
+        for epoch in (1, 2, 3):
+            story.epoch(epoch, model=name)
+    first = list(summaries(story.run))
+    assert asked.total() == 5 * 3
+    assert list(summaries(story.run)) == first
+    assert story.run.best_model() is story.model("m00")
+    assert asked.total() == 5 * 3
+    story.epoch(4, model="m01", loss=0.5)
+    assert [row.best for row in summaries(story.run)] == [1.0, 0.5, 1.0, 1.0, 1.0]
+    assert story.run.best_model() is story.model("m01")
+    assert asked.total() == 5 * 3 + 1

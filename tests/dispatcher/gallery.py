@@ -1,0 +1,335 @@
+"""Experiments in every state that a page can show, one app over them, and the addresses of all its pages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from cerebro.archive import pack
+from cerebro.contract import api
+from cerebro.contract.events import (
+    DeletionRequested,
+    EpochCompleted,
+    ExperimentArchived,
+    LivePoint,
+    ModelStopRequested,
+    RunRequested,
+    RunStarted,
+    RunStopRequested,
+    SchedulePlanned,
+    SchedulerChanged,
+)
+from cerebro.contract.records import (
+    AuditEntry,
+    CodeRecord,
+    ExperimentSummary,
+    GpuUsage,
+    Reclaim,
+    Troubles,
+    UsageSample,
+    WorkerStatus,
+    WorkerUsage,
+)
+from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.state import epoch_report
+from cerebro.volumes import Volumes
+from tests.dispatcher.fakes import Bench, FakeStore, settings
+from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
+
+SCRIPT, IMAGE = "<script>window.x=1</script>", "<img src=q onerror=window.x=1>"
+"""What must be shown as it is written. `IMAGE` may be a part of a unit's key: it has no slash."""
+
+TABS = (
+    "",
+    "/models",
+    "/curves",
+    "/analysis",
+    "/schedule",
+    "/data",
+    "/logs",
+    "/code",
+    "/checkpoints",
+    "/history",
+)
+"""An experiment's pages, below its address."""
+
+STATES = ("digits", "new", "preparing", "broken", "done", "steered", "old", "gone")
+"""Names of the experiments: each is in another state."""
+
+
+@dataclass(kw_only=True)
+class GalleryStore(FakeStore):
+    """Whose list knows what is archived, deleted and open."""
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        states = {name: self.stories[name].state for name in self.records}
+        return tuple(
+            summary.model_copy(
+                update={
+                    "is_archived": state.is_archived,
+                    "is_deleting": state.deletion is not None,
+                    "open_runs": tuple(run.id for run in state.runs.values() if run.is_open),
+                }
+            )
+            for summary in super().experiments()
+            for state in (states[summary.experiment.name],)
+        )
+
+    def __post_init__(self) -> None:
+        self.stories: dict[str, Story] = {}
+
+    def add(self, story: Story) -> None:
+        super().add(story)
+        self.stories[story.record.name] = story
+
+
+def gallery(folder: Path) -> Bench:
+    """All of `STATES`, with logs, checkpoints and failed rows on volumes in `folder`."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
+    store = GalleryStore()
+    bench = Bench(store=store, settings=settings(volumes=volumes, link_notebook="http://127.0.0.1:8888"))
+    for story in (
+        _digits(store, volumes), Story("new"), _preparing(store, volumes), _broken(), _done(), _steered(),
+        _old(), _gone(),
+    ):  # fmt: skip
+        store.add(story)
+    usage = WorkerUsage(
+        cores_used=3.5, cores=4, memory_bytes=7 << 30, memory_limit_bytes=8 << 30,
+        gpus=(GpuUsage(name="H200", used_share=0.9, memory_bytes=100 << 30, memory_total_bytes=139 << 30),),
+        shards_used_bytes=9 << 30, shards_total_bytes=10 << 30,
+    )  # fmt: skip
+    store.statuses = [
+        _busy(status("worker-0", running="digits/fit-1/train/m05/e1/p0"), usage),
+        status("worker-1"),
+    ]
+    store.statuses.append(status("worker-2", silent_s=400.0))
+    store.samples = {"worker-0": tuple(UsageSample(time=NOW - 30 * i, usage=usage) for i in range(60, 0, -1))}
+    store.waiting = (api.QueueEntry(experiment="digits", run="fit-1"),)
+    store.entries = (AuditEntry(time=NOW - 50, by="ada", what="deleted experiment whales"),)
+    store.unneeded = Reclaim(seq=1, datasets=("d-whales",))
+    store.in_trouble = Troubles(pods={"worker-3": "no node has a free GPU"})
+    return bench
+
+
+def paths() -> list[str]:
+    """All pages of the gallery that are worth a look: every tab of a run in progress, and of others what differs."""
+    own = [
+        "/experiments",
+        "/experiments?archived=all&q=d",
+        "/experiments?q=nothing-like-it",
+        "/start",
+        "/cluster",
+    ]
+    own += ["/start/digits", "/nowhere"]
+    of_digits = [f"/experiments/digits{tab}" for tab in TABS]
+    more = [
+        "/models?pick=m00,m01&sort=best", "/models?filter=lr+%3E%3E", "/models?filter=state+%3D+nothing",
+        "/models/m00", "/models/m07", "/models/nobody", "/logs?task=fit-1/train/m07/e1/p0", "/logs?q=Error",
+        "/logs?q=[&regex=1", "/delete",
+    ]  # fmt: skip
+    others = [f"/experiments/{name}{tab}" for name in STATES[1:] for tab in ("", "/models", "/logs")]
+    some = [
+        "new/curves",
+        "new/analysis",
+        "new/schedule",
+        "new/data",
+        "new/code",
+        "new/checkpoints",
+        "new/history",
+    ]
+    some += ["preparing/data", "done/schedule", "done/history", "steered/history", "broken/schedule"]
+    return [
+        *own, *of_digits, *(f"/experiments/digits{each}" for each in more), *others,
+        *(f"/experiments/{each}" for each in some),
+    ]  # fmt: skip
+
+
+def hostile(folder: Path) -> Bench:
+    """One experiment of which everything that a user can name is markup: models, hyper-parameters and their values,
+    metrics, the author, rows, errors, what is printed, code, files."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
+    store = GalleryStore()
+    bench = Bench(store=store, settings=settings(volumes=volumes))
+    code = CodeRecord(
+        sha256=CODE, fingerprint=CODE, class_name=SCRIPT, source=f"# {SCRIPT}\nx = '{IMAGE}'", encoded="x",
+        author=SCRIPT,
+    )  # fmt: skip
+    store.codes[CODE] = code
+    source = folder / "code"
+    source.mkdir(parents=True)
+    (source / f"{IMAGE}.py").write_text("x = 1")
+    archive = pack(source)
+    sha256 = hashlib.sha256(archive).hexdigest()
+    store.archives[sha256] = archive
+    story = Story("evil", author=SCRIPT, archive=sha256)
+    story.workers_join()
+    story.etl(failed=1)
+    rates: tuple[dict[str, object], ...] = tuple(
+        {IMAGE: i, f"a{SCRIPT}": 0.1 * (i + 1), "kind": SCRIPT, "optimizer": IMAGE if i % 2 else SCRIPT}
+        for i in range(4)
+    )
+    request = FitRequest(code=CODE, models=rates, epochs=2, metric=SCRIPT, mode="max")  # type: ignore[arg-type]
+    story.tell(RunRequested(run="fit-1", request=request, author=SCRIPT))
+    names = [IMAGE, f"{IMAGE}2", "<b>m02</b>".replace("/", ""), "m03"]
+    plan = FitPlan(dataset="d1", models=dict(zip(names, rates, strict=True)), partitions={0: 898, 1: 898})  # type: ignore[arg-type]
+    story.tell(RunStarted(run="fit-1", plan=plan))
+    for index, model in enumerate(names[:2]):
+        for partition in range(2):
+            metrics = {SCRIPT: 0.5 + 0.1 * index + 0.01 * partition, f"b{IMAGE}": 1.0}
+            result = TaskResult(
+                rows=898, metrics=metrics, checkpoint=_checkpoint(f"evil/fit-1/m{index}", partition)
+            )
+            story.run_task(f"fit-1/train/{model}/e1/p{partition}", f"worker-{partition}", result)
+    story.fail(
+        f"fit-1/train/{names[2]}/e1/p0", "worker-0", f"ValueError: {SCRIPT}", f"Traceback\n{SCRIPT}\n{IMAGE}"
+    )
+    story.run_task("fit-1/train/m03/e1/p1", "worker-1", None)
+    story.pause(f"no room: {SCRIPT}")
+    for event in (
+        ModelStopRequested(run="fit-1", model="m03", by=SCRIPT),
+        SchedulerChanged(run="fit-1", scheduler=SCRIPT, by=IMAGE),
+        RunStopRequested(run="fit-1", by=SCRIPT),
+    ):
+        story.tell(event)
+    store.add(story)
+    store.statuses = [status("worker-0"), status("worker-1")]
+    for model in names:
+        _log(
+            volumes,
+            "evil",
+            f"fit-1/train/{model}/e1/p0",
+            f"{SCRIPT}\n\x1b[31m{IMAGE}\x1b[0m\nERROR {SCRIPT}\n",
+        )
+    _failed_row(volumes, SCRIPT, f"{IMAGE} is no number")
+    store.entries = (AuditEntry(time=NOW, by=SCRIPT, what=f"deleted experiment {IMAGE}"),)
+    store.in_trouble = Troubles(pods={SCRIPT: IMAGE})
+    return bench
+
+
+# --- the experiments -----------------------------------------------------------------------------
+
+
+def _digits(store: FakeStore, volumes: Volumes) -> Story:
+    story = running_story()
+    story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
+    plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
+    plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
+    story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
+    store.codes[CODE] = CodeRecord(
+        sha256=CODE, fingerprint=CODE, class_name="Digits", source="class Digits:\n    pass", encoded="x"
+    )
+    store.points["digits"] = [
+        LivePoint(task="fit-1/train/m04/e1/p1", attempt=1, rows=64 * i, values={"loss": 1.0 / i})
+        for i in range(1, 9)
+    ]
+    for model in range(8):
+        text = f"model m{model:02}\nepoch 1\n\x1b[33mWARNING\x1b[0m slow\nValueError: shapes differ\n"
+        _log(volumes, "digits", f"fit-1/train/m{model:02}/e1/p0", text)
+    for model in ("m00", "m01"):
+        path = volumes.checkpoint(f"{model}/e1p0")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return story
+
+
+def _preparing(store: FakeStore, volumes: Volumes) -> Story:
+    story = Story("preparing")
+    story.workers_join()
+    parts = tuple(PartitionPlan(partition=p, worker=f"worker-{p}", rows=500) for p in range(2))
+    story.tell(RunRequested(run="etl-1", request=EtlRequest(code=CODE, code_fingerprint=CODE), author="ada"))
+    story.tell(RunStarted(run="etl-1", plan=EtlPlan(dataset="d1", splits={"train": parts, "valid": parts})))
+    story.run_task("etl-1/etl/train/p0", "worker-0", TaskResult(rows=490, rows_failed=10))
+    story.run_task("etl-1/etl/train/p1", "worker-1", None)
+    point = LivePoint(task="etl-1/etl/train/p1", attempt=1, rows=120, rows_failed=3, values={})
+    store.points["preparing"] = [point]
+    _failed_row(volumes, "row-7", "cannot open image 7.png")
+    return story
+
+
+def _broken() -> Story:
+    story = Story("broken")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.fail("fit-1/train/m00/e1/p0", "worker-0", "ValueError: shapes differ", "Traceback\n  ValueError")
+    story.fail("fit-1/train/m01/e1/p1", "worker-1", "ValueError: shapes differ", "Traceback\n  ValueError")
+    story.finish(error="all 2 models failed:\nm00: ValueError: shapes differ")
+    return story
+
+
+def _done() -> Story:
+    story = Story("done")
+    story.workers_join()
+    story.etl(failed=3)
+    story.fit(models=4, epochs=2)
+    for epoch in (1, 2):
+        for model in range(4):
+            story.train(f"m{model:02}", epoch)
+        idle = {"worker-0": 0.5, "worker-1": 1.0}
+        story.tell(
+            EpochCompleted(
+                run="fit-1", epoch=epoch, makespan_s=12.0 * epoch, lower_bound_s=11.0 * epoch, idle_s=idle
+            )
+        )
+    story.finish()
+    story.test()
+    return story
+
+
+def _steered() -> Story:
+    story = Story("steered")
+    story.workers_join()
+    story.etl()
+    story.fit(models=3)
+    story.train("m00", 1)
+    story.run_task("fit-1/train/m01/e1/p0", "worker-0", None)
+    story.tell(ModelStopRequested(run="fit-1", model="m01", by="ada"))
+    story.tell(ModelStopRequested(run="fit-1", model="m02", by="ada"))
+    story.tell(SchedulerChanged(run="fit-1", scheduler="random", by="ada"))
+    story.pause("the checkpoint volume is full")
+    return story
+
+
+def _old() -> Story:
+    story = Story("old")
+    story.workers_join()
+    story.etl()
+    story.tell(ExperimentArchived(is_archived=True, by="ada"))
+    return story
+
+
+def _gone() -> Story:
+    story = Story("gone")
+    story.workers_join()
+    story.etl()
+    story.tell(DeletionRequested(by="ada"))
+    return story
+
+
+# --- pieces --------------------------------------------------------------------------------------
+
+
+def _checkpoint(name: str, partition: int) -> CheckpointRef:
+    return CheckpointRef(
+        name=f"{name}/u0000{partition}-e001-p000{partition}-a1.pt", checksum="0" * 16, size=1
+    )
+
+
+def _busy(known: WorkerStatus, usage: WorkerUsage) -> WorkerStatus:
+    record = known.record.model_copy(update={"gpus": ("H200",), "host": "node-1"})
+    return known.model_copy(update={"record": record, "usage": usage})
+
+
+def _log(volumes: Volumes, experiment: str, task: str, text: str) -> None:
+    path = volumes.task_log(experiment, task, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _failed_row(volumes: Volumes, row: str, error: str) -> None:
+    path = volumes.failed_rows("d1", "train", 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"rows": [{"id": row, "error": error, "traceback": error}], "total": 1}))

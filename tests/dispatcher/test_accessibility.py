@@ -1,0 +1,129 @@
+"""Everybody can use the pages: axe-core finds nothing serious, nothing is wider than a phone, keys reach everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.gallery import gallery, paths
+from tests.dispatcher.serving import serving
+from tests.e2e.browser import (
+    DESKTOP,
+    PHONE,
+    SCHEMES,
+    Complaints,
+    Scheme,
+    chromium,
+    overflow,
+    settle,
+    sign_in,
+    violations,
+    window,
+)
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+SIZES = {"desktop": DESKTOP, "phone": PHONE}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return gallery(tmp_path_factory.mktemp("volumes"))
+
+
+@pytest.fixture(scope="module")
+def address(bench: Bench) -> Iterator[str]:
+    with serving(bench.app) as at:
+        yield at
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_page(browser: Browser, address: str, scheme: Scheme, size: str, tmp_path: Path) -> None:
+    """In every state of an experiment: nothing serious or critical, no sideways scrolling, no word on the console.
+
+    Pictures are left in the test's folder for people to look at.
+    """
+    wrong: list[str] = []
+    with window(browser, SIZES[size], scheme) as context:
+        complaints = Complaints()
+        page = complaints.listen(context.new_page())
+        page.goto(f"{address}/sign-in")
+        wrong += [f"/sign-in: {each}" for each in violations(page)]
+        sign_in(page, address, TOKEN)
+        for number, path in enumerate(paths()):
+            page.goto(address + path)
+            settle(page)
+            page.screenshot(path=tmp_path / f"{number:02}{path.replace('/', '_')[:60]}.png", full_page=True)
+            wrong += [f"{path}: {each}" for each in violations(page)]
+            if wider := overflow(page):
+                wrong.append(f"{path}: {wider} px wider than the window")
+    assert not wrong, "\n".join(wrong)
+    complaints.check(allowed=("status of 404",))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_outage(browser: Browser, address: str, bench: Bench, scheme: Scheme) -> None:
+    """What is known stays, with what is wrong said on top; where nothing is known the page says what to do."""
+    with window(browser, DESKTOP, scheme) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN, "/experiments/digits")
+        bench.store.is_away = True
+        bench.monotonic.now += 60
+        try:
+            for path in ("/experiments", "/experiments/digits", "/experiments/new", "/cluster"):
+                page.goto(address + path)
+                settle(page)
+                assert "not answer" in page.inner_text("main")
+                assert violations(page) == [], path
+        finally:
+            bench.store.is_away = False
+            bench.monotonic.now += 60
+
+
+def test_menus_that_are_open(browser: Browser, address: str) -> None:
+    """Menus, help and details are as good as the page below."""
+    with window(browser) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN, "/experiments/digits/models")
+        for opener in page.locator("details > summary").all():
+            opener.click()
+            assert violations(page) == [], opener.inner_text()
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        page.get_by_role("dialog").wait_for()
+        assert violations(page) == []
+
+
+def test_a_page_by_keyboard(browser: Browser, address: str) -> None:
+    """The first stop skips to the content; every stop can be seen; tabs have digits; Enter follows."""
+    with window(browser) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN, "/experiments/digits")
+        page.goto(f"{address}/experiments/digits")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        stops = page.locator("a[href], button, input, select, summary").count()
+        for _ in range(min(stops, 40)):
+            page.keyboard.press("Tab")
+            style = "const s = getComputedStyle(document.activeElement); s.outlineStyle + ' ' + s.boxShadow"
+            assert page.evaluate(f"(() => {{ {style.replace('; s.', '; return s.')} }})()") != "none none", (
+                page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+            )
+        page.keyboard.press("2")
+        page.wait_for_url(f"{address}/experiments/digits/models")

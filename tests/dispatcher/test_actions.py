@@ -1,0 +1,164 @@
+"""What users ask for becomes events with their name; only what the state allows is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.errors import BadRequestError, ConflictError, NotFoundError
+from dispatcher.desk.wishes import Wish, events_of
+from tests.dispatcher.fakes import TOKEN, Bench, Browser
+from tests.dispatcher.stories import Story, running_story
+
+ACTIONS = "/experiments/digits/actions"
+FORM = "/start"
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.store.add(running_story())
+    return bench
+
+
+@pytest.fixture
+def browser(bench: Bench) -> Browser:
+    """Ada, as she calls herself."""
+    browser = bench.browser()
+    assert browser.post("/sign-in", {"token": TOKEN, "name": " Ada \n L."}).status_code == 303
+    return browser
+
+
+def finished_story() -> Story:
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    return story
+
+
+def told(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
+    return [(event.type, getattr(event, "by", "")) for event in bench.store.logs["digits"][-number:]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "event"),
+    [
+        ({"action": "stop_run", "run": "fit-1"}, "RunStopRequested"),
+        ({"action": "stop_model", "run": "fit-1", "model": "m01"}, "ModelStopRequested"),
+        ({"action": "retry_model", "run": "fit-1", "model": "m07"}, "ModelRetried"),
+        ({"action": "set_scheduler", "run": "fit-1", "scheduler": "random"}, "SchedulerChanged"),
+        ({"action": "archive"}, "ExperimentArchived"),
+    ],
+)
+def test_wish_becomes_an_event_with_a_name(
+    bench: Bench, browser: Browser, fields: dict[str, object], event: str
+) -> None:
+    """And the browser goes back to where it was."""
+    answer = browser.post(ACTIONS, fields | {"next": "/experiments/digits?page=2"}, form=FORM)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/experiments/digits?page=2")
+    assert told(bench) == [(event, "Ada L.")]
+
+
+def test_several_models_at_once(bench: Bench, browser: Browser) -> None:
+    """One event each; a model named twice is stopped once."""
+    fields = {"action": "stop_model", "run": "fit-1", "model": ["m01", "m02", "m01"]}
+    assert browser.post(ACTIONS, fields, form=FORM).status_code == 303
+    assert told(bench, 2) == [("ModelStopRequested", "Ada L.")] * 2
+
+
+def test_one_model_that_cannot_keeps_all(bench: Bench, browser: Browser) -> None:
+    """Half a wish would be nobody's."""
+    before = len(bench.store.logs["digits"])
+    fields = {"action": "stop_model", "run": "fit-1", "model": ["m01", "m07"]}
+    answer = browser.post(ACTIONS, fields, form=FORM)
+    assert answer.status_code == 409
+    assert "m07" in answer.text
+    assert "retry the model" in answer.text
+    assert len(bench.store.logs["digits"]) == before
+
+
+def test_program_gets_the_reason_as_json(bench: Bench) -> None:
+    """With the token instead of a form token."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    fields = {"action": "resume_run", "run": "fit-1"}
+    answer = bench.app.test_client().post(
+        ACTIONS, data=fields, headers=headers, base_url="http://127.0.0.1:7080"
+    )
+    assert answer.status_code == 409
+    assert answer.json is not None
+    assert answer.json["error"] == "ConflictError"
+    assert "fit-1 is running" in answer.json["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"action": "explode"}, 400),
+        ({}, 400),
+        ({"action": "stop_model", "run": "fit-1"}, 400),
+        ({"action": "set_scheduler", "run": "fit-1", "scheduler": "<script>"}, 400),
+        ({"action": "stop_run", "run": "fit-9"}, 404),
+        ({"action": "stop_model", "run": "fit-1", "model": "<script>alert(1)</script>"}, 404),
+        ({"action": "delete", "confirm": "digits"}, 409),
+        ({"action": "resume_run", "run": "fit-1"}, 409),
+    ],
+)
+def test_nonsense_is_answered_in_words(
+    bench: Bench, browser: Browser, fields: dict[str, object], status: int
+) -> None:
+    """Escaped, and without effect."""
+    before = len(bench.store.logs["digits"])
+    answer = browser.post(ACTIONS, fields, form=FORM)
+    assert answer.status_code == status
+    assert "<script>alert" not in answer.text
+    assert len(bench.store.logs["digits"]) == before
+
+
+def test_next_leads_nowhere_else(browser: Browser) -> None:
+    """Only to this page."""
+    answer = browser.post(ACTIONS, {"action": "archive", "next": "https://evil.example"}, form=FORM)
+    assert answer.headers["Location"] == "/experiments/digits"
+
+
+def test_deletion_by_typed_name(bench: Bench, browser: Browser) -> None:
+    """The page says what is lost; the wrong name deletes nothing and is told there."""
+    bench.store.add(finished_story())
+    page = browser.get("/experiments/digits/delete").text
+    assert "This cannot be undone" in page
+    wrong = browser.post(
+        ACTIONS, {"action": "delete", "confirm": "Digits"}, form="/experiments/digits/delete"
+    )
+    assert wrong.status_code == 409
+    assert "nothing was deleted" in wrong.text
+    assert told(bench) == [("RunFinished", "")]
+    right = browser.post(
+        ACTIONS, {"action": "delete", "confirm": "digits"}, form="/experiments/digits/delete"
+    )
+    assert (right.status_code, right.headers["Location"]) == (303, "/experiments")
+    assert told(bench) == [("DeletionRequested", "Ada L.")]
+    assert 'name="confirm"' not in browser.get("/experiments/digits/delete").text
+
+
+def test_running_experiment_is_not_deleted(browser: Browser) -> None:
+    """The page says what to do first, and has no field to type into."""
+    page = browser.get("/experiments/digits/delete").text
+    assert "fit-1 is running: stop it first" in page
+    assert 'name="confirm"' not in page
+
+
+def test_nobody_has_a_name_unless_given(bench: Bench) -> None:
+    """The token is one for all; the log then says how it came."""
+    bench.signed_in().post(ACTIONS, {"action": "archive"}, form=FORM)
+    assert told(bench) == [("ExperimentArchived", "the web page")]
+
+
+def test_wish_that_names_too_little() -> None:
+    """Each says what is missing."""
+    state = running_story().state
+    with pytest.raises(BadRequestError, match="no action ''"):
+        Wish.parse({})
+    with pytest.raises(BadRequestError, match="no model was chosen"):
+        events_of(Wish.parse({"action": "stop_model", "run": "fit-1"}), state, "ada")
+    with pytest.raises(NotFoundError, match="has no run ''"):
+        events_of(Wish.parse({"action": "stop_run"}), state, "ada")
+    with pytest.raises(ConflictError, match="fit-1 is running"):
+        events_of(Wish.parse({"action": "delete", "confirm": "digits"}), state, "ada")

@@ -1,0 +1,254 @@
+"""The read API: everything the page shows, as JSON; what is asked wrongly is refused with the reason."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from werkzeug.test import TestResponse
+
+from cerebro.contract import api
+from cerebro.contract.events import LivePoint
+from cerebro.volumes import Volumes
+from dispatcher import gateway
+from dispatcher.openapi import GATEWAY
+from dispatcher.routes import ROUTES
+from tests.dispatcher.fakes import TOKEN, Bench, settings
+from tests.dispatcher.stories import NOW, Story, running_story
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    volumes.shared.mkdir()
+    volumes.logs.mkdir()
+    bench = Bench(settings=settings(volumes=volumes))
+    bench.store.add(running_story())
+    return bench
+
+
+def get(bench: Bench, path: str, **headers: str) -> TestResponse:
+    return bench.app.test_client().get(f"/api/views{path}", headers=BEARER | headers)
+
+
+def told(bench: Bench, path: str) -> Any:
+    answer = get(bench, path)
+    assert answer.status_code == 200, answer.text
+    return answer.get_json()
+
+
+def refused(bench: Bench, path: str, status: int) -> str:
+    answer = get(bench, path)
+    assert answer.status_code == status, answer.text
+    return api.Problem.model_validate(answer.get_json()).message
+
+
+@pytest.mark.parametrize("address", sorted(ROUTES))
+def test_every_route_answers_what_it_says(bench: Bench, address: str) -> None:
+    """The answer has the type that the document names."""
+    route = ROUTES[address]
+    query = "?split=train&partition=0" if address.endswith("failed-rows") else ""
+    answer = get(bench, address.format(name="digits", model="m00") + query)
+    assert answer.status_code == 200, answer.text
+    if route.kind == "application/json":
+        TypeAdapter(route.answer).validate_json(answer.data)
+
+
+@pytest.mark.parametrize("address", sorted(ROUTES))
+def test_a_parameter_that_a_route_does_not_have_is_refused(bench: Bench, address: str) -> None:
+    path = address.format(name="digits", model="m00")
+    assert "mispelt" in refused(bench, f"{path}?mispelt=1", 400)
+
+
+@pytest.mark.parametrize("address", sorted(a for a in ROUTES if "{name}" in a))
+def test_an_experiment_that_is_not_there_is_not_found(bench: Bench, address: str) -> None:
+    query = "?split=train&partition=0" if address.endswith("failed-rows") else ""
+    assert "nothing" in refused(bench, address.format(name="nothing", model="m00") + query, 404)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/experiments?page=0",
+        "/experiments?page=one",
+        "/experiments?sort=speed",
+        "/experiments?archived=perhaps",
+        "/experiments?q=a&q=b",
+        "/experiments/digits/models?filter=lr+%3E%3E+1",
+        "/experiments/digits/models?size=100000",
+        "/experiments/digits/curves?axis=z",
+        "/experiments/digits/curves?points=1",
+        "/experiments/digits/curves?start=nan",
+        "/experiments/digits/units?kind=other",
+        "/experiments/digits/figures/curves?smoothing=1",
+        "/experiments/digits/figures/heatmap?x=nothing",
+        "/experiments/digits/failed-rows?split=all&partition=0",
+        "/cluster?span=year",
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(bench: Bench, path: str) -> None:
+    assert refused(bench, path, 400)
+
+
+def test_a_fit_run_that_is_not_there_is_not_found(bench: Bench) -> None:
+    assert "fit-9" in refused(bench, "/experiments/digits/models?fit=fit-9", 404)
+    assert "m99" in refused(bench, "/experiments/digits/models/m99", 404)
+
+
+def test_before_the_first_fit_there_is_none_and_figures_say_why(bench: Bench) -> None:
+    bench.store.add(Story("fresh"))
+    assert "no planned fit run" in refused(bench, "/experiments/fresh/models", 404)
+    figure = told(bench, "/experiments/fresh/figures/curves")
+    assert figure["data"] == []
+    assert "run_fit" in figure["layout"]["meta"]["empty"]
+
+
+def test_who_has_the_newest_answer_is_told_so(bench: Bench) -> None:
+    answer = get(bench, "/experiments/digits/overview")
+    again = get(bench, "/experiments/digits/overview", **{"If-None-Match": answer.headers["ETag"]})
+    assert again.status_code == 304
+    bench.store.points["digits"] = [LivePoint(seq=1, task="fit-1/train/m05/e1/p0", attempt=1, rows=5)]
+    bench.monotonic.now += 1
+    news = get(bench, "/experiments/digits/overview", **{"If-None-Match": answer.headers["ETag"]})
+    assert news.status_code == 200
+    assert [task["rows"] for task in news.get_json()["running"] if task["model"] == "m05"] == [5]
+
+
+def test_while_the_store_is_away_the_last_good_answer_stays(bench: Bench) -> None:
+    before = told(bench, "/experiments/digits/models")
+    bench.store.is_away = True
+    bench.monotonic.now += 10
+    assert told(bench, "/experiments/digits/models") == before
+    refused(bench, "/experiments/other/models", 503)
+
+
+def test_models_are_filtered_ordered_and_counted_as_one_set(bench: Bench) -> None:
+    view = told(bench, "/experiments/digits/models?filter=learning_rate+%3E%3D+0.0125&sort=-best&size=2")
+    assert view["matching"] == 4
+    assert view["total"] == 8
+    assert sum(number for _, number in view["counts"]) == 4
+    assert [row["id"] for row in view["rows"]] == ["m00", "m01"]
+    assert view["pages"] == 2
+
+
+def test_csv_has_all_that_fit_and_nothing_a_spreadsheet_would_run(bench: Bench) -> None:
+    story = Story("odd")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.state.runs["fit-1"].models["m00"].hyperparams["learning_rate"] = "=HYPERLINK(1)"
+    bench.store.add(story)
+    answer = get(bench, "/experiments/odd/models.csv?filter=id+~+m")
+    table = list(csv.DictReader(io.StringIO(answer.text)))
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert [row["id"] for row in table] == ["m00", "m01"]
+    assert table[0]["hp.learning_rate"] == "'=HYPERLINK(1)"
+
+
+def test_curves_follow_live_points_over_rows_and_are_cut_to_what_is_asked(bench: Bench) -> None:
+    task = "fit-1/train/m04/e1/p1"
+    values = [0.5] * 500
+    values[250] = 9.0
+    bench.store.points["digits"] = [
+        LivePoint(seq=n, time=NOW + n, task=task, attempt=1, rows=n, values={"loss": value})
+        for n, value in enumerate(values, start=1)
+    ]
+    view = told(bench, "/experiments/digits/curves?metric=loss&axis=row&models=m04&top=0&points=30")
+    (curve,) = view["curves"]
+    assert view["split"] == "live"
+    assert curve["model"] == "m04"
+    assert len(curve["x"]) <= 30
+    assert max(curve["y"]) == 9.0
+    assert curve["x"][-1] == 500.0
+    near = told(
+        bench, "/experiments/digits/curves?metric=loss&axis=row&models=m04&top=0&points=30&start=245&stop=255"
+    )
+    assert [round(x) for x in near["curves"][0]["x"]] == list(range(245, 256))
+
+
+def test_units_tell_every_attempt(bench: Bench) -> None:
+    view = told(bench, "/experiments/digits/units?model=m07")
+    (row,) = view["rows"]
+    assert row["state"] == "failed"
+    assert row["failure"]["message"] == "ValueError: shapes differ"
+    assert [attempt["outcome"] for attempt in row["attempts"]] == ["user_error"]
+    everything = told(bench, "/experiments/digits/units?size=500")
+    assert everything["matching"] == everything["total"] == len(everything["rows"])
+    keys = [row["key"] for row in everything["rows"]]
+    assert len(keys) == len(set(keys))
+
+
+def test_failed_rows_are_told_with_id_and_cause(bench: Bench) -> None:
+    path = bench.settings.volumes.failed_rows("d1", "train", 1)
+    path.parent.mkdir(parents=True)
+    row = {"id": 17, "error": "ValueError: no label", "traceback": "Traceback"}
+    path.write_text(json.dumps({"total": 3, "rows": [row]}))
+    view = told(bench, "/experiments/digits/failed-rows?split=train&partition=1")
+    assert view["rows"] == [row]
+    assert view["total"] == 3
+    assert told(bench, "/experiments/digits/failed-rows?split=train&partition=0")["rows"] == []
+
+
+def test_the_list_says_how_many_logs_are_read(bench: Bench) -> None:
+    for number in range(30):
+        bench.store.add(running_story(f"more-{number:02}"))
+    view = told(bench, "/experiments?size=5&sort=name")
+    assert [row["name"] for row in view["rows"]] == ["digits", *(f"more-{n:02}" for n in range(4))]
+    assert view["read"] == 5
+    assert view["total"] == view["matching"] == 31
+    bench.app.extensions["cerebro-background"].run()
+    view = told(bench, "/experiments?size=5&sort=-best,name&state=running")
+    assert view["read"] == view["matching"] == 31
+    assert all(row["is_read"] and row["best"]["value"] > 0.9 for row in view["rows"])
+
+
+def test_without_credentials_nothing_is_told(bench: Bench) -> None:
+    client = bench.app.test_client()
+    for address in ROUTES:
+        assert client.get(f"/api/views{address.format(name='digits', model='m00')}").status_code == 401
+    assert client.get("/openapi.json").status_code == 401
+
+
+def test_the_session_of_the_page_is_enough(bench: Bench) -> None:
+    browser = bench.signed_in()
+    assert browser.get("/api/views/experiments/digits").status_code == 200
+
+
+def test_the_document_describes_every_route_of_the_read_api_and_of_the_gateway(bench: Bench) -> None:
+    document = bench.app.test_client().get("/openapi.json", headers=BEARER).get_json()
+    described = {f"{method.upper()} {path}" for path, each in document["paths"].items() for method in each}
+    served = {f"GET /api/views{address}" for address in ROUTES}
+    handed_on = {f"{method} /api{path}" for method, path, _ in _gateway()}
+    assert described == served | handed_on
+    assert document["openapi"].startswith("3.1")
+    text = json.dumps(document)
+    for name in set(_references(document)):
+        assert name in document["components"]["schemas"], name
+    assert TOKEN not in text
+
+
+def _gateway() -> list[tuple[str, str, int]]:
+    plain = {"<name:key>": "{name}", "<string(length=64):key>": "{sha256}"}
+    found = []
+    for method, path, limit in gateway.ROUTES:
+        for rule, name in plain.items():
+            path = path.replace(rule, name)  # noqa: PLW2901
+        found.append((method, path, limit))
+    assert {f"{method} {path}" for method, path, _ in found} == set(GATEWAY)
+    return found
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"].rpartition("/")[2]] if isinstance(value.get("$ref"), str) else []
+        return own + [name for each in value.values() for name in _references(each)]
+    if isinstance(value, list):
+        return [name for each in value for name in _references(each)]
+    return []

@@ -1,0 +1,282 @@
+"""The cluster page tells apart what is not there, not measured and not used; says who waits, and what fills disks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.records import (
+    AuditEntry,
+    ExperimentSummary,
+    GpuUsage,
+    Holding,
+    Reclaim,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerStatus,
+    WorkerUsage,
+)
+from cerebro.volumes import Volumes
+from dispatcher.disks import Disks, measure
+from dispatcher.views.cluster import Told, cluster
+from dispatcher.views.glimpse import glimpse
+from dispatcher.views.slots import SLOTS, slots
+from dispatcher.views.volumes import volumes
+from tests.dispatcher.fakes import Bench, settings
+from tests.dispatcher.stories import NOW, record, running_story, status
+
+GIB = 1 << 30
+
+
+def worker(
+    name: str, *, gpus: tuple[str, ...] = (), silent_s: float = 0.4, **changes: object
+) -> WorkerStatus:
+    found = status(name, silent_s=silent_s)
+    known = found.record.model_copy(
+        update={"gpus": gpus, "cores": 4, "holdings": (Holding(dataset="d1", partition=0),)}
+    )
+    return found.model_copy(update={"record": known, **changes})
+
+
+def usage(**changes: object) -> WorkerUsage:
+    return WorkerUsage.model_validate({"cores": 4} | changes)
+
+
+def gpu(share: float | None) -> GpuUsage:
+    return GpuUsage(name="H200", used_share=share, memory_bytes=GIB, memory_total_bytes=4 * GIB)
+
+
+def told(*statuses: WorkerStatus, **changes: object) -> Told:
+    values: dict[str, object] = {"statuses": statuses, "glimpses": {}, "usage": {}}
+    return Told(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_three_texts_for_gpus() -> None:
+    """None, not measured, and 0 %."""
+    bench = Bench()
+    bench.store.statuses = [
+        worker("worker-0"),
+        worker("worker-1", gpus=("H200",)),
+        worker("worker-2", gpus=("H200",), usage=usage(gpus=(gpu(0.0),))),
+    ]
+    page = bench.signed_in().get("/cluster").text
+    rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="worker-')[1:]]
+    assert "no GPU" in rows[0]
+    assert "not measured" in rows[1]
+    assert "no GPU" not in rows[1]
+    assert "0 %" in rows[2]
+    assert "25 % memory" in rows[2]
+
+
+def test_workers_by_number_and_with_what_they_use() -> None:
+    """Rows never change places; what is nearly full stands out."""
+    full = usage(
+        cores_used=1.0, memory_bytes=9, memory_limit_bytes=10, shards_used_bytes=1, shards_total_bytes=2
+    )
+    view = cluster(told(worker("worker-10"), worker("worker-2", usage=full)), now=NOW)
+    assert [card.name for card in view.workers] == ["worker-2", "worker-10"]
+    card = view.workers[0]
+    assert (card.processor.share, card.memory.share, card.disk.share) == (0.25, 0.9, 0.5)
+    assert (card.memory.is_high, card.disk.is_high) == (True, False)
+    assert view.workers[1].memory.share is None
+
+
+def test_lost_worker_stays_with_its_last_words() -> None:
+    """Said by itself, or by the log; what it used is not known any more."""
+    story = running_story()
+    story.lose("worker-1")
+    seen = glimpse(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    lost = worker(
+        "worker-1", silent_s=99.0, usage=usage(cores_used=2.0), running="digits/fit-1/train/m04/e1/p1"
+    )
+    view = cluster(told(lost, worker("worker-0", leaving="spot notice"), glimpses={"digits": seen}), now=NOW)
+    first, second = view.workers
+    assert (first.state, first.note) == ("stopping", "spot notice")
+    assert (second.state, second.note, second.doing) == ("lost", "silent for 15 s", "")
+    assert second.processor.share is None
+    assert (view.running, view.idle, view.lost) == (0, 0, 1)
+
+
+def test_what_a_worker_does_and_will() -> None:
+    """With whom it does it for, since when, and how busy it was."""
+    story = running_story()
+    seen = glimpse(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    busy = worker("worker-0", running="digits/fit-1/train/m05/e1/p0")
+    card = cluster(told(busy, glimpses={"digits": seen}), now=NOW).workers[0]
+    assert (card.state, card.doing, card.experiment) == (
+        "running",
+        "trains m05, epoch 1, partition 0",
+        "digits",
+    )
+    assert card.since is not None
+    assert NOW - 120 < card.since < NOW
+    assert len(card.busy) == SLOTS
+    assert 0 < card.busy_share <= 1
+    assert max(card.busy) <= 1
+
+
+def test_partitions_of_a_shared_volume_count_once() -> None:
+    """Two workers on one volume hold the same."""
+    two = [worker(f"worker-{number}") for number in range(2)]
+    shared = [
+        each.model_copy(update={"record": each.record.model_copy(update={"volume": "disk"})}) for each in two
+    ]
+    assert cluster(told(*two), now=NOW).partitions == 2
+    assert cluster(told(*shared), now=NOW).partitions == 1
+
+
+def test_history_keeps_gaps() -> None:
+    """Where nothing was measured there is nothing, not 0."""
+    found = slots([(0.5, 0.2), (0.7, 0.4), (59.5, 1.0), (60.0, 9.0), (-1.0, 9.0)], 0.0, 60.0)
+    assert found[0] == pytest.approx(0.3)
+    assert found[59] == 1.0
+    assert found[1:59] == (None,) * 58
+
+
+def test_queue_says_why() -> None:
+    """The first one by its own log; the others by who is before them."""
+    story = running_story()
+    story.lose("worker-0")
+    story.lose("worker-1")
+    seen = glimpse(story.state, troubles=Troubles(), begin=0, now=NOW)
+    queue = (
+        api.QueueEntry(experiment="digits", run="fit-1"),
+        api.QueueEntry(experiment="whales", run="etl-1"),
+    )
+    rows = cluster(told(glimpses={"digits": seen}, queue=queue), now=NOW).queue
+    assert (rows[0].state, rows[0].done, rows[0].total, rows[0].author) == ("running", 16, 48, "ada")
+    assert (rows[1].state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
+
+
+def test_page_tells_troubles_wishes_and_deeds() -> None:
+    """In words, escaped."""
+    bench = Bench()
+    bench.store.in_trouble = Troubles(pods={"worker-3": "no node has <room>"})
+    bench.store.wish = SizeRequest(workers=8, by="ada", problem="the quota is 4")
+    bench.store.entries = (AuditEntry(time=NOW - 60, by="ada", what="deleted experiment whales"),)
+    page = bench.signed_in().get("/cluster").text
+    assert "no node has &lt;room&gt;" in page
+    assert "the quota is 4" in page
+    assert "deleted experiment whales" in page
+    assert "cerebro up --workers 2" in page
+
+
+def test_page_stands_while_the_store_is_away() -> None:
+    """The last good data, with a banner."""
+    bench = Bench()
+    bench.store.add(running_story())
+    bench.store.statuses = [worker("worker-0")]
+    bench.store.samples["worker-0"] = (UsageSample(time=NOW - 10, usage=usage(cores_used=1.0)),)
+    browser = bench.signed_in()
+    assert "worker-0" in browser.get("/cluster").text
+    bench.store.is_away = True
+    bench.monotonic.now += 60
+    answer = browser.get("/cluster")
+    assert answer.status_code == 200
+    assert "worker-0" in answer.text
+    assert "does not answer" in answer.text
+
+
+# --- disks --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Volumes:
+    """Volumes with files of two experiments, one of which the store does not know."""
+    found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    for path in (
+        found.checkpoints / "digits" / "fit-1" / "m00" / "x.pt",
+        found.checkpoints / "gone" / "fit-1" / "x.pt",
+        found.checkpoints / ".trash" / "old" / "x.pt",
+        found.logs / "tasks" / "digits" / "x.log",
+        found.logs / "kvs_api.log",
+        found.shared / "datasets" / "d1" / "valid" / "x",
+        found.shared / "datasets" / "d2" / "valid" / "x",
+        found.shards / "worker-0" / "datasets" / "d1" / "x",
+        found.shards / "worker-0" / "downloads" / "d1" / "x",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(8192))
+    (found.checkpoints / "digits" / "link").symlink_to("/usr")
+    return found
+
+
+def roots(places: Volumes) -> dict[str, Path]:
+    return {name: getattr(places, name) for name in ("checkpoints", "metrics", "logs", "shared", "shards")}
+
+
+def summary(name: str, **changes: object) -> ExperimentSummary:
+    return ExperimentSummary.model_validate(
+        {"experiment": record(name), "last_seq": 1, "last_event": NOW, "open_runs": ()} | changes
+    )
+
+
+def test_what_lies_on_the_volumes(places: Volumes) -> None:
+    """By experiment and data set; links are not followed, and a volume that is absent is told."""
+    found = measure(roots(places), lambda: NOW)
+    assert found.is_complete
+    sizes = found.folders
+    assert sizes["checkpoints", "experiment", "digits"] == 8192
+    assert sizes["checkpoints", "trash", ""] == 8192
+    assert sizes["logs", "experiment", "digits"] == 8192
+    assert sizes["shards", "dataset", "d1"] == 8192
+    assert sizes["shards", "downloads", "worker-0"] == 8192
+    assert "not mounted here" in found.spaces["metrics"].problem
+    assert found.spaces["logs"].total_bytes > found.spaces["logs"].free_bytes > 0
+
+
+def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then says that it has not seen everything."""
+    monkeypatch.setattr("dispatcher.disks.MOST_FILES", 3)
+    assert not measure(roots(places), lambda: NOW).is_complete
+
+
+def test_what_can_be_reclaimed(places: Volumes) -> None:
+    """Files of experiments that are not there, archived ones, data sets nobody names, downloads, what is deleted."""
+    measured = measure(roots(places), lambda: NOW)
+    view = volumes(
+        measured,
+        is_measuring=False,
+        summaries=(summary("digits", is_archived=True),),
+        unneeded=frozenset({"d2"}),
+    )
+    assert {(each.what, each.num_bytes) for each in view.reclaimable} == {
+        ("experiment digits", 16384), ("files of gone", 8192), ("data set d2", 8192), ("downloads of worker-0", 8192),
+        ("what was deleted", 8192),
+    }  # fmt: skip
+    assert view.reclaimable_bytes == 49152
+    kept = volumes(measured, is_measuring=False, summaries=(summary("digits"),), unneeded=frozenset())
+    assert not any(each.what == "experiment digits" for each in kept.reclaimable)
+    assert view.rows[0].experiments == (("digits", 8192), ("gone", 8192))
+
+
+def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
+    """The first one says that it is under way; a fresh look is not repeated."""
+    now = [NOW]
+    disks = Disks(places, lambda: now[0])
+    assert disks.newest() == (None, True)
+    disks.wait()
+    measured, is_looking = disks.newest()
+    assert measured is not None
+    assert not is_looking
+    now[0] += 61
+    again, is_looking = disks.newest()
+    assert again is measured
+    assert is_looking
+    disks.wait()
+
+
+def test_page_shows_disks(places: Volumes) -> None:
+    """And leads to where an archived experiment is deleted."""
+    bench = Bench(settings=settings(volumes=places))
+    bench.store.unneeded = Reclaim(seq=1, datasets=("d2",))
+    browser = bench.signed_in()
+    assert "Being measured" in browser.get("/cluster").text
+    bench.app.extensions["cerebro-disks"].wait()
+    page = browser.get("/cluster").text
+    assert "data set d2" in page
+    assert "files of gone" in page

@@ -1,0 +1,95 @@
+"""Answers that are built once and not sent twice."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from flask import Flask, Response
+from flask.testing import FlaskClient
+
+from dispatcher import conditional
+from dispatcher.conditional import Answers
+
+
+class Page:
+    """A page whose version is set by hand, and which counts how often it was built."""
+
+    def __init__(self, *, is_shared: bool = True, content: str = "short") -> None:
+        self.version, self.built = 1, 0
+        self.answers, self.is_shared, self.content = Answers("program-1"), is_shared, content
+        app = Flask(__name__)
+        app.add_url_rule("/page", "page", self.view)
+        self.client: FlaskClient = app.test_client()
+
+    def view(self) -> Response:
+        return self.answers.answer((self.version,), self.build, is_shared=self.is_shared)
+
+    def build(self) -> str:
+        self.built += 1
+        return f"{self.content} {self.version}"
+
+
+def test_who_has_this_version_is_told_so_and_nothing_is_built() -> None:
+    page = Page()
+    tag = page.client.get("/page").headers["ETag"]
+    again = page.client.get("/page", headers={"If-None-Match": tag})
+    assert again.status_code == 304
+    assert again.data == b""
+    assert again.headers["ETag"] == tag
+    assert page.built == 1
+
+
+def test_another_version_address_or_program_is_another_answer() -> None:
+    page = Page()
+    tag = page.client.get("/page").headers["ETag"]
+    assert page.client.get("/page?x=1", headers={"If-None-Match": tag}).status_code == 200
+    page.version = 2
+    assert page.client.get("/page", headers={"If-None-Match": tag}).text == "short 2"
+    page.version, page.answers = 1, Answers("program-2")
+    assert page.client.get("/page", headers={"If-None-Match": tag}).status_code == 200
+
+
+def test_fifty_viewers_cost_one_page() -> None:
+    page = Page()
+    assert {page.client.get("/page").text for _ in range(50)} == {"short 1"}
+    assert page.built == 1
+
+
+def test_what_is_not_shared_is_built_for_everybody() -> None:
+    page = Page(is_shared=False)
+    for _ in range(3):
+        page.client.get("/page")
+    assert page.built == 3
+
+
+def test_a_large_answer_is_packed_for_who_takes_it() -> None:
+    page = Page(content="word " * 1000)
+    packed = page.client.get("/page", headers={"Accept-Encoding": "gzip"})
+    plain = page.client.get("/page")
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.data) == plain.data
+    assert len(packed.data) < len(plain.data) / 10
+    assert "Accept-Encoding" in packed.headers["Vary"]
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Page(content="x" * 1000)
+    page.answers = Answers("program")
+    for number in range(20):
+        page.client.get(f"/page?n={number}")
+    assert page.built == 20
+    monkeypatch.setattr(conditional, "_MAX_BYTES", 5000)
+    page.client.get("/page?n=99")
+    page.client.get("/page?n=0")  # was forgotten
+    page.client.get("/page?n=99")  # was not
+    assert page.built == 22
+
+
+def test_a_failed_build_is_tried_again() -> None:
+    page = Page()
+    build, page.build = page.build, lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    page.client.application.testing = False
+    assert page.client.get("/page").status_code == 500
+    page.build = build  # type: ignore[method-assign]
+    assert page.client.get("/page").status_code == 200

@@ -1,0 +1,245 @@
+"""Checkpoints, code and history of an experiment; what the dispatcher counts of itself; who is believed."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.events import ModelStopRequested
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import ClusterError
+from cerebro.volumes import Volumes
+from dispatcher.followed import Followed
+from dispatcher.settings import Settings
+from dispatcher.views.checkpoints import checkpoints, reference
+from tests.dispatcher.fakes import TOKEN, Bench, settings
+from tests.dispatcher.stories import CODE, Story, running_story
+
+PAGE = "/experiments/digits"
+FILE = "digits/fit-1/m00/u00001-e001-p0001-a1.pt"
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """One model has saved two states, of which the last is on the volume."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    path = volumes.checkpoint(FILE)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"state")
+    story = Story("digits", archive=None)
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=2)
+    for partition, name in enumerate((FILE.replace("u00001", "u00000"), FILE)):
+        result = TaskResult(
+            rows=898,
+            metrics={"accuracy": 0.5 + partition / 10, "loss": 1.0},
+            checkpoint=CheckpointRef(name=name, checksum="0123456789abcdef", size=5),
+        )
+        story.run_task(f"fit-1/train/m00/e1/p{partition}", f"worker-{partition}", result)
+    bench = Bench(settings=settings(volumes=volumes))
+    bench.store.add(story)
+    return bench
+
+
+def followed(story: Story) -> Followed:
+    found = Followed(story.record)
+    found.apply(story.events)
+    return found
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+
+def test_checkpoints_say_why_they_are_kept() -> None:
+    """Best models first; of each what it goes on from, the one before, and its best epoch's."""
+    view = checkpoints(followed(running_story()))
+    assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
+    newest, before = view.rows[:2]
+    assert (newest.epoch, newest.is_epoch_end, newest.is_best) == (2, True, True)
+    assert newest.kept == ("best epoch", "the next unit starts from it")
+    assert newest.value == pytest.approx(0.9405)
+    assert (before.kept, before.value) == (("in case the newest one cannot be read",), None)
+    assert view.best == newest
+
+
+def test_checkpoints_of_one_model_and_of_none() -> None:
+    """A filter, a name that is none, an experiment without a fit."""
+    story = followed(running_story())
+    assert {row.model for row in checkpoints(story, model="m02").rows} == {"m02"}
+    assert checkpoints(story, model=EVIL).rows == ()
+    assert checkpoints(followed(Story("digits"))).run == ""
+
+
+def test_download_with_the_session(bench: Bench) -> None:
+    """Under a name that says what it is; whatever its content, it is saved and not shown."""
+    browser = bench.signed_in()
+    link = re.search(
+        r'href="(/experiments/digits/checkpoints/[^"]+u00001[^"]+)"', browser.get(f"{PAGE}/checkpoints").text
+    )
+    assert link
+    answer = browser.get(link[1])
+    assert (answer.status_code, answer.data) == (200, b"state")
+    assert answer.headers["Content-Disposition"] == f"attachment; filename={FILE.replace('/', '-')}"
+    assert answer.mimetype == "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "fit-1/m00/other.pt", "fit-1/m00/../../../x", "fit-2/m00/x.pt", "fit-1/m09/x.pt", "x", "..%2f..%2fetc%2fpasswd",
+        "fit-1/m00/u00000-e001-p0001-a1.pt",
+    ],
+)  # fmt: skip
+def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
+    """And only while it is there."""
+    assert bench.signed_in().get(f"{PAGE}/checkpoints/{path}").status_code == 404
+
+
+def test_reference_is_by_the_whole_name() -> None:
+    """A part of one names nothing."""
+    story = followed(running_story())
+    assert reference(story, "m00/e1p0") is None
+    assert reference(story, "") is None
+
+
+def test_page_of_checkpoints_has_code_to_load_them(bench: Bench) -> None:
+    """To be copied."""
+    page = bench.signed_in().get(f"{PAGE}/checkpoints").text
+    assert "torch.load(" in page
+    assert "weights_only=True" in page
+    assert "0123456789abcdef" in page
+
+
+# --- code and history ---------------------------------------------------------------------------
+
+
+def test_code_as_it_ran(bench: Bench) -> None:
+    """Source, class, hash, author and the runs that used it; all of it escaped."""
+    bench.store.codes[CODE] = CodeRecord(
+        sha256=CODE,
+        fingerprint="1" * 64,
+        class_name="Digits",
+        source=f"class Digits:  # {EVIL}",
+        encoded="x",
+        author=EVIL,
+    )
+    page = bench.signed_in().get(f"{PAGE}/code").text
+    assert "class Digits:" in page
+    assert CODE in page
+    assert "fit-1, etl-1" in page or "etl-1, fit-1" in page
+    assert "/data/train.csv" in page
+    assert "epochs: 2" in page
+    assert EVIL not in page
+
+
+def test_code_that_the_store_lost(bench: Bench) -> None:
+    """Is told; the rest of the page stands."""
+    page = bench.signed_in().get(f"{PAGE}/code").text
+    assert "does not have this code any more" in page
+    assert "What runs were asked for" in page
+
+
+def test_long_request_is_cut_and_told(bench: Bench) -> None:
+    """A thousand configurations are no page."""
+    story = Story("grid")
+    story.workers_join()
+    story.etl()
+    story.fit(models=50)
+    bench.store.add(story)
+    assert "... and 30 more" in bench.signed_in().get("/experiments/grid/code").text
+    assert isinstance(story.state.runs["fit-1"].request, FitRequest)
+
+
+def test_history_tells_who_did_what(bench: Bench) -> None:
+    """Newest first, names escaped."""
+    bench.store.append("digits", ModelStopRequested(run="fit-1", model="m01", by=EVIL))
+    page = bench.signed_in().get(f"{PAGE}/history").text
+    assert page.index("stopped model m01") < page.index("requested")
+    assert EVIL not in page
+    assert "&lt;script&gt;" in page
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def test_metrics_need_the_token_and_have_no_addresses(bench: Bench) -> None:
+    """Routes are named, never what callers send: the number of labels is bounded."""
+    browser = bench.signed_in()
+    browser.get(PAGE)
+    browser.get("/nowhere/at/all")
+    client = bench.app.test_client()
+    assert client.get("/metrics", base_url="http://127.0.0.1:7080").status_code == 401
+    answer = client.get(
+        "/metrics", headers={"Authorization": f"Bearer {TOKEN}"}, base_url="http://127.0.0.1:7080"
+    )
+    assert answer.mimetype == "text/plain"
+    text = answer.text
+    assert 'cerebro_dispatcher_requests_total{method="GET",route="pages.experiment",status=' in text
+    assert "nowhere" not in text
+    assert "digits" not in text
+    assert TOKEN not in text
+    assert "cerebro_dispatcher_viewers 1.0" in text
+    assert "cerebro_dispatcher_store_away 0.0" in text
+    bench.monotonic.now += 61
+    assert bench.app.extensions["cerebro-metrics"].viewers() == 0
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+NEEDED = {"CEREBRO_TOKEN": "t", "CEREBRO_SERVER": "http://127.0.0.1:7070"}
+
+
+def test_proxy_is_configured_as_a_whole() -> None:
+    """A header without addresses would be everybody's."""
+    found = Settings.from_environment(
+        NEEDED | {"CEREBRO_AUTH_HEADER": "X-User", "CEREBRO_AUTH_PROXIES": "10.0.0.7, fd00::/8"}
+    )
+    assert (found.auth_header, found.auth_proxies) == (
+        "X-User",
+        (ip_network("10.0.0.7"), ip_network("fd00::/8")),
+    )
+    assert Settings.from_environment(NEEDED | {"CEREBRO_AUTH_PROXIES": "10.0.0.7"}).auth_header == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "match"),
+    [
+        ({"CEREBRO_AUTH_HEADER": "X-User"}, "needs CEREBRO_AUTH_PROXIES"),
+        ({"CEREBRO_AUTH_HEADER": "X User", "CEREBRO_AUTH_PROXIES": "10.0.0.7"}, "name of a header"),
+        (
+            {"CEREBRO_AUTH_HEADER": "X-User", "CEREBRO_AUTH_PROXIES": "proxy"},
+            "expected addresses or networks",
+        ),
+        (
+            {"CEREBRO_AUTH_HEADER": "X-User", "CEREBRO_AUTH_PROXIES": "10.0.0.7/8"},
+            "expected addresses or networks",
+        ),
+        ({"CEREBRO_LINK_GRAFANA": "javascript:alert(1)"}, "CEREBRO_LINK_GRAFANA"),
+    ],
+)
+def test_wrong_settings_are_told(variables: dict[str, str], match: str) -> None:
+    """By name, before anything listens."""
+    with pytest.raises(ClusterError, match=match):
+        Settings.from_environment(NEEDED | variables)
+
+
+def test_links_after_creation(bench: Bench) -> None:
+    """Those that are configured, and the notebook's line either way."""
+    page = bench.signed_in().get("/start/digits").text
+    assert "http://127.0.0.1:6006" in page
+    assert "make notebook" in page
+    assert "Grafana" not in page
+    linked = Bench(
+        settings=settings(link_grafana="http://grafana.example", link_notebook="http://hub.example")
+    )
+    linked.store.add(running_story())
+    page = linked.signed_in().get("/start/digits").text
+    assert 'href="http://grafana.example"' in page
+    assert 'href="http://hub.example"' in page

@@ -1,0 +1,152 @@
+"""What is kept beside the fold says the same as the fold, at every event; and how fast a run goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cerebro.analysis.summary import summaries
+from cerebro.contract.events import (
+    LivePoint,
+    ModelResumed,
+    ModelStopRequested,
+    RunPaused,
+    RunResumed,
+    TaskRevoked,
+    TaskStarted,
+)
+from dispatcher.followed import Followed
+from dispatcher.pace import BASIS
+from dispatcher.views.header import header
+from tests.dispatcher.stories import NOW, Story, running_story
+
+
+def eventful() -> Story:
+    """A fit in which everything happens that changes rows."""
+    story = running_story()
+    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    story.tell(RunResumed(run="fit-1"))
+    story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
+    story.tell(TaskRevoked(task="fit-1/train/m05/e1/p0", attempt=1, worker="worker-0", reason="a reason"))
+    story.run_task("fit-1/train/m05/e1/p0", "worker-0", None)
+    story.tell(ModelResumed(run="fit-1", model="m06", by="ada"))
+    return story
+
+
+def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
+    story = eventful()
+    followed = Followed(story.record)
+    for event in story.events:
+        followed.apply([event])
+        run = followed.fit()
+        if run is None:
+            continue
+        table, expected = followed.table(run), list(summaries(run))
+        assert table.rows() == expected
+        assert table.progress() == run.progress()
+        assert dict(table.counts()) == Counter(row.state for row in expected)
+        assert [row.id for row in table.failed()] == [row.id for row in expected if row.failure]
+        best = run.best_model()
+        found = table.best()
+        assert (found.id if found else None) == (best.id if best else None)
+        assert table.longest() == max(
+            (0 if run.models[row.id].is_cut_short else row.units - row.units_done for row in expected),
+            default=0,
+        )
+
+
+def test_the_best_is_found_again_when_it_is_lost() -> None:
+    story = running_story()
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    run = followed.fit()
+    assert run is not None
+    table = followed.table(run)
+    first = table.best()
+    assert first is not None
+    run.models[first.id].take_back()
+    run.models[first.id].take_back()
+    run.models[first.id].take_back()
+    run.models[first.id].take_back()
+    table.change(first.id)
+    second = table.best()
+    assert second is not None
+    assert second.id != first.id
+
+
+def live(task: str, rows: int, *, seq: int = 1, attempt: int = 1) -> LivePoint:
+    return LivePoint(
+        seq=seq, time=NOW, task=task, attempt=attempt, worker="worker-0", rows=rows, total_rows=898
+    )
+
+
+def test_points_of_what_has_ended_are_forgotten_whichever_is_read_first() -> None:
+    story = running_story()
+    ended, running = "fit-1/train/m00/e1/p0", "fit-1/train/m05/e1/p0"
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    followed.take([live(ended, 10), live(running, 20, seq=2)])
+    assert set(followed.live.newest) == {running}
+    assert followed.live_rows(running) == 20
+    assert followed.live_rows(ended) == 0
+
+
+def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
+    story = running_story()
+    followed = Followed(story.record)
+    started = next(
+        index
+        for index, event in enumerate(story.events)
+        if isinstance(event, TaskStarted) and event.task == "fit-1/train/m05/e1/p0"
+    )
+    followed.apply(story.events[: started - 1])
+    followed.take([live("fit-1/train/m05/e1/p0", 20)])
+    assert followed.live_rows("fit-1/train/m05/e1/p0") == 20
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
+    story = running_story()
+    if not is_running:
+        story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    run = followed.fit()
+    assert run is not None
+    pace = followed.pace(story.time)
+    done, total = run.progress()
+    committed = sum(len(model.visits) for model in run.models.values())
+    elapsed = story.time - run.started
+    assert pace.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
+    assert pace.units_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
+    assert pace.left is not None
+    assert pace.left.seconds == pytest.approx((total - done) * 898 / pace.rows_per_s, rel=0.05)
+    assert pace.left.ends_at == story.time + pace.left.seconds
+    assert pace.left.basis == BASIS
+
+
+def test_rows_of_running_units_count_for_throughput() -> None:
+    story = running_story()
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    before = followed.pace(story.time + 10)
+    followed.take([live("fit-1/train/m05/e1/p0", 500)])
+    after = followed.pace(story.time + 10)
+    assert after.rows_per_s > before.rows_per_s
+    assert after.left is not None
+    assert before.left is not None
+    assert after.left.seconds < before.left.seconds
+
+
+def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
+    story = Story("fresh")
+    story.workers_join()
+    story.etl()
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    assert followed.pace(NOW).left is None
+    story.fit()
+    followed.apply(story.events[followed.state.seq :])
+    assert followed.pace(NOW).left is None
+    assert header(followed, now=NOW).left is None

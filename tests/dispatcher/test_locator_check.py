@@ -1,0 +1,323 @@
+"""Locators are looked at as they are entered: what is there is shown, what is certainly wrong stands beside its field,
+and nothing is read or asked that the page has no business with."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from cerebro.contract.records import Locator, Locators
+from cerebro.errors import NotFoundError
+from cerebro.volumes import Volumes
+from dispatcher.locator_check import Finding, LocatorCheck
+from dispatcher.locator_places import UnseenError, is_public, place_of
+from dispatcher.locator_process import image_kind
+from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
+
+LOCAL = "http://127.0.0.1:7080"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A table of six rows; the object of the third is missing."""
+    folder = tmp_path / "volumes" / "shared" / "data"
+    (folder / "images").mkdir(parents=True)
+    rows = ["id,file,label", *(f"{number},im{number}.png,{number % 2}" for number in range(6))]
+    (folder / "train.csv").write_text("\n".join(rows))
+    for number in (0, 1, 3, 4, 5):
+        Image.new("RGB", (4, 3)).save(folder / "images" / f"im{number}.png")
+    (folder / "notes.txt").write_text("some text")
+    return folder
+
+
+def checker(data: Path, *, host: str = "127.0.0.1") -> LocatorCheck:
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(data.parent.parent)})
+    return LocatorCheck(settings(host=host, volumes=volumes))
+
+
+def found(check: LocatorCheck, metadata: str, objects: str | None = None) -> tuple[Finding, ...]:
+    return check.check(Locators(train=Locator(metadata=metadata, objects=objects)))
+
+
+def test_what_lies_there_is_shown(data: Path) -> None:
+    """Rows, columns with types, five rows, the column that names objects, those that are missing, and one object."""
+    table, objects = found(checker(data), f"{data}/train.csv", f"file://{data}/images")
+    assert (table.state, table.rows) == ("fine", 6)
+    assert table.columns == (("id", "int64"), ("file", "string"), ("label", "int64"))
+    assert table.preview[0] == ("0", "im0.png", "0")
+    assert len(table.preview) == 5
+    assert (objects.state, objects.column, objects.missing) == ("fine", "file", ("im2.png",))
+    assert (objects.sample, objects.kind) == ("im0.png", "image/png")
+
+
+def test_further_files_are_looked_for(data: Path) -> None:
+    """Each line on its own."""
+    locators = Locators(
+        train=Locator(metadata=f"{data}/train.csv"), misc=(f"{data}/notes.txt", f"{data}/absent.txt")
+    )
+    _, there, absent = checker(data).check(locators)
+    assert (there.state, there.line, there.num_bytes) == ("fine", 1, 9)
+    assert (absent.state, absent.line) == ("wrong", 2)
+    assert "does not exist" in absent.message
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("name\na", "no column 'id'"),
+        ("id\n1\n1", "more than once"),
+        ("id\n", "has no rows"),
+        ("", "cannot be read as CSV"),
+    ],
+)
+def test_table_that_cannot_be_used(data: Path, content: str, match: str) -> None:
+    """With the controller's own words."""
+    (data / "bad.csv").write_text(content)
+    (finding,) = found(checker(data), f"{data}/bad.csv")
+    assert finding.state == "wrong"
+    assert match in finding.message
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/dev/zero", "/sys/kernel/notes", "/dev/stdin"])
+def test_system_is_no_data(data: Path, path: str) -> None:
+    """A device without an end would be read for ever."""
+    (finding,) = found(checker(data), path)
+    assert finding.state == "wrong"
+    assert finding.preview == ()
+
+
+def test_pipes_and_folders_are_no_tables(data: Path) -> None:
+    """Nobody is waited for."""
+    import os
+
+    os.mkfifo(data / "pipe")
+    for name in ("pipe", "images"):
+        (finding,) = found(checker(data), f"{data}/{name}")
+        assert finding.state == "wrong", name
+        assert "expected a file" in finding.message
+
+
+def test_large_table_is_not_read(data: Path) -> None:
+    """That it is there is said, and who will read it."""
+    with (data / "large.csv").open("wb") as file:
+        file.truncate(100 << 20)
+    (finding,) = found(checker(data), f"{data}/large.csv")
+    assert finding.state == "unseen"
+    assert "104,857,600 bytes" in finding.message
+
+
+def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer is no mistake of the user's."""
+    monkeypatch.setattr("dispatcher.locator_check.CHECK_S", 0.05)
+    (finding,) = found(checker(data), f"{data}/train.csv")
+    assert finding.state == "unseen"
+    assert "no mistake of yours" in finding.message
+
+
+def test_token_is_not_shown(data: Path) -> None:
+    """Wherever it lies, and whatever it is taken for."""
+    (data / "token.csv").write_text(f"id\n{TOKEN}\n")
+    (finding,) = found(checker(data), f"{data}/token.csv")
+    assert finding.preview == ()
+    assert TOKEN not in repr(finding)
+
+
+# --- on a cluster -------------------------------------------------------------------------------
+
+
+def test_cluster_sees_its_shared_volume_alone(data: Path, tmp_path: Path) -> None:
+    """The rest is the dispatcher's own pod: not looked at, and not called wrong either."""
+    (tmp_path / "own.csv").write_text("id\n1\n")
+    check = checker(data, host="0.0.0.0")
+    assert [each.state for each in found(check, f"{data}/train.csv", f"{data}/images")] == ["fine", "fine"]
+    for path in (f"{tmp_path}/own.csv", "/etc/passwd", f"{data}/../../../own.csv"):
+        (finding,) = found(check, path)
+        assert finding.state == "unseen", path
+        assert finding.preview == ()
+
+
+def test_cluster_follows_no_links(data: Path, tmp_path: Path) -> None:
+    """User code writes to the shared volume."""
+    (tmp_path / "own.csv").write_text("id,secret\n1,hush\n")
+    (data / "link.csv").symlink_to(tmp_path / "own.csv")
+    (data / "linked").symlink_to(tmp_path)
+    check = checker(data, host="0.0.0.0")
+    for path in (f"{data}/link.csv", f"{data}/linked/own.csv"):
+        (finding,) = found(check, path)
+        assert finding.state == "unseen", path
+        assert "hush" not in repr(finding)
+    assert found(check, f"{data}/train.csv", f"{data}/linked")[1].state == "unseen"
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        (("93.184.216.34", 443), True), (("2606:2800:220:1::1", 443, 0, 0), True),
+        (("127.0.0.1", 80), False), (("::1", 80, 0, 0), False), (("169.254.169.254", 80), False),
+        (("10.0.0.1", 80), False), (("192.168.1.1", 80), False), (("172.16.0.1", 80), False),
+        (("100.64.0.1", 80), False), (("0.0.0.0", 80), False), (("fe80::1%eth0", 80, 0, 2), False),
+        (("fd00::1", 80, 0, 0), False), (("::ffff:127.0.0.1", 80, 0, 0), False),
+        ("/run/docker.sock", False), (b"\0abstract", False), ((), False), (("name", 80), False),
+    ],
+)  # fmt: skip
+def test_addresses_of_the_internet(address: object, public: bool) -> None:
+    """All others are the cluster's, the machine's or the cloud's own."""
+    assert is_public(address) is public
+
+
+class _Asked(http.server.BaseHTTPRequestHandler):
+    """A service of the cluster's network that nobody may reach through the page."""
+
+    requests: list[str]
+
+    def do_GET(self) -> None:
+        self.requests.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+
+    do_HEAD = do_PUT = do_GET  # noqa: N815 - the names that the base class looks for
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not to standard error."""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.5"])
+def test_cluster_asks_no_address_of_its_own_network(
+    data: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """Not through an S3 endpoint, and not for credentials of the machine."""
+    handler = type("Handler", (_Asked,), {"requests": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    for name in (
+        "AWS_ENDPOINT_URL",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    ):
+        monkeypatch.setenv(name, address)
+    try:
+        check = checker(data, host=host)
+        (without,) = found(check, "s3://bucket/train.csv")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        (with_keys,) = found(check, "s3://bucket/train.csv")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert handler.requests == []  # type: ignore[attr-defined]
+    assert (without.state, with_keys.state) == ("unseen", "unseen")
+    assert "no AWS credentials" in without.message
+    assert "no public address" in with_keys.message
+
+
+def test_guard_is_the_kernels_view_of_the_address() -> None:
+    """A name that is resolved to an address of the network is refused when it connects, however it was checked."""
+    program = (
+        "import socket, sys; from dispatcher.locator_places import guard_network; guard_network()\n"
+        "try: socket.create_connection(('localhost', int(sys.argv[1])), timeout=2)\n"
+        "except Exception as error: print(type(error).__name__)"
+    )
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        command = [sys.executable, "-c", program, str(listening.getsockname()[1])]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.strip() == "UnseenError"
+
+
+def test_names_that_climb_name_nothing(data: Path) -> None:
+    """Objects stay below their root, whatever a table says."""
+    place = place_of(str(data / "images"), str(data.parent))
+    assert place.object_size("../train.csv") is None
+    assert place.object_size("im0.png")
+    with pytest.raises(UnseenError):
+        place_of("/etc/passwd", str(data.parent))
+
+
+# --- preview ------------------------------------------------------------------------------------
+
+
+def test_preview_is_an_image_or_nothing(data: Path) -> None:
+    """No page, no drawing with a script in it, no text."""
+    check = checker(data)
+    assert check.preview(f"{data}/images/im0.png").kind == "image/png"
+    (data / "evil.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+    (data / "page.png").write_text("<html><script>alert(1)</script>")
+    for name in ("evil.svg", "page.png", "notes.txt", "absent.png"):
+        with pytest.raises(NotFoundError):
+            check.preview(f"{data}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBP", "image/webp"), (b"RIFF\0\0\0\0WAVE", ""), (b"<svg", ""), (b"", ""),
+    ],
+)  # fmt: skip
+def test_kinds_of_images(start: bytes, kind: str) -> None:
+    """By what they are, not by their names."""
+    assert image_kind(start) == kind
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def browser(data: Path) -> Browser:
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(data.parent.parent)})
+    return Bench(settings=settings(volumes=volumes)).signed_in()
+
+
+def test_check_without_scripts(browser: Browser, data: Path) -> None:
+    """The button shows the same, all mistakes at once; nothing is created."""
+    fields = {
+        "name": "digits", "action": "check", "train_metadata": f"{data}/train.csv",
+        "train_objects": f"{data}/images", "valid_metadata": f"{data}/absent.csv", "misc": f"{data}/none",
+    }  # fmt: skip
+    answer = browser.post("/start", fields)
+    assert answer.status_code == 422
+    assert set(re.findall(r'id="(\w+)-mistake"', answer.text)) == {"valid_metadata", "misc"}
+    assert "6 rows, 3 columns" in answer.text
+    assert re.search(r'<img src="/start/preview\?uri=[^"]+im0.png"', answer.text)
+
+
+def test_check_by_the_script(browser: Browser, data: Path) -> None:
+    """Only what was sent is spoken of: an empty name is no mistake yet."""
+    fields = {"train_metadata": f"{data}/train.csv", "train_objects": f"{data}/absent"}
+    answer = browser.post("/start/check", fields, form="/start")
+    assert answer.status_code == 200
+    told = json.loads(answer.text)["fields"]
+    assert set(told) == {"train_metadata", "train_objects"}
+    assert told["train_metadata"]["problem"] == ""
+    assert "6 rows" in told["train_metadata"]["html"]
+    assert "is not a folder" in told["train_objects"]["problem"]
+
+
+def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
+    """Names of columns, cells and files are the user's."""
+    evil = "<script>alert(1)</script>"
+    (data / "evil.csv").write_text(f"id,{evil}\n1,{evil}\n")
+    fields = {"name": "digits", "action": "check", "train_metadata": f"{data}/evil.csv"}
+    page = browser.post("/start", fields).text
+    assert evil not in page
+    assert page.count("&lt;script&gt;alert(1)") >= 2
+
+
+def test_preview_by_its_address(browser: Browser, data: Path) -> None:
+    """With the type that it has, and never as anything else."""
+    answer = browser.get(f"/start/preview?uri={data}/images/im0.png")
+    assert (answer.status_code, answer.mimetype) == (200, "image/png")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert browser.get(f"/start/preview?uri={data}/train.csv").status_code == 404
+    assert browser.get("/start/preview").status_code == 404

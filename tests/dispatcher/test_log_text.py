@@ -1,0 +1,95 @@
+"""What a program printed is shown as its author meant it, and as nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.views.terminal import LONGEST_LINE, level_of, lines, plain
+
+
+def shown(content: bytes, *, is_end: bool = True) -> list[str]:
+    return [line.text for line in lines(content, 0, is_end=is_end)]
+
+
+def test_lines_have_their_offsets() -> None:
+    """By them a line is found again, whatever was printed since."""
+    found = lines("ä\nb\n\nc".encode(), 100, is_end=True)
+    assert [(line.offset, line.text, line.is_open) for line in found] == [
+        (100, "ä", False), (103, "b", False), (105, "", False), (106, "c", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("raw", "text", "times"),
+    [
+        (b"\r10%\r50%\r100%\n", "100%", 2),
+        (b"10%\r50%", "50%", 1),
+        (b"done\r\n", "done", 0),
+        (b"50%\r   \n", "50%", 0),
+        (b"\r\r\r\n", "", 0),
+    ],
+)
+def test_progress_bar_is_its_last_line(raw: bytes, text: str, times: int) -> None:
+    """Never dropped, and how often it was written over is told."""
+    (line,) = lines(raw, 0, is_end=True)
+    assert (line.text, line.overwritten) == (text, times)
+
+
+def test_colours_are_classes() -> None:
+    """They last over lines until they are switched off; text stays text."""
+    found = lines(b"\x1b[1;31mred <b>\nstill\x1b[0m plain\x1b[92mgreen", 0, is_end=True)
+    assert [(part.text, part.classes) for line in found for part in line.parts] == [
+        ("red <b>", "ansi-1 ansi-31"), ("still", "ansi-1 ansi-31"), (" plain", ""), ("green", "ansi-32"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        "\x1b[38;5;208m", "\x1b[38;2;1;2;3m", "\x1b[48;5;1m", "\x1b[2K", "\x1b[1A", "\x1b[?25l", "\x1b]0;title\x07",
+        "\x1b]8;;http://evil.example\x1b\\", "\x1b(B", "\x1b", "\x07", "\x00", "\x1b[99999999999m", "\x1b[;;m",
+    ],
+)  # fmt: skip
+def test_other_sequences_are_taken_out(sequence: str) -> None:
+    """Nothing of them is shown, and nothing of the text is lost."""
+    assert shown(f"a{sequence}b".encode()) == ["ab"]
+    assert "\x1b" not in plain(f"a{sequence}b".encode())
+
+
+def test_colour_with_parameters_does_not_switch_others_on() -> None:
+    """38;5;1 is one colour, not "bold"."""
+    (line,) = lines(b"\x1b[38;5;1mx", 0, is_end=True)
+    assert line.parts[0].classes == ""
+
+
+def test_long_line_is_cut_and_says_so() -> None:
+    """The download has all of it."""
+    (line,) = lines(b"x" * (LONGEST_LINE + 5), 0, is_end=True)
+    assert (len(line.text), line.cut) == (LONGEST_LINE, 5)
+
+
+def test_bytes_that_are_no_text() -> None:
+    """Are shown as such, not refused."""
+    assert shown(b"\xff\xfea\n") == ["��a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("ERROR something", "error"), ("2026-01-01 10:00 CRITICAL x", "error"), ('{"level": "WARNING"}', "warning"),
+        ("Traceback (most recent call last):", "error"), ("ValueError: shapes differ", "error"),
+        ("torch.cuda.OutOfMemoryError: x", "error"), ("x.py:1: UserWarning: slow", "warning"), ("[INFO] go", "info"),
+        ("DEBUG x", "debug"), ("no errors so far", ""), ("the terror of it", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_level_of_a_line(text: str, level: str) -> None:
+    """By the words that loggers and Python use."""
+    assert level_of(text) == level
+
+
+def test_traceback_is_one_error() -> None:
+    """What is indented belongs to the line before."""
+    found = lines(
+        b"Traceback (most recent call last):\n  File x\nValueError: y\nnext\n  in\n", 0, is_end=True
+    )
+    assert [line.level for line in found] == ["error", "error", "error", "", ""]

@@ -1,0 +1,167 @@
+"""What pages are made of: addresses, queries, comparisons, how values are written, the files that figures need."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.metadata import version
+
+import pytest
+
+from cerebro.analysis import summaries
+from cerebro.figures.palette import NAMED, colour
+from dispatcher import formats
+from dispatcher.pages import addresses
+from dispatcher.pages.asking import query_of
+from dispatcher.pages.comparison import comparison
+from dispatcher.palette import style_sheet
+from dispatcher.query import ModelQuery
+from dispatcher.tables import ModelTable
+from tests.dispatcher.fakes import Bench
+from tests.dispatcher.stories import running_story
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def test_a_changed_address_keeps_what_is_not_changed(bench: Bench) -> None:
+    """Of the page, also where its fragment was asked for; empty values go, nought stays."""
+    with bench.app.test_request_context("/fragments/experiments/digits/models?fit=fit-1&page=3&pick=m00,m01"):
+        assert addresses.changed(page=None) == "/experiments/digits/models?fit=fit-1&pick=m00,m01"
+        assert addresses.changed(page=4, fit="") == "/experiments/digits/models?pick=m00,m01&page=4"
+    url = addresses.figure_url("digits", "curves", fit="", top=0, metric="a&b", log=False)
+    assert url == "/api/views/experiments/digits/figures/curves?top=0&metric=a%26b"
+
+
+def test_a_repeated_parameter_is_a_list(bench: Bench) -> None:
+    """As a form without scripts sends it."""
+    with bench.app.test_request_context("/experiments?columns=id&columns=state&columns="):
+        assert addresses.given("columns") == "id,state"
+
+
+@pytest.mark.parametrize("page", ["0", "-1", "x", "1" * 50, "\u0663", ""])
+def test_a_page_that_is_no_number_is_the_first(bench: Bench, page: str) -> None:
+    """Whatever stands in the address, a page is shown."""
+    with bench.app.test_request_context("/experiments", query_string={"page": page}):
+        assert addresses.page_number() == 1
+
+
+def test_a_query_of_an_old_address_is_still_answered() -> None:
+    """Unknown fields are left out, values that do not fit give way to their default, the rest stays."""
+    query = query_of(
+        ModelQuery, {"sort": "-best", "page": "many", "size": "100000", "tab": "7"}, filter="x = 1"
+    )
+    assert query == ModelQuery(sort="-best", filter="x = 1")
+
+
+# --- comparison ----------------------------------------------------------------------------------
+
+
+def test_comparison_tells_lines_that_differ() -> None:
+    """Of hyper-parameters and of results; a value that one model lacks is a difference."""
+    story = running_story()
+    table = ModelTable(story.state.runs["fit-1"])
+    found = comparison(table, ("m00", "m02", "nobody"))
+    assert [model.id for model in found.models] == ["m00", "m02"]
+    differs = {line.name: line.differs for line in (*found.hyperparams, *found.results)}
+    assert {name for name in ("learning_rate", "layers", "batch_size") if differs[name]} == {"learning_rate"}
+    assert differs["best"]
+    assert not differs["state"]
+    assert found.same == sum(not each for each in differs.values())
+
+
+def test_numbers_that_look_alike_and_are_not_the_same_differ() -> None:
+    """1 and 1.0, "1" and 1: a search space that says both means it."""
+    story = running_story()
+    run = story.state.runs["fit-1"]
+    run.models["m00"].hyperparams = {"a": 1}
+    run.models["m01"].hyperparams = {"a": "1"}
+    found = comparison(ModelTable(run), ("m00", "m01"))
+    assert [line.differs for line in found.hyperparams] == [True]
+    assert len(list(summaries(run))) == 8
+
+
+# --- how values are written ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (0.123456789, "number", "0.123457"),
+        (1234567, "count", "1,234,567"),
+        (0.5, "share", "50.0 %"),
+        (75.0, "duration", "1 min 15 s"),
+        (0.0, "time", "1970-01-01T00:00:00Z"),
+        (None, "number", "\N{EN DASH}"),
+        ("NaN", "number", "NaN"),
+        (True, "number", "true"),
+        ("adam", "text", "adam"),
+    ],
+)
+def test_cells(value: object, kind: str, text: str) -> None:
+    """By the kind of their column; what is no number is written as it is."""
+    assert formats.cell(value, kind) == text
+
+
+def test_rates_and_short_times() -> None:
+    """Three digits; a dash where there is none."""
+    assert [formats.rate(value) for value in (0.0, 0.123456, 12.34, 12345.6)] == [
+        "\N{EN DASH}",
+        "0.123",
+        "12.3",
+        "12,346",
+    ]
+    assert [formats.short(value) for value in (None, 0.0, 2.04, 75.0)] == ["\N{EN DASH}"] * 2 + [
+        "2.0 s",
+        "1 min 15 s",
+    ]
+
+
+def test_any_value_of_a_users() -> None:
+    """Lists and mappings as JSON, missing as a dash."""
+    assert [formats.plain(value) for value in ([1, "a"], {"b": 0.5}, None, False, 2.0)] == [
+        '[1, "a"]', '{"b": 0.5}', "\N{EN DASH}", "false", "2",
+    ]  # fmt: skip
+
+
+# --- files for figures ---------------------------------------------------------------------------
+
+
+def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> None:
+    """Packed, to be kept for good under an address with its version; the same to browsers that cannot unpack."""
+    client = bench.signed_in().client
+    address = f"/plotly.{version('plotly')}.js"
+    where = {"base_url": "http://127.0.0.1:7080"}
+    packed = client.get(address, headers={"Accept-Encoding": "gzip"}, **where)
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert packed.headers["Cache-Control"] == "private, max-age=31536000, immutable"
+    assert packed.mimetype == "text/javascript"
+    plain = client.get(address, headers={"Accept-Encoding": "identity"}, **where)
+    assert "Content-Encoding" not in plain.headers
+    assert gzip.decompress(packed.data) == plain.data
+    assert len(packed.data) < len(plain.data) / 3
+    assert b"plotly.js v" in plain.data[:200]
+
+
+def test_figures_files_are_for_those_who_signed_in(bench: Bench) -> None:
+    """Nothing but the sign-in and its looks is open."""
+    stranger = bench.browser()
+    assert stranger.get(f"/plotly.{version('plotly')}.js").status_code == 303
+    with bench.app.test_request_context("/"):
+        palette = next(rule.rule for rule in bench.app.url_map.iter_rules() if rule.endpoint == "palette")
+    assert stranger.get(palette).status_code == 303
+    assert bench.signed_in().get(palette).mimetype == "text/css"
+
+
+def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:
+    """And one for all the other models."""
+    sheet = style_sheet()
+    light, _, dark = sheet.partition("@media (prefers-color-scheme:dark)")
+    for index in range(NAMED):
+        assert f".line-{index}{{stroke:{colour(index, 'light')}}}" in light
+        assert f".line-{index}{{stroke:{colour(index, 'dark')}}}" in dark
+    assert f".line-rest{{stroke:{colour(NAMED, 'dark')}}}" in dark

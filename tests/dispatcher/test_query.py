@@ -1,0 +1,164 @@
+"""The language in which models are filtered and ordered."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from cerebro.analysis.summary import ModelSummary
+from cerebro.errors import BadRequestError
+from dispatcher.columns import FIXED, Columns
+from dispatcher.csv_file import csv_text
+from dispatcher.query import ModelQuery, chosen, matching
+
+COLUMNS = Columns(hyperparameters=("lr", "optimizer", "note", "best"), metrics=("loss", "lr"))
+
+
+def row(index: int, **changes: Any) -> ModelSummary:
+    values: dict[str, Any] = {
+        "id": f"m{index:02}",
+        "index": index,
+        "state": "running",
+        "epoch": 1,
+        "epochs": 2,
+        "units_done": index,
+        "units": 8,
+        "latest": None,
+        "latest_epoch": None,
+        "best": None,
+        "best_epoch": None,
+        "metrics": {},
+        "hyperparams": {},
+        "worker": "",
+        "redone": 0,
+        "compute_s": 0.0,
+        "started": 0.0,
+        "ended": 0.0,
+        "failure": None,
+    }
+    return ModelSummary(**(values | changes))
+
+
+ROWS = [
+    row(0, best=0.5, hyperparams={"lr": 0.1, "optimizer": "sgd"}, state="finished"),
+    row(1, best=0.2, hyperparams={"lr": 0.01, "optimizer": "Adam"}, worker="worker-1"),
+    row(2, hyperparams={"lr": 0.001, "optimizer": "adam", "note": "two words"}, state="failed"),
+    row(10, best=0.9, hyperparams={"lr": 1, "note": True}, metrics={"loss": 0.3, "lr": 5.0}),
+]
+
+
+def found(sentence: str, sort: str = "") -> list[str]:
+    return [each.id for each in matching(ROWS, ModelQuery(filter=sentence, sort=sort), COLUMNS)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "ids"),
+    [
+        ("", ["m00", "m01", "m02", "m10"]),
+        ("lr >= 0.01", ["m00", "m01", "m10"]),
+        ("hp.lr=0.1", ["m00"]),
+        ("metric.lr > 4", ["m10"]),
+        ("lr > 0.001 and lr < 1", ["m00", "m01"]),
+        ("state = failed or id ~ M1", ["m02", "m10"]),
+        ("state = failed or state = finished and lr < 0.1", ["m02"]),
+        ("(state = failed or state = finished) and lr < 0.01", ["m02"]),
+        ("not state = running", ["m00", "m02"]),
+        ("not (state = running or state = failed)", ["m00"]),
+        ("optimizer = adam", ["m01", "m02"]),
+        ("optimizer != adam", ["m00"]),
+        ("optimizer !~ ad", ["m00"]),
+        ('note = "two words"', ["m02"]),
+        ("note = true", ["m10"]),
+        ("best in 0.2..0.5", ["m00", "m01"]),
+        ("best in ..0.4", ["m01"]),
+        ("best in 0.6..", ["m10"]),
+        ("optimizer in sgd, adam", ["m00", "m01", "m02"]),
+        ("best is empty", ["m02"]),
+        ("worker is not empty", ["m01"]),
+        ("NOT best IS EMPTY AND lr<=0.01", ["m01"]),
+        ("units_done > 1", ["m02", "m10"]),
+    ],
+)
+def test_a_filter_finds_what_it_says(sentence: str, ids: list[str]) -> None:
+    assert found(sentence) == ids
+
+
+@pytest.mark.parametrize(
+    ("sentence", "place", "words"),
+    [
+        ("lr >=", 6, "expected a value"),
+        ("lr", 3, "expected one of"),
+        ("learning > 1", 1, "no column 'learning'"),
+        ("lr > 1 state = x", 8, "expected `and`, `or` or the end"),
+        ("(lr > 1", 8, "expected `)`"),
+        ('note = "open', 8, "a quote is not closed"),
+        ("lr > fast", 6, "compares numbers"),
+        ("best in a..b", 9, "a range of numbers"),
+        ("best is big", 9, "expected `empty`"),
+        ("and", 1, "no column 'and'"),
+        ("lr = = 1", 6, "expected a value"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(sentence: str, place: int, words: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        found(sentence)
+    assert f"character {place}:" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_deep_nesting_is_refused_and_does_not_end_the_process() -> None:
+    with pytest.raises(BadRequestError, match="nested deeper"):
+        found("(" * 500 + "lr > 1" + ")" * 500)
+    with pytest.raises(BadRequestError, match="nested deeper"):
+        found("not " * 400 + "lr > 1")
+
+
+def test_rows_without_a_value_come_last_whichever_way() -> None:
+    assert found("", "best") == ["m01", "m00", "m10", "m02"]
+    assert found("", "-best") == ["m10", "m00", "m01", "m02"]
+
+
+def test_several_keys_order_by_the_first_and_then_by_the_next() -> None:
+    assert found("", "state,-lr") == ["m02", "m00", "m10", "m01"]
+
+
+def test_models_are_ordered_by_number_not_by_letter() -> None:
+    rows = [row(index, id=f"m{index}") for index in (10, 9, 100)]
+    ordered = matching(rows, ModelQuery(sort="id"), COLUMNS)
+    assert [each.id for each in ordered] == ["m9", "m10", "m100"]
+
+
+def test_numbers_come_before_words_and_nan_last() -> None:
+    values: list[object] = ["b", math.nan, 2, "A", 1.5]
+    rows = [row(index, hyperparams={"lr": value}) for index, value in enumerate(values)]
+    ordered = matching(rows, ModelQuery(sort="hp.lr"), COLUMNS)
+    assert [each.id for each in ordered] == ["m04", "m02", "m03", "m00", "m01"]
+
+
+def test_an_unknown_key_or_column_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="no column 'speed'"):
+        found("", "speed")
+    with pytest.raises(BadRequestError, match="no column 'speed'"):
+        chosen("id,speed", COLUMNS, ())
+
+
+def test_a_fixed_column_hides_a_hyperparameter_of_its_name_but_for_its_prefix() -> None:
+    assert COLUMNS.find("best") is FIXED["best"]
+    assert COLUMNS.find("hp.best").name == "hp.best"
+
+
+def test_columns_are_chosen_once_each_in_the_order_asked_for() -> None:
+    assert [each.name for each in chosen("lr, id, hp.lr", COLUMNS, ())] == ["hp.lr", "id"]
+    assert [each.name for each in chosen("", COLUMNS, (FIXED["id"],))] == ["id"]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "  =1", "\n=1"])
+def test_a_spreadsheet_does_not_execute_what_a_user_wrote(text: str) -> None:
+    table = csv_text([text, "id"], [[text, "m00"]])
+    assert table.count(f"'{text}") == 2
+
+
+def test_negative_numbers_stay_numbers_in_csv() -> None:
+    assert csv_text(["x"], [[-0.5], [None], [True]]) == 'x\r\n-0.5\r\n""\r\nTrue\r\n'

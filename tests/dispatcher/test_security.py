@@ -1,0 +1,205 @@
+"""What users write stays text in the browser, and what guards the pages guards them there, too."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.gallery import IMAGE, SCRIPT, TABS, gallery, hostile, paths
+from tests.dispatcher.serving import serving
+from tests.e2e.browser import Complaints, chromium, settle, sign_in, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+EVIL = (
+    *TABS, f"/models/{quote(IMAGE)}", f"/models?pick={quote(IMAGE)},m03", f"/models?filter={quote(SCRIPT)}",
+    f"/curves?pick={quote(IMAGE)}&axis=rows", f"/logs?q={quote(SCRIPT)}", f"/logs?task={quote(SCRIPT)}", "/delete",
+    f"/logs?task={quote(f'fit-1/train/{IMAGE}/e1/p0')}", f"/code?spec={quote(SCRIPT)}",
+    f"/schedule?model={quote(IMAGE)}",
+)  # fmt: skip
+"""Pages of the experiment that is all markup."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return hostile(tmp_path_factory.mktemp("volumes"))
+
+
+@pytest.fixture(scope="module")
+def evil_address(evil: Bench) -> Iterator[str]:
+    with serving(evil.app) as at:
+        yield at
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with window(browser) as context:
+        yield context.new_page()
+
+
+def is_untouched(page: Page) -> bool:
+    """Whether nothing that a user wrote has become an element or has run."""
+    return bool(
+        page.evaluate("window.x !== 1 && document.querySelector('[onerror], script:not([src])') === null")
+    )
+
+
+@pytest.mark.slow
+def test_markup_in_names_is_text_on_every_page(page: Page, evil_address: str) -> None:
+    """Models, hyper-parameters, metrics, authors, errors, rows, output, code, files: shown as they are written; tables
+    of figures and texts under the pointer, too."""
+    complaints = Complaints()
+    complaints.listen(page)
+    sign_in(page, evil_address, TOKEN)
+    for path in (
+        "/experiments",
+        f"/experiments?q={quote(SCRIPT)}",
+        "/cluster",
+        *(f"/experiments/evil{p}" for p in EVIL),
+    ):
+        page.goto(evil_address + path)
+        settle(page)
+        for opener in page.locator("details:not(.menu) > summary").all():
+            if opener.is_visible():
+                opener.click()
+        assert is_untouched(page), path
+    complaints.check(allowed=("status of 404", "status of 400"))
+
+
+@pytest.mark.slow
+def test_markup_is_text_under_the_pointer(page: Page, evil_address: str) -> None:
+    """Each mark of each figure is pointed at, as Plotly draws its text there."""
+    sign_in(page, evil_address, TOKEN)
+    seen = 0
+    for tab in ("/curves", "/analysis", "/schedule"):
+        page.goto(f"{evil_address}/experiments/evil{tab}")
+        settle(page)
+        seen += page.evaluate(
+            """async () => {
+                let texts = 0;
+                for (const plot of document.querySelectorAll(".js-plotly-plot")) {
+                    for (const [curveNumber, trace] of (plot.data || []).entries()) {
+                        const many = Math.min((trace.y || trace.x || []).length, 20);
+                        for (let pointNumber = 0; pointNumber < many; pointNumber += 1) {
+                            try { Plotly.Fx.hover(plot, [{curveNumber, pointNumber}]); } catch { continue; }
+                            texts += plot.querySelectorAll(".hovertext").length;
+                        }
+                    }
+                }
+                return texts;
+            }"""
+        )
+        assert is_untouched(page), tab
+    assert seen > 0
+
+
+@pytest.mark.slow
+def test_markup_is_text_in_the_report(page: Page, evil: Bench, tmp_path: Path) -> None:
+    """Opened from a disk there is no policy that would stop a script: only the escaping does."""
+    report = evil.signed_in().get("/experiments/evil/report")
+    assert report.status_code == 200
+    assert SCRIPT not in report.text
+    assert IMAGE not in re.sub(r"<script[^>]*>.*?</script>", "", report.text, flags=re.DOTALL)
+    (tmp_path / "report.html").write_text(report.text)
+    page.goto((tmp_path / "report.html").as_uri())
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    assert page.evaluate("window.x !== 1 && document.querySelector('[onerror]') === null")
+    assert SCRIPT in page.inner_text("body")
+
+
+@pytest.mark.slow
+def test_a_script_that_got_into_a_page_would_not_run(page: Page, evil_address: str) -> None:
+    """The policy is the second line of defence: the browser really refuses inline scripts, handlers and eval."""
+    sign_in(page, evil_address, TOKEN)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            script.textContent = "window.x = 1";
+            document.body.append(script);
+            document.body.insertAdjacentHTML("beforeend", "<img src=/nowhere.png onerror='window.x = 1'>");
+        }"""
+    )
+    page.wait_for_function("() => document.images[document.images.length - 1].complete")
+    assert page.evaluate("window.x") != 1
+    assert sum("Content Security Policy" in text for text in said) >= 2
+
+
+def test_markup_is_escaped_in_what_is_sent(evil: Bench) -> None:
+    """In every page, fragment and read answer that is HTML; JSON says that it is JSON."""
+    client = evil.signed_in()
+    for path in ("/experiments", "/cluster", *(f"/experiments/evil{each}" for each in EVIL)):
+        for prefix in ("", "/fragments"):
+            answer = client.get(prefix + path)
+            assert SCRIPT not in answer.text, prefix + path
+            assert IMAGE not in answer.text, prefix + path
+    for rule in evil.app.url_map.iter_rules():
+        if rule.rule.startswith("/api/views/") and rule.arguments <= {"name"}:
+            answer = client.get(rule.rule.replace("<name:name>", "evil"))
+            assert answer.mimetype in ("application/json", "text/csv"), rule.rule
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_token_is_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in a page, nor a header, an address, a log line or the OpenAPI document."""
+    caplog.set_level(logging.DEBUG)
+    bench = gallery(tmp_path)
+    client = bench.signed_in()
+    asked = [
+        *paths(),
+        "/openapi.json",
+        "/metrics",
+        "/api/views/experiments",
+        "/api/views/cluster",
+        "/api/views/volumes",
+    ]
+    for path in asked:
+        answer = client.get(path)
+        assert TOKEN not in answer.text, path
+        assert TOKEN not in str(answer.headers), path
+    wrong = bench.browser().post("/sign-in", {"token": f"{TOKEN}x"})
+    assert TOKEN not in wrong.text
+    assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/volumes/{volume}/../../secret", "/api/volumes/{volume}/%2e%2e/%2e%2e/secret",
+        "/api/volumes/{volume}/..%2f..%2fsecret", "/api/volumes/{volume}//etc/passwd", "/api/volumes/../secret/x",
+        "/experiments/digits/checkpoints/../../secret", "/experiments/digits/checkpoints/..%2f..%2f..%2fsecret",
+        "/experiments/digits/checkpoints//etc/passwd", "/experiments/digits/logs/file?task=../../../secret&attempt=1",
+        "/experiments/digits/logs/file?task=%2e%2e/secret&attempt=1", "/static/../settings.py",
+        "/static/..%2fsettings.py", "/experiments/digits/logs?task=../../secret",
+        "/api/views/experiments/digits/failed-rows?split=../../secret&partition=0",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("volume", ["checkpoints", "logs"])
+def test_nothing_beside_the_volumes_is_sent(tmp_path: Path, path: str, volume: str) -> None:
+    """However the address climbs."""
+    (tmp_path / "secret").write_text("the secret beside the volumes")
+    bench = gallery(tmp_path / "volumes")
+    (tmp_path / "volumes" / "secret").write_text("the secret beside the volumes")
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    answer = bench.app.test_client().get(
+        path.format(volume=volume), headers=bearer, base_url="http://127.0.0.1:7080", buffered=True
+    )
+    assert b"the secret" not in answer.data
+    assert b"root:" not in answer.data
+    assert b"CEREBRO_BIND" not in answer.data
+    assert answer.status_code in (200, 400, 404)

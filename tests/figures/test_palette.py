@@ -1,0 +1,89 @@
+"""Colours can be seen and told apart, on light and on dark."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import get_args
+
+import pytest
+
+from cerebro.figures.palette import (
+    DASHES,
+    HUES,
+    LOOKS,
+    NAMED,
+    Theme,
+    colour,
+    colour_scale,
+    dash,
+    faint,
+    is_named,
+    shade,
+)
+
+THEMES = get_args(Theme)
+PAGE: dict[Theme, str] = {"light": "#f6f7f9", "dark": "#12161b"}
+"""The page around a figure's card."""
+
+
+def channels(given: str) -> list[float]:
+    return [int(given[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+
+
+def luminance(given: str) -> float:
+    """WCAG 2.2, relative luminance."""
+    red, green, blue = (((c + 0.055) / 1.055) ** 2.4 if c > 0.04045 else c / 12.92 for c in channels(given))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG 2.2, contrast ratio."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
+    """3:1 for every colour of a model, every step of the scale, and for good and bad."""
+    look = LOOKS[theme]
+    marks = {colour(index, theme) for index in range(NAMED + 1)} | {look.good, look.bad}
+    marks |= {str(tint) for _, tint in colour_scale(theme)}
+    for ground in (look.ground, PAGE[theme]):
+        assert min(contrast(mark, ground) for mark in marks) >= 3.0
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_text_can_be_read(theme: Theme) -> None:
+    """4.5:1 for both weights of text."""
+    look = LOOKS[theme]
+    assert min(contrast(words, look.ground) for words in (look.ink, look.quiet)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_no_two_models_look_alike_until_all_are_grey(theme: Theme) -> None:
+    """Colour and dash together; beyond, a model is found by highlighting it."""
+    looks = [(colour(index, theme), dash(index)) for index in range(NAMED)]
+    assert len(set(looks)) == NAMED == HUES * len(DASHES)
+    assert [is_named(index) for index in (0, NAMED - 1, NAMED)] == [True, True, False]
+    assert {colour(index, theme) for index in range(NAMED, 2 * NAMED)} == {colour(NAMED, theme)}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_hues_differ(theme: Theme) -> None:
+    """In some channel by a tenth at least."""
+    for one, other in combinations([colour(index, theme) for index in range(HUES)], 2):
+        assert max(abs(a - b) for a, b in zip(channels(one), channels(other), strict=True)) > 0.1
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_best_value_stands_out_most(theme: Theme) -> None:
+    """In both themes the scale gains contrast from the worst value to the best."""
+    steps = [contrast(str(tint), LOOKS[theme].ground) for _, tint in colour_scale(theme)]
+    assert steps == sorted(steps)
+    assert shade(0.0, theme) == colour_scale(theme)[0][1]
+    assert shade(1.0, theme) == colour_scale(theme)[-1][1]
+
+
+def test_a_colour_can_let_through_what_is_behind() -> None:
+    """The same colour with an opacity."""
+    assert faint("#0072B2", 0.25) == "rgba(0,114,178,0.25)"

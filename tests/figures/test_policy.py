@@ -1,0 +1,171 @@
+"""Plotly under the page's security policy, in a real browser: every figure is drawn, nothing is blocked, and the style
+rules that we ship are those of the installed script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+import dispatcher
+from cerebro.figures import CONFIG, Theme
+from cerebro.reporting.plotting import plotly_script
+from tests.dispatcher.fakes import Bench, settings
+from tests.figures.samples import gallery
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.slow
+
+_CHROMIUM = Path("/usr/bin/chromium")
+_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+_STATIC = Path(dispatcher.__file__).parent / "static"
+_WAIT_MS = 60_000
+
+_PAGE = """<!doctype html><html lang="en"><title>figures</title>
+<link rel="stylesheet" id="plotly.js-style-global" class="no-inline-styles" href="/plotly.css">
+<body>{places}<script src="/plotly.js"></script><script src="/draw.js"></script></body></html>"""
+
+# As `dispatcher/static/figures.js` does.
+_DRAW = """
+const set = Element.prototype.setAttribute;
+Element.prototype.setAttribute = function (name, value) {
+  if (name === "style") this.style.cssText = value; else set.call(this, name, value);
+};
+const { figures, config } = %s;
+(async () => {
+  for (const [id, { data, layout }] of Object.entries(figures)) await Plotly.newPlot(id, data, layout, config);
+  window.image = await Plotly.toImage("heatmap", { format: "png" });
+  window.isDone = true;
+})();
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if find_spec("playwright") is None or not _CHROMIUM.exists():
+        missing = "the browser tests need playwright and /usr/bin/chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(_CHROMIUM), args=list(_ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=get_args(Theme))
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A page with a figure of each kind, under the dispatcher's own policy."""
+    figures, policy = gallery(request.param), _policy()
+    files = {
+        "/": ("text/html", _PAGE.format(places="".join(f'<div id="{name}"></div>' for name in figures))),
+        "/plotly.js": ("text/javascript", plotly_script()),
+        "/plotly.css": ("text/css", (_STATIC / "plotly.css").read_text()),
+        "/draw.js": ("text/javascript", _DRAW % json.dumps({"figures": figures, "config": CONFIG})),
+        "/favicon.ico": ("image/x-icon", ""),
+    }
+
+    class Files(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            kind, content = files[self.path]
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Security-Policy", policy)
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+def _policy() -> str:
+    """What the dispatcher sends with each of its pages."""
+    answer = Bench(settings=settings()).app.test_client().get("/sign-in")
+    return answer.headers["Content-Security-Policy"]
+
+
+def _opened(chromium: Browser, address: str) -> tuple[Page, list[str]]:
+    page, said = chromium.new_page(viewport={"width": 1280, "height": 900}), list[str]()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
+    page.goto(address)
+    return page, said
+
+
+def test_every_figure_is_drawn_and_nothing_is_blocked(chromium: Browser, address: str) -> None:
+    """No complaint of the browser or of Plotly, no script of a user's name; an image can be taken."""
+    page, said = _opened(chromium, address)
+    page.wait_for_function("window.isDone", timeout=_WAIT_MS)
+    assert said == []
+    assert page.evaluate("image").startswith("data:image/png;base64,")
+    assert page.locator("script").count() == 2
+    for name, figure in gallery("light").items():
+        drawn = page.locator(f"#{name} .main-svg")
+        assert drawn.count() >= 2, f"{name} is not drawn"
+        shown = page.locator(
+            f"#{name} .trace, #{name} .hm image, #{name} .bars .point, #{name} .scatter"
+        ).count()
+        assert (shown > 0) is bool(figure["data"]), f"{name} has no marks"
+    page.close()
+
+
+def test_no_figure_has_a_button_that_uploads_it(chromium: Browser, address: str) -> None:
+    """Nor the maker's logo."""
+    page, _ = _opened(chromium, address)
+    page.wait_for_function("window.isDone", timeout=_WAIT_MS)
+    titles = page.locator(".modebar-btn").evaluate_all("buttons => buttons.map(b => b.dataset.title)")
+    assert "Download plot as a PNG" in titles
+    assert not [title for title in titles if re.search("share|cloud|plotly", title, re.IGNORECASE)]
+    page.close()
+
+
+def test_the_style_rules_that_we_ship_are_those_of_the_script(chromium: Browser) -> None:
+    """With another version of plotly, copy them anew: this says which are missing."""
+    page = chromium.new_page()
+    page.set_content("<div id=a></div>")
+    page.add_script_tag(content=plotly_script())
+    page.evaluate("Plotly.newPlot('a', [{ y: [1] }])")
+    sheet = "document.getElementById('plotly.js-style-global').sheet.cssRules"
+    rules = page.evaluate(f"[...{sheet}].map(rule => rule.cssText)")
+    page.add_style_tag(content=(_STATIC / "plotly.css").read_text())
+    ours = page.evaluate("[...document.styleSheets].at(-1).cssRules.length")
+    shipped = page.evaluate("[...[...document.styleSheets].at(-1).cssRules].map(rule => rule.cssText)")
+    assert set(rules) - set(shipped) == set()
+    assert ours >= len(set(rules))
+    page.close()
+
+
+def test_the_hash_in_the_policy_is_that_of_the_scripts_own_style() -> None:
+    """The script adds a map library's style sheet when it is loaded; exactly that text is allowed."""
+    (style,) = re.findall(
+        r"textContent='(\.maplibregl-map\{.*?)',document\.head\.appendChild", plotly_script()
+    )
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in _policy()
+
+
+def test_the_policy_lets_no_other_script_run() -> None:
+    """Not for any figure."""
+    scripts = next(part for part in _policy().split(";") if part.strip().startswith("script-src"))
+    assert scripts.split() == ["script-src", "'self'"]

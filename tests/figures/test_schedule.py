@@ -1,0 +1,172 @@
+"""The schedule shows every attempt, and idle time as it was, however many units there are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro import figures
+from cerebro.analysis import Span, SplitProgress
+from cerebro.figures import Figure, buckets, description, table
+from cerebro.figures.schedule import MOST_BARS
+from tests.figures.samples import spans
+
+MODELS = tuple(f"m{i:02}" for i in range(16))
+
+
+def drawn(found: list[Span], workers: int, **more: Any) -> Figure:
+    names = [f"worker-{i}" for i in range(workers)]
+    return figures.schedule(found, workers=names, models=MODELS, now_s=0.0, **more)
+
+
+def bars(figure: Figure, name: str) -> dict[str, Any]:
+    """The bars of that name; not the one that stands for them in the legend."""
+    (found,) = [t for t in figure["data"] if t["name"] == name and t["x"] != [None]]
+    return dict(found)
+
+
+def test_each_outcome_has_its_look() -> None:
+    """Plain, outlined, crossed, hatched; and the colour of its model."""
+    units = spans()
+    figure = drawn(units, 4)
+    assert "pattern" not in bars(figure, "committed")["marker"]
+    assert bars(figure, "failed")["marker"]["pattern"]["shape"] == "x"
+    assert bars(figure, "revoked")["marker"]["pattern"]["shape"] == "/"
+    assert all(tint.startswith("rgba") for tint in bars(figure, "running")["marker"]["color"])
+    assert bars(figure, "committed")["marker"]["color"][0] == figures.colour(0, "light")
+    shown = sum(len(bars(figure, name)["x"]) for name in ("committed", "running", "failed", "revoked"))
+    assert shown == len(units)
+
+
+def test_a_bar_says_what_it_is_and_what_a_click_opens() -> None:
+    """Model, epoch, partition, attempt and task; and why an attempt failed."""
+    failed = bars(drawn(spans(), 4), "failed")
+    model, epoch, partition, attempt, task = failed["customdata"][0]
+    assert task == f"fit-1/train/{model}/e{epoch}/p{partition}"
+    assert attempt == 1
+    assert "crash" in failed["hovertext"][0]
+
+
+def test_loading_and_saving_are_shaded() -> None:
+    """At both ends of a bar."""
+    (unit,) = spans(1, 1, 1, last_runs=False)
+    shaded = bars(drawn([unit], 1), "loading, saving")
+    assert shaded["x"] == [unit.load_s, unit.save_s]
+    assert shaded["base"] == [unit.start_s, unit.end_s - unit.save_s]
+
+
+def test_workers_that_idled_have_a_row_too() -> None:
+    """From top to bottom as they were given."""
+    axis = drawn(spans(2, 3, 1), 5)["layout"]["yaxis"]
+    assert axis["ticktext"] == [f"worker-{i}" for i in range(5)]
+    assert axis["range"] == [4.5, -0.5]
+
+
+def test_a_chosen_model_stands_out() -> None:
+    """All others are dimmed."""
+    committed = bars(drawn(spans(), 4, highlight="m02"), "committed")
+    for identity, opacity in zip(committed["customdata"], committed["marker"]["opacity"], strict=True):
+        assert (opacity == 1.0) is (identity[0] == "m02")
+
+
+def test_bound_and_epochs_are_lines() -> None:
+    """The bound is dashed."""
+    layout = drawn(spans(), 4, lower_bound_s=20.0, epochs=[(1, 14.0)])["layout"]
+    assert [(line["x0"], line["line"]["dash"]) for line in layout["shapes"]] == [
+        (14.0, "dot"),
+        (20.0, "dash"),
+    ]
+    assert [note["text"] for note in layout["annotations"]] == ["epoch 1", "lower bound"]
+
+
+def test_the_table_adds_up() -> None:
+    """Busy and idle are all of the time, for each worker."""
+    found = spans(last_runs=False)
+    end = max(span.end_s for span in found)
+    for line in table(drawn(found, 4)).rows:
+        busy, idle = float(line[3] or 0), float(line[4] or 0)
+        assert busy + idle == pytest.approx(end, abs=0.02)
+    assert "2 attempts failed or were taken back" in description(drawn(found, 4))
+
+
+# --- many units --------------------------------------------------------------------------------------
+
+
+def test_many_units_become_few_bars_with_the_same_idle_time() -> None:
+    """A bar fills as much of its row as the worker was busy; failures keep a mark each."""
+    found = spans(8, 16, 30, last_runs=False)
+    assert len(found) > MOST_BARS
+    figure = drawn(found, 8)
+    merged = bars(figure, "busy")
+    assert len(merged["x"]) <= MOST_BARS
+    shown = sum(wide * high / 0.8 for wide, high in zip(merged["x"], merged["width"], strict=True))
+    unit_s = 60.0 if "min" in figure["layout"]["xaxis"]["title"]["text"] else 1.0
+    assert shown * unit_s == pytest.approx(sum(span.end_s - span.start_s for span in found))
+    assert len(bars(figure, "failed or revoked")["x"]) == 2
+    assert "in stretches of" in figure["layout"]["title"]["text"]
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(0, 3), st.floats(0.0, 50.0), st.floats(0.01, 20.0)), min_size=1, max_size=60
+)
+
+
+def one_after_another(given_: list[tuple[int, float, float]]) -> list[Span]:
+    """A worker runs one unit at a time: each starts some time after the one before it has ended."""
+    clock = [0.0] * 4
+    found = []
+    for worker, pause, seconds in given_:
+        start = clock[worker] + pause
+        clock[worker] = start + seconds
+        found.append(
+            Span(
+                task="t", model="m00", epoch=1, partition=0, worker=f"worker-{worker}", attempt=1,
+                start_s=start, end_s=start + seconds, outcome="committed",
+            )
+        )  # fmt: skip
+    return found
+
+
+@given(SPANS)
+def test_merging_keeps_each_workers_busy_time(given_: list[tuple[int, float, float]]) -> None:
+    """To the second, wherever the stretches begin and end."""
+    found = one_after_another(given_)
+    end = max(span.end_s for span in found)
+    merged = buckets.merged(found, [f"worker-{i}" for i in range(4)], end, most=40)
+    for worker in {span.worker for span in found}:
+        busy = sum(span.end_s - span.start_s for span in found if span.worker == worker)
+        assert sum(b.busy * b.seconds for b in merged if b.worker == worker) == pytest.approx(busy)
+    assert all(0 < bucket.busy <= 1 for bucket in merged)
+
+
+@given(SPANS)
+def test_the_strip_keeps_the_busy_time_of_all_workers(given_: list[tuple[int, float, float]]) -> None:
+    """Its area is the share of their time that they were busy."""
+    found = one_after_another(given_)
+    end = max(span.end_s for span in found)
+    line = buckets.busy_share(found, 4, end)
+    area = sum(share * (after - at) for (at, share), (after, _) in pairwise(line))
+    assert area * 4 == pytest.approx(sum(span.end_s - span.start_s for span in found))
+
+
+# --- ETL and utilisation -----------------------------------------------------------------------------
+
+
+def test_etl_is_told_as_an_equation() -> None:
+    """In = out + failed + to do; the bars of a split are a hundred percent."""
+    splits = [SplitProgress(split="train", rows=1000, kept=500, failed=20, done=700)]
+    figure = figures.etl(splits)
+    assert description(figure) == "train: 1,000 in = 500 out + 20 failed + 480 to do."
+    assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
+
+
+def test_what_was_not_measured_is_a_gap_and_not_zero() -> None:
+    """None of the samples, or all of them."""
+    figure = figures.utilisation({"worker-0": [(1.0, 0.5), (2.0, None), (3.0, 0.0)]}, what="GPU")
+    assert figure["data"][0]["y"] == [50.0, None, 0.0]
+    nothing = figures.utilisation({"worker-0": [(1.0, None)]}, what="GPU")
+    assert nothing["layout"]["meta"]["empty"] == "GPU: not measured"

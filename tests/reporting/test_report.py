@@ -1,0 +1,251 @@
+"""The report: one file, the answer first, nothing from elsewhere, and nobody's name is markup."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from html import unescape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cerebro.errors import BadRequestError
+from cerebro.reporting import Drawings, report_html
+from cerebro.reporting.html import Html, element, facts, table, text
+from cerebro.reporting.plotting import plotly_script
+from tests.reporting.stories import NASTY, RECORD, reported
+from tests.state.stories import Story
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext
+
+_CHROMIUM = Path("/usr/bin/chromium")
+_WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return reported()
+
+
+@pytest.fixture(scope="module")
+def report(story: Story) -> str:
+    return report_html(story.state, story.run, record=RECORD, now=story.time)
+
+
+def prose(report: str) -> str:
+    """The text that a reader sees: without scripts, styles and markup."""
+    bare = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", report, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]+>", " ", bare))
+
+
+def test_the_answer_comes_first(report: str, story: Story) -> None:
+    """Best model, value, hyper-parameters, checkpoint, and how to load it; before any table or figure."""
+    best = story.run.best_model()
+    assert best is not None
+    words = prose(report)
+    answer = words[: words.index("Models, best first")]
+    checkpoint = best.epoch_checkpoint(2)
+    assert checkpoint is not None
+    for expected in (
+        f"Best model: {best.id}",
+        "at epoch 2 of 2",
+        "less is better",
+        f"{best.hyperparams['lr']:.6g}",
+        checkpoint.name,
+        "Experiment.attach('one').result('fit-1').best",
+        "best.load()",
+    ):
+        assert expected in answer
+
+
+def test_the_code_that_loads_is_python(report: str) -> None:
+    """It can be copied and run."""
+    (code,) = re.findall(r"<pre[^>]*><code>(from cerebro.*?)</code></pre>", report, re.DOTALL)
+    compile(unescape(code), "report", "exec")
+
+
+def test_all_models_and_what_they_share_are_listed(report: str, story: Story) -> None:
+    """Varying hyper-parameters have a column; the others are told once."""
+    rows = re.findall(r'<th scope="row">(m\d\d)</th>', report)
+    assert set(story.run.models) <= set(rows)
+    words = prose(report)
+    assert "The same for all models:" in words
+    assert "batch_size" in words
+
+
+def test_failures_are_grouped_with_a_traceback(report: str) -> None:
+    """By cause, with the models that met it."""
+    words = prose(report)
+    assert f"1 of 20 models: ValueError: {NASTY}" in words
+    assert "Traceback of m07" in words
+
+
+def test_rows_in_are_rows_out_plus_rows_failed(report: str) -> None:
+    """As an equation, per split."""
+    assert "1,200 = 1,200 + 0" in prose(report)
+
+
+def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
+    """Hashes, locators, seeds, times, versions, and who asked for what."""
+    words = prose(report)
+    for expected in (
+        "0" * 64,
+        "/data/valid.csv",
+        "s3://bucket/images",
+        "one-d",
+        "lrptw",
+        "2023-11-14 22:13:20Z",
+    ):
+        assert expected in words
+    assert f"{story.state.seq:,} events" in words
+    assert "requested fit-1" in words or "fit-1" in words[words.index("Who asked for what") :]
+
+
+def test_nobodys_name_is_markup(report: str) -> None:
+    """Metric, hyper-parameter, message or address: it is shown as it is written."""
+    assert NASTY not in report
+    assert prose(report).count(NASTY) >= 3
+    data = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', report, re.DOTALL)[0]
+    assert "<" not in data
+    assert len(json.loads(data)["drawn"]) == 6
+
+
+def test_the_script_is_in_it_once_and_the_size_is_said(report: str) -> None:
+    """A file of five megabytes, and it says so."""
+    assert report.count(plotly_script()) == 1
+    said = re.search(r"One file of ([\d.]+) MiB, ([\d.]+) MiB of which draw", prose(report))
+    assert said is not None
+    assert float(said[1]) == pytest.approx(len(report.encode()) / 2**20, abs=0.11)
+    assert len(report.encode()) - len(plotly_script().encode()) < 2**20
+
+
+def test_nothing_is_loaded_from_elsewhere(report: str) -> None:
+    """No address in an attribute, and a policy that would not allow it."""
+    outside = re.sub(r"<script[^>]*>.*?</script>", "", report, flags=re.DOTALL)
+    assert not re.findall(r'(?:src|href)="(?!#)[^"]*"', outside)
+    policy = unescape(re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', report)[0])
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert "'unsafe-inline'" not in policy.split("style-src")[0]
+
+
+def test_each_figure_has_its_data_as_a_table(report: str) -> None:
+    """For those who do not see it, and for paper."""
+    assert report.count("<figcaption>") == 6
+    assert report.count("<details>") == 6
+
+
+def test_a_run_without_a_best_model_says_why() -> None:
+    """It opens on what failed instead."""
+    story = Story()
+    run = story.fit()
+    report = report_html(story.state, run, record=None, now=story.time)
+    assert "there is no best model" in prose(report)
+    assert "<script" not in report
+
+
+def test_only_a_fit_has_a_report() -> None:
+    """Another run is named."""
+    story = Story()
+    story.etl()
+    with pytest.raises(BadRequestError, match="etl-1 is no fit run"):
+        report_html(story.state, story.state.runs["etl-1"], record=None, now=0.0)
+
+
+def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
+    """Unless two are named; with fewer than two there is none."""
+    drawn = Drawings(state=story.state, run=story.run, now=story.time).heatmap(y="width")
+    assert drawn is not None
+    assert drawn["layout"]["title"]["text"] == "Best loss by lr and width"
+    other = Story()
+    run = other.fit(models=1)
+    assert Drawings(state=other.state, run=run, now=0.0).heatmap() is None
+
+
+# --- HTML --------------------------------------------------------------------------------------------
+
+
+def test_text_is_escaped_in_elements_attributes_and_tables() -> None:
+    """Only what was made as markup is markup."""
+    assert element("p", text(NASTY), title='"><b>') == f'<p title="&quot;&gt;&lt;b&gt;">{text(NASTY)}</p>'
+    for made in (table(NASTY, (NASTY,), [(NASTY,)]), facts({NASTY: NASTY})):
+        assert "<script" not in made
+    assert facts({"a": Html("<b>x</b>")}) == "<dl><dt>a</dt><dd><b>x</b></dd></dl>"
+
+
+def test_what_is_empty_leaves_nothing_behind() -> None:
+    """No heading without a body."""
+    assert table("t", ("a",), []) == facts({"a": None, "b": ""}) == ""
+
+
+# --- in a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if find_spec("playwright") is None or not _CHROMIUM.exists():
+        missing = "the browser tests need playwright and /usr/bin/chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(_CHROMIUM), args=["--no-sandbox", "--disable-gpu", "--no-first-run"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def offline(chromium: Browser) -> Iterator[BrowserContext]:
+    """A browser without a network, as wide as a phone."""
+    context = chromium.new_context(offline=True, viewport={"width": 390, "height": 800})
+    yield context
+    context.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_file_draws_offline_prints_and_has_no_barriers(
+    offline: BrowserContext, story: Story, tmp_path: Path, theme: str
+) -> None:
+    """Six figures, no complaint, no alert of a user's name, nothing that axe-core finds, a PDF of a few pages."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    file = tmp_path / "report.html"
+    file.write_text(
+        report_html(story.state, story.run, record=RECORD, now=story.time, theme=theme),  # type: ignore[arg-type]
+        encoding="utf-8",
+    )
+    page, said = offline.new_page(), list[str]()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.goto(file.as_uri())
+    page.wait_for_selector("#figure-schedule .main-svg", timeout=_WAIT_MS)
+    assert page.locator(".js-plotly-plot").count() == 6
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "wider than a phone"
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    pdf = page.pdf(format="A4", print_background=True)
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
+    assert said == []
+
+
+@pytest.mark.slow
+def test_it_reads_without_scripts(chromium: Browser, report: str, tmp_path: Path) -> None:
+    """A figure says where its data are."""
+    file = tmp_path / "report.html"
+    file.write_text(report, encoding="utf-8")
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    assert page.locator(".plot >> text=Its data are in the table below").count() == 6
+    context.close()
