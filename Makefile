@@ -43,8 +43,8 @@ setup: $(LOCAL_STAMP)  ## install the platform into .venv/ (the targets below do
 run: $(LOCAL_STAMP)  ## start a local cluster, preprocess the digits, train a grid of models by hopping
 	@$(BIN)/python examples/digits.py
 
-notebook: $(NOTEBOOK_STAMP)  ## open notebooks/quickstart.ipynb in JupyterLab
-	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/quickstart.ipynb
+notebook: $(NOTEBOOK_STAMP)  ## start a local cluster with JupyterLab beside it, joined to it, the notebooks in place
+	@$(BIN)/cerebro up --notebook
 
 stop: $(LOCAL_STAMP)  ## stop the local cluster
 	@$(BIN)/cerebro down

@@ -1,9 +1,10 @@
 """Whether a process is well: a small HTTP server for those that have none of their own, and the question from outside.
 
 ``GET /health`` says whether it can do its work (readiness), ``GET /live`` whether it works at all (liveness: starting
-it anew could help). Both answer 200, or 503 with one line that says why not. kvs_api and dispatcher answer the same
-under their own address. ``python -m cerebro.health [URL]`` asks, for containers' health commands. Standard library
-only: it is run every few seconds.
+it anew could help). Both answer 200, or 503 with one line that says why not. ``GET /metrics`` is for Prometheus. The
+web services answer the same under their own address, `/metrics` to those who have the token; this server asks for none,
+so it belongs on a port that only the cluster reaches. ``python -m cerebro.health [URL]`` asks, for containers' health
+commands. Standard library only: it is run every few seconds.
 """
 
 from __future__ import annotations
@@ -15,16 +16,27 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 
 from cerebro.errors import ClusterError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 Check = Callable[[], str]
 """What is wrong, in one line; empty if nothing is. Must answer at once, from any thread."""
 
+Exposition = Callable[[], bytes]
+"""Metrics in Prometheus' text format, as they are now. Called from any thread."""
+
+EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of an `Exposition` (Prometheus, "Exposition formats")."""
+
 _PATIENCE_S = 5.0
+_TEXT = "text/plain; charset=utf-8"
 
 
-def serve(bind: str, *, ready: Check, live: Check) -> ThreadingHTTPServer:
+def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = None) -> ThreadingHTTPServer:
     """Answer on `bind` (host:port, of ``CEREBRO_HEALTH_BIND``) from a thread of its own, until the process ends.
 
     Raises:
@@ -36,11 +48,18 @@ def serve(bind: str, *, ready: Check, live: Check) -> ThreadingHTTPServer:
         timeout = _PATIENCE_S
 
         def do_GET(self) -> None:
-            check = checks.get(self.path.partition("?")[0])
-            status, text = (404, "ask for /health or /live") if check is None else _verdict(check())
-            body = f"{text}\n".encode()
+            path = self.path.partition("?")[0]
+            if path == "/metrics" and metrics is not None:
+                self._answer(200, EXPOSITION_TYPE, metrics())
+            elif (check := checks.get(path)) is not None:
+                status, text = _verdict(check())
+                self._answer(status, _TEXT, f"{text}\n".encode())
+            else:
+                self._answer(404, _TEXT, b"ask for /health, /live or /metrics\n")
+
+        def _answer(self, status: int, media_type: str, body: bytes) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Type", media_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -58,6 +77,17 @@ def serve(bind: str, *, ready: Check, live: Check) -> ThreadingHTTPServer:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server
+
+
+def registry() -> CollectorRegistry:
+    """For one service's metrics, with those of its process. Without the ``_created`` series, which double what is
+    stored, and which Prometheus' text format knows nothing of."""
+    import prometheus_client
+
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    made = prometheus_client.CollectorRegistry(auto_describe=True)
+    prometheus_client.ProcessCollector(registry=made)
+    return made
 
 
 def _verdict(problem: str) -> tuple[int, str]:

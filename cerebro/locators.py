@@ -115,11 +115,19 @@ def read_metadata(split: Split, locator: Locator) -> Metadata:
         LocatorError: the file is missing or unreadable.
         MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
     """
-    content = read_bytes(locator.metadata)
+    return checked_metadata(split, locator.metadata, read_bytes(locator.metadata))
+
+
+def checked_metadata(split: Split, uri: str, content: bytes) -> Metadata:
+    """Parse and check the content of a metadata file.
+
+    Raises:
+        MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
+    """
     from cerebro.data.tables import parse_table
 
-    table = parse_table(content, locator.metadata)
-    where = f"metadata of {split!r} ({locator.metadata})"
+    table = parse_table(content, uri)
+    where = f"metadata of {split!r} ({uri})"
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
         raise MetadataError(

@@ -60,6 +60,10 @@ class Volumes:
         """Arrow IPC file with the metadata rows of one partition."""
         return self.shared / "datasets" / dataset / "metadata" / f"{split}-{partition:04d}.arrow"
 
+    def failed_rows(self, dataset: str, split: str, partition: int) -> Path:
+        """What is told of the rows of one partition that preprocessing left out; absent if there are none."""
+        return self.shared / "datasets" / dataset / "failed" / f"{split}-{partition:04d}.json"
+
     def downloads(self, dataset: str, split: str) -> Path:
         """Objects fetched from a remote store while a split is preprocessed."""
         return self.shards / "downloads" / dataset / split
@@ -76,6 +80,10 @@ class Volumes:
     def archive(self, sha256: str) -> Path:
         """Extracted code archive."""
         return self.code / sha256
+
+    def trash(self, volume: Path) -> Path:
+        """What lies on a volume to be removed: moved there in one step, because removing takes long."""
+        return volume / ".trash"
 
     # --- results ---------------------------------------------------------------------------------
 

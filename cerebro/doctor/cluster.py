@@ -114,6 +114,10 @@ def service(case: Case, found: ServiceInfo) -> Check:
     return good(found.name, "works")
 
 
+_HEALTH = {"tensorboard": "/", "notebook": "/api"}
+"""Of services that are not ours: what answers without a token."""
+
+
 def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
     """Asks what the supervisor asked when the service started; it does not ask again."""
     assert case.info is not None, "services are checked when a cluster runs"
@@ -124,7 +128,7 @@ def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
         return readiness.registered(listen["kvs_api"], case.info.token(), found.name)(pid, 0.0)
     if found.name == "controller":
         return readiness.connected(listen["kvs_api"])(pid, 0.0)
-    return readiness.http(listen[found.name], "/" if found.name == "tensorboard" else "/health")(pid, 0.0)
+    return readiness.http(listen[found.name], _HEALTH.get(found.name, "/health"))(pid, 0.0)
 
 
 CHECKS = (token, database_socket, addresses, leftovers, running)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cerebro.errors import CerebroError
+from cerebro.local import notebooks
 from cerebro.local.announcement import Announcement, announce
 from cerebro.local.cleaning import clean, remove_socket
 from cerebro.local.home import ClusterHome, ClusterInfo
@@ -60,7 +61,9 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     for process in clean(home):
         logging.getLogger(__name__).warning("ended process %s of an earlier cluster", process.pid)
     home.scratch.mkdir(exist_ok=True)
-    plan = Plan(workers=options.workers, tensorboard=options.tensorboard)
+    plan = Plan(workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook)
+    if plan.notebook:
+        notebooks.place(home.notebooks)
     previous = home.read()
     reserved = reserve(plan.listening, previous=previous.ports if previous else {}, seed=home.key)
     ports = {name: port.number for name, port in reserved.items()}
@@ -82,7 +85,13 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     listed = build(plan, home, ports, socket, os.environ)
 
     def for_workers(number: int) -> Sequence[Service]:
-        return build(replace(plan, workers=number), home, ports, socket, os.environ)
+        resized = replace(plan, workers=number)
+        # Workers that leave keep theirs: they may come back.
+        missing = [name for name in resized.listening if name not in ports]
+        for name, port in reserve(missing, previous=ports, seed=home.key).items():
+            reserved[name] = port
+            ports[name] = port.number
+        return build(resized, home, ports, socket, os.environ)
 
     state = Supervisor(
         home, listed, info, on_record=_Watcher(options).see, grace_s=grace_s, for_workers=for_workers
@@ -105,7 +114,8 @@ class _Watcher:
         if not self._greeted and not self._options.background and info.state == ClusterState.READY:
             self._greeted = True
             sys.stdout.write(
-                f"Ready: web page {info.dispatcher}, TensorBoard {info.tensorboard or 'not started'}. "
+                f"Ready: web page {info.dispatcher}, TensorBoard {info.tensorboard or 'not started'}, "
+                f"JupyterLab {info.notebook or 'not started'}. "
             )
             sys.stdout.write("Ctrl-C ends the cluster.\n")
             sys.stdout.flush()
@@ -121,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--home", help="the cluster's folder")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-tensorboard", dest="tensorboard", action="store_false")
+    parser.add_argument("--notebook", action="store_true")
     parser.add_argument("--background", action="store_true", help="leave the process that started it")
     parser.add_argument("--announce", type=int, default=-1, metavar="FD")
     parser.add_argument("--version", default="", help="of Cerebro, as the record says it")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cerebro.errors import ClusterError
-from cerebro.local import logs, processes
+from cerebro.local import logs, notebooks, processes
 from cerebro.local.announcement import Announcement, hear
 from cerebro.local.cleaning import clean
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
@@ -58,6 +58,7 @@ def start(
     *,
     workers: int | None = None,
     tensorboard: bool = True,
+    notebook: bool | None = None,
     timeout_s: float = 60.0,
     supervisor: Sequence[str] = _SUPERVISOR,
 ) -> ClusterInfo:
@@ -70,6 +71,8 @@ def start(
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
         workers: number of workers; None for what runs already, or two.
         tensorboard: whether TensorBoard runs too. A running cluster is joined either way.
+        notebook: whether JupyterLab runs too, by default where it is installed. One that is asked for has to run in a
+            cluster that is joined.
         timeout_s: how long the start may take in all.
         supervisor: arguments of the Python that runs as supervisor; tests replace it.
 
@@ -79,12 +82,21 @@ def start(
     """
     if workers is not None and workers < 1:
         raise ClusterError(f"a cluster needs at least one worker, not {workers}")
+    if notebook:
+        notebooks.require()
     place = ClusterHome(home)
     place.create()
     options = ["--workers", str(workers or DEFAULT_WORKERS), *(() if tensorboard else ("--no-tensorboard",))]
+    options += notebook_options(notebook)
     attempt = _Start(place, [*supervisor, *options], workers, timeout_s)
     try:
-        return attempt.until_ready()
+        info = attempt.until_ready()
+        if notebook and info.notebook is None:
+            raise ClusterError(
+                f"the cluster at {info.home} runs without JupyterLab: end it with `cerebro down` (its experiments "
+                "stay), then `cerebro up --notebook`"
+            )
+        return info
     except BaseException:  # Ctrl-C included: who gives up a start that is theirs leaves nothing half-made
         if attempt.is_ours:
             stop(place.path)
@@ -121,6 +133,11 @@ class _Start:
             raise _failure(self._place)
         self.is_ours = True
         self.is_ours = _launch(self._place, self._arguments, self._deadline)
+
+
+def notebook_options(notebook: bool | None) -> list[str]:
+    """What tells the supervisor to run JupyterLab; `None`: where it is installed."""
+    return ["--notebook"] if notebook or (notebook is None and notebooks.is_installed()) else []
 
 
 def stop(home: Path | str | None = None, *, patience_s: float = GRACE_S * (_STAGES + 1)) -> bool:

@@ -46,7 +46,7 @@ def control_plane(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def reader(environment: Mapping[str, str]) -> dict[str, str]:
-    """For the controller, which also reads metadata from object stores."""
+    """For controller and dispatcher, which also read metadata from object stores."""
     return {**control_plane(environment), **_chosen(environment, (*_NETWORK, *_OBJECTS))}
 
 

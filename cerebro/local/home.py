@@ -5,6 +5,7 @@ renamed); anybody reads it. It outlives the cluster, so that the next start can 
 
     home/store                  append-only file of Redis or Valkey
     home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.volumes`
+    home/notebooks              what JupyterLab shows, if it runs
     home/logs                   output of services and of tasks
     home/run                    cluster.json, token, lock, size, redis.sock, tmp: for this user only
 """
@@ -78,6 +79,12 @@ class ClusterInfo:
         port = self.ports.get("tensorboard")
         return None if port is None else f"http://127.0.0.1:{port}"
 
+    @property
+    def notebook(self) -> str | None:
+        """Address of JupyterLab; None if the cluster was started without it."""
+        port = self.ports.get("notebook")
+        return None if port is None else f"http://127.0.0.1:{port}"
+
     def token(self) -> str:
         """The bearer token of this cluster."""
         return ClusterHome(self.home).token()
@@ -119,6 +126,7 @@ class ClusterHome:
         self.store = self.path / "store"
         self.volumes = self.path / "volumes"
         self.logs = self.path / "logs"
+        self.notebooks = self.path / "notebooks"
         self.run = self.path / "run"
         self.record = self.run / "cluster.json"
         self.lock = self.run / "lock"

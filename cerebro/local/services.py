@@ -14,13 +14,16 @@ settings from the environment, where they find:
     CEREBRO_WORKER              name                                workers
     CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
     CEREBRO_GRACE_S             time for the task at hand at SIGTERM   workers
-    CEREBRO_LINK_TENSORBOARD    address to show                     dispatcher
+    CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
+    CEREBRO_HEALTH_BIND         host:port for metrics and probes    controller, workers
+    CEREBRO_HOME                the cluster that notebooks join     notebook
 
 Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGHT, are handed on to these.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -63,11 +66,24 @@ class Plan:
 
     workers: int
     tensorboard: bool
+    notebook: bool = False
 
     @property
     def listening(self) -> tuple[str, ...]:
-        """Services that need a port."""
-        return ("dispatcher", "tensorboard", "kvs_api") if self.tensorboard else ("dispatcher", "kvs_api")
+        """What needs a port: services, and the metrics of those that serve nothing else."""
+        chosen = {"tensorboard": self.tensorboard, "notebook": self.notebook}
+        measured = ("controller", *self.worker_names)
+        return (
+            "dispatcher",
+            "kvs_api",
+            *(name for name, is_chosen in chosen.items() if is_chosen),
+            *(metrics_port(name) for name in measured),
+        )
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """In their order."""
+        return tuple(f"worker-{number}" for number in range(self.workers))
 
     @property
     def cores(self) -> int:
@@ -81,7 +97,7 @@ def services(
     """All services of a local cluster.
 
     Args:
-        plan: number of workers and whether TensorBoard runs.
+        plan: number of workers, and whether TensorBoard and JupyterLab run.
         home: where everything lies; its folders and token exist.
         ports: of `plan.listening`.
         socket: where the database listens.
@@ -120,8 +136,9 @@ class _List:
         }
 
     def all(self) -> tuple[Service, ...]:
-        workers = (self._worker(f"worker-{number}") for number in range(self._plan.workers))
-        optional = (self._tensorboard(),) if self._plan.tensorboard else ()
+        workers = map(self._worker, self._plan.worker_names)
+        optional = [self._tensorboard()] if self._plan.tensorboard else []
+        optional += [self._notebook()] if self._plan.notebook else []
         return (
             self._database(),
             self._kvs_api(),
@@ -158,19 +175,25 @@ class _List:
         return Service(
             name="controller",
             command=_module("controller"),
-            environment=environment.reader(self._inherited) | self._volumes | self._client | self._marker,
+            environment=environment.reader(self._inherited)
+            | self._volumes
+            | self._client
+            | self._health("controller")
+            | self._marker,
             stage=_REST,
             ready=readiness.connected(self._ports["kvs_api"]),
         )
 
     def _dispatcher(self) -> Service:
         own = {"CEREBRO_BIND": f"{HOST}:{self._ports['dispatcher']}"}
-        if self._plan.tensorboard:
-            own["CEREBRO_LINK_TENSORBOARD"] = f"http://{HOST}:{self._ports['tensorboard']}"
+        for name in ("tensorboard", "notebook"):
+            if name in self._plan.listening:
+                own[f"CEREBRO_LINK_{name.upper()}"] = f"http://{HOST}:{self._ports[name]}"
         return Service(
             name="dispatcher",
             command=_module("dispatcher"),
-            environment=environment.control_plane(self._inherited)
+            # The start page looks at what locators name, as the controller does later.
+            environment=environment.reader(self._inherited)
             | self._volumes
             | self._client
             | own
@@ -194,6 +217,7 @@ class _List:
             environment=environment.worker(self._inherited, cores)
             | self._volumes
             | self._client
+            | self._health(name)
             | own
             | self._marker,
             stage=_REST,
@@ -214,6 +238,46 @@ class _List:
             ready=readiness.http(port, "/"),
             required=False,
         )
+
+    def _notebook(self) -> Service:
+        port, salt = self._ports["notebook"], self._home.key
+        # As a password: of what JupyterLab takes for a token it makes addresses, in files and messages.
+        digest = hashlib.sha256(f"{self._home.token()}{salt}".encode()).hexdigest()
+        options = {
+            "ServerApp.ip": HOST,
+            "ServerApp.port": port,
+            "ServerApp.port_retries": 0,
+            "ServerApp.root_dir": self._home.notebooks,
+            "ServerApp.open_browser": False,
+            "ServerApp.allow_root": True,
+            "PasswordIdentityProvider.hashed_password": f"sha256:{salt}:{digest}",
+        }
+        # What its kernels run is the user's: the environment of workers, and the cluster is found by its home.
+        inherited = {
+            name: text
+            for name, text in environment.worker(self._inherited, self._plan.cores).items()
+            if name not in ("CEREBRO_SERVER", "CEREBRO_TOKEN")
+        }
+        own = {
+            "CEREBRO_HOME": str(self._home.path),
+            "JUPYTER_RUNTIME_DIR": str(self._home.run / "jupyter"),
+        }
+        return Service(
+            name="notebook",
+            command=_module("jupyterlab", *(f"--{key}={value}" for key, value in options.items())),
+            environment=inherited | own | self._marker,
+            stage=_REST,
+            ready=readiness.http(port, "/api"),
+            required=False,
+        )
+
+    def _health(self, name: str) -> dict[str, str]:
+        return {"CEREBRO_HEALTH_BIND": f"{HOST}:{self._ports[metrics_port(name)]}"}
+
+
+def metrics_port(service: str) -> str:
+    """What the port is called that tells a service's metrics and nothing else."""
+    return f"{service} metrics"
 
 
 def _module(name: str, *arguments: str) -> tuple[str, ...]:

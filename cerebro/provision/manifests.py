@@ -133,6 +133,8 @@ def platform_values(file: ClusterFile) -> dict[str, Any]:
             ],
         },
     }
+    if file.install.monitoring:
+        made["monitoring"] = {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")}
     return overlaid(made, file.install.chart.values)
 
 
@@ -149,12 +151,15 @@ def monitoring_values(file: ClusterFile) -> dict[str, Any]:
     return {
         **{part: {"enabled": False} for part in hidden},
         "alertmanager": {"alertmanagerSpec": at_control},
-        "grafana": at_control,
+        # Dashboards, monitors and rules are where the platform is, in its own namespace and release.
+        "grafana": {**at_control, "sidecar": {"dashboards": {"searchNamespace": "ALL"}}},
         "kube-state-metrics": at_control,
         "prometheusOperator": at_control,
         "prometheus": {
             "prometheusSpec": {
                 **at_control,
+                "serviceMonitorSelectorNilUsesHelmValues": False,
+                "ruleSelectorNilUsesHelmValues": False,
                 "retention": "7d",
                 "externalLabels": {"cluster": file.name},
                 "storageSpec": {"volumeClaimTemplate": disk},

@@ -167,6 +167,12 @@ class Board:
         self.open[model] = 0
         self.epoch[model] = self.epochs
 
+    def restore(self, model: int, epoch: int, left: int) -> None:
+        """A model that was dropped goes on: the partitions of the mask `left` in that epoch, and all later epochs."""
+        self.epoch[model], self.open[model] = epoch, left
+        for partition in range(len(self.sizes)):
+            self._count(model, partition, self._visits_left(model, partition))
+
     def set_held(self, worker: int, held: int) -> None:
         """The worker holds those partitions from now on; 0 when it is lost. See `hold`."""
         self.hold([held if w == worker else before for w, before in enumerate(self.held)])

@@ -19,7 +19,12 @@ class Served:
 
     def __init__(self) -> None:
         self.unready, self.unwell = "", ""
-        self._server = health.serve("127.0.0.1:0", ready=lambda: self.unready, live=lambda: self.unwell)
+        self._server = health.serve(
+            "127.0.0.1:0",
+            ready=lambda: self.unready,
+            live=lambda: self.unwell,
+            metrics=lambda: b"answers 42\n",
+        )
         self.address = f"http://127.0.0.1:{self._server.server_port}"
 
     def get(self, path: str) -> tuple[int, str]:
@@ -48,6 +53,12 @@ def test_ready_and_live_are_told_apart(served: Served) -> None:
     assert served.get("/health") == (503, "not registered yet\n")
     assert served.get("/live?x=1") == (200, "ok\n")
     assert served.get("/")[0] == 404
+
+
+def test_metrics_are_told_beside(served: Served) -> None:
+    """However well the process is: that it is not is one of the things to be told."""
+    served.unready = served.unwell = "dying"
+    assert served.get("/metrics") == (200, "answers 42\n")
 
 
 def test_asking_says_what_is_wrong(served: Served) -> None:

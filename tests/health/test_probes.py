@@ -62,6 +62,7 @@ def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
     process, address = start("cerebro.agent", "--handlers", "tests.agent.fake_handler")
     assert ask(f"{address}/health") == (503, "worker-0 has not registered yet\n")
     assert ask(f"{address}/live") == (200, "ok\n")
+    assert "cerebro_worker_idle_seconds_total" in ask(f"{address}/metrics")[1]
     process.send_signal(signal.SIGTERM)
     assert process.wait(LIMIT_S) == 0
 
@@ -70,3 +71,4 @@ def test_a_controller_is_well_without_a_store(start: Start) -> None:
     """Starting it anew would not bring the store back."""
     _, address = start("controller")
     assert ask(f"{address}/health") == ask(f"{address}/live") == (200, "ok\n")
+    assert "cerebro_controller_leading 0.0" in ask(f"{address}/metrics")[1]

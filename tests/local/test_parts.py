@@ -133,6 +133,8 @@ def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
     home.create()
     plan = Plan(workers=2, tensorboard=True)
     numbers = {"kvs_api": 1, "dispatcher": 2, "tensorboard": 3}
+    rest = (name for name in plan.listening if name not in numbers)
+    numbers |= {name: number for number, name in enumerate(rest, start=4)}
     return {
         service.name: dict(service.environment)
         for service in services(plan, home, numbers, home.socket, SHELL)
@@ -165,7 +167,7 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
 def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:
     """Object-store keys go to readers of objects, the token to clients of the store, others nowhere."""
     assert {name for name, found in listed.items() if "AWS_SECRET_ACCESS_KEY" in found} == {
-        "controller", "worker-0", "worker-1",
+        "controller", "dispatcher", "worker-0", "worker-1",
     }  # fmt: skip
     assert {name for name, found in listed.items() if "CEREBRO_TOKEN" not in found} == {
         "redis",

@@ -13,7 +13,7 @@ LIMIT_S = 30.0
 
 
 def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeCluster) -> None:
-    """The rest keeps its processes, and the record says how many there are."""
+    """The rest keeps its processes, and the record says how many there are and where their metrics are."""
     one, two, three = (Fake(name=name) for name in ("store", "worker-0", "worker-1"))
     fake = make_cluster(one, two)
     fake.start(workers=1)
@@ -21,6 +21,7 @@ def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeClus
     fake.will_run(one, two, three)
     info = scaling.scale(fake.home.path, 2, timeout_s=LIMIT_S)
     assert (info.workers, info.state) == (2, "ready")
+    assert info.ports.keys() >= {"worker-0 metrics", "worker-1 metrics"}
     added = fake.process("worker-1")
     assert (fake.process("store"), fake.process("worker-0")) == before
     fake.will_run(one, two)

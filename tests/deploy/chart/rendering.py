@@ -102,6 +102,18 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "controlPlane": {"nodeSelector": {"pool": "control"}},
         "commonLabels": {"team": "vision"},
     },
+    "monitoring": {
+        "monitoring": {
+            "serviceMonitor": {"enabled": True, "intervalS": 15, "labels": {"release": "prometheus"}},
+            "rules": {"enabled": True, "labels": {"release": "prometheus"}},
+            "dashboard": {"enabled": True, "labels": {"team": "vision"}},
+        },
+        "logs": {"format": "text"},
+        "dispatcher": {
+            "links": {"grafana": "https://grafana.example.org/d/cerebro"},
+            "auth": {"header": "X-Forwarded-User", "proxies": ["10.0.0.0/8", "192.168.1.7"]},
+        },
+    },
 }
 """The matrix: every switch in both positions at least once."""
 

@@ -58,6 +58,8 @@ CHANGES = {
     "images: {notebook: {tag: '2'}}": {"notebook", "tensorboard", "test"},
     "images: {control: {tag: '2'}}": {"redis", "kvs-api", "controller", "dispatcher"},
     "networkPolicy: {enabled: false}": set[str](),
+    "logs: {format: text}": {"kvs-api", "controller", "dispatcher", "worker"},
+    "monitoring: {serviceMonitor: {enabled: true}, rules: {enabled: true}}": set[str](),
     "storage: {metrics: {size: 50Gi}}": set[str](),
 }
 """Values -> components whose pods differ."""

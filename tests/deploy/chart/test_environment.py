@@ -23,8 +23,8 @@ SETTINGS: Mapping[str, ModuleType] = {
     "worker/etl": cerebro.agent.settings,
 }
 READERS = {
-    **{name: (module.__name__, "cerebro.volumes") for name, module in SETTINGS.items()},
-    "kvs-api/kvs-api": ("kvs_api.settings",),
+    **{name: (module.__name__, "cerebro.volumes", "cerebro.logs") for name, module in SETTINGS.items()},
+    "kvs-api/kvs-api": ("kvs_api.settings", "cerebro.logs"),
     "notebook/notebook": ("cerebro.connection", "cerebro.volumes"),
     "test/selftest": ("cerebro.connection", "cerebro.volumes"),
     "tensorboard/tensorboard": (),
@@ -119,11 +119,11 @@ def test_every_service_accepts_what_it_is_told(name: str, values: str) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_services_listen_where_their_ports_and_probes_are(name: str) -> None:
-    """The port that a service binds is its container's, on all addresses."""
+    """The ports that a service binds are its container's, on all addresses."""
     container = dict(render("defaults").containers())[name]
     environment = _environment(container)
-    host, _, port = (environment.get("CEREBRO_HEALTH_BIND") or environment["CEREBRO_BIND"]).rpartition(":")
-    assert (host, [int(port)]) == ("0.0.0.0", [one["containerPort"] for one in container["ports"]])
+    binds = [environment[key] for key in ("CEREBRO_BIND", "CEREBRO_HEALTH_BIND") if key in environment]
+    assert binds == [f"0.0.0.0:{one['containerPort']}" for one in container["ports"]]
 
 
 def test_workers_and_controller_agree_on_the_lease() -> None:

@@ -30,6 +30,10 @@ OUTSIDERS = {
     "node": End(address="10.0.0.7"),
     "neighbour": End(labels={"app": "other"}, namespace=HERE),
     "viewer": End(labels={"app": "viewer"}, namespace=HERE),
+    "prometheus": End(
+        labels={"app.kubernetes.io/name": "prometheus"},
+        namespace={"kubernetes.io/metadata.name": "monitoring"},
+    ),
     "ingress": End(
         labels={"app": "nginx"}, namespace={"kubernetes.io/metadata.name": "ingress", "name": "ingress"}
     ),
@@ -107,6 +111,8 @@ def _callers(rendered: Rendered, target: str) -> set[str]:
     }
 
 
+METRICS = {"kvs-api": {7075}, "controller": {7071}, "dispatcher": {7074}, "worker": {7072, 7073}}
+
 EVERYBODY_OUTSIDE = set(OUTSIDERS)
 
 
@@ -131,7 +137,7 @@ def test_only_ports_of_services_are_open() -> None:
     open_ports = {
         (target, port)
         for target in PORTS
-        for port in {*PORTS.values(), 22, 7073}
+        for port in {*PORTS.values(), 22, 7073, 7074, 7075}
         if any(reaches(rendered, source, target, port) for source in _ends(rendered) if source != target)
     }
     assert open_ports == {(target, PORTS[target]) for target in PORTS} - {
@@ -191,6 +197,24 @@ def test_every_pod_is_selected_by_a_policy_of_its_own() -> None:
     }
     assert decided.pop(None) == {"Ingress"}
     assert decided == {name: {"Ingress", "Egress"} for name, _ in rendered.pods()}
+
+
+def test_prometheus_reads_metrics_and_nothing_else() -> None:
+    """Where it is told to: from its own pods alone, on the ports that serve nothing but probes and metrics."""
+    ports = {*PORTS.values(), *(port for some in METRICS.values() for port in some)}
+
+    def opened(values: str, source: str) -> dict[str, set[int]]:
+        found = {
+            target: {port for port in ports if reaches(render(values), source, target, port)}
+            for target in PORTS
+        }
+        return {target: some for target, some in found.items() if some}
+
+    pages = {"dispatcher": {7080}, "notebook": {8888}}
+    assert opened("defaults", "prometheus") == opened("monitoring", "neighbour") == pages
+    assert opened("monitoring", "prometheus") == {
+        target: METRICS.get(target, set()) | pages.get(target, set()) for target in METRICS | pages
+    }
 
 
 def test_policies_can_be_left_out() -> None:

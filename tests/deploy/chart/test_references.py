@@ -174,7 +174,7 @@ def test_volumes_lie_where_the_services_look_for_them() -> None:
 
 
 WRITABLE = {
-    "controller/controller": {"shared", "metrics"},
+    "controller/controller": {"shared", "checkpoints", "metrics", "logs"},
     "dispatcher/dispatcher": set(),
     "tensorboard/tensorboard": set(),
     "notebook/notebook": {"shared"},

@@ -30,6 +30,8 @@ CONTRADICTIONS = {
     "notebook.ingress.host is dispatcher.ingress.host (a.org)": (
         "{notebook: {ingress: {enabled: true, host: a.org}}, dispatcher: {ingress: {enabled: true, host: a.org}}}"
     ),
+    "dispatcher.auth.proxies is []": "dispatcher: {auth: {header: X-User}}",
+    'dispatcher.auth.header is ""': "dispatcher: {auth: {proxies: [10.0.0.1]}}",
     "dispatcher.service.nodePort is 30000 and dispatcher.service.type is ClusterIP": (
         "dispatcher: {service: {nodePort: 30000}}"
     ),
@@ -53,6 +55,8 @@ MISTAKES = {
     "networkPolicy.ingress.notebook.0": "networkPolicy: {ingress: {notebook: [{cidr: 10.0.0.0/8}]}}",
     "dispatcher.service.type": "dispatcher: {service: {type: nodeport}}",
     "objectStore.endpoint": "objectStore: {endpoint: 'minio:9000'}",
+    "logs.format": "logs: {format: xml}",
+    "monitoring.rules.freeRatio": "monitoring: {rules: {freeRatio: 10}}",
 }
 """Field -> values. Helm 3 and 4 write paths with different dots."""
 

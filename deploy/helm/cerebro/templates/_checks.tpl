@@ -6,6 +6,18 @@
 {{- include "cerebro.checks.pages" . }}
 {{- include "cerebro.checks.storage" . }}
 {{- include "cerebro.checks.secrets" . }}
+{{- include "cerebro.checks.monitoring" . }}
+{{- end -}}
+
+{{/* Kinds that the Prometheus operator brings. Not asked where nothing of the cluster is seen. */}}
+{{- define "cerebro.checks.monitoring" -}}
+{{- if and (dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson)) (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
+{{- range list "serviceMonitor" "rules" }}
+{{- if (index $.Values.monitoring .).enabled }}
+monitoring.{{ . }}.enabled is true and the cluster has no Prometheus operator (monitoring.coreos.com/v1): install it first (deploy/helm/monitoring), or set monitoring.{{ . }}.enabled=false
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "cerebro.checks.worker" -}}
@@ -59,6 +71,10 @@ dispatcher.links.{{ $name }} is set and {{ $name }}.enabled is false: the page w
 {{- if and $page.service.nodePort (ne $page.service.type "NodePort") }}
 {{ $name }}.service.nodePort is {{ $page.service.nodePort }} and {{ $name }}.service.type is {{ $page.service.type }}: set the type to NodePort, or nodePort to 0
 {{- end }}
+{{- end }}
+{{- $auth := .Values.dispatcher.auth }}
+{{- if ne (empty $auth.header) (empty $auth.proxies) }}
+dispatcher.auth.header is {{ $auth.header | quote }} and dispatcher.auth.proxies is {{ $auth.proxies | toJson }}: a header is believed of the proxies that are named; set both, or none
 {{- end }}
 {{- $hosts := list .Values.dispatcher.ingress .Values.notebook.ingress }}
 {{- if and (first $hosts).enabled (last $hosts).enabled (first $hosts).host (eq (first $hosts).host (last $hosts).host) }}

@@ -55,6 +55,14 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
   value: "1"
 {{- end -}}
 
+{{/* Of everyone that writes a log, and where else than on its public port it can be asked. Of: (dict "root" $ "port" 7071). */}}
+{{- define "cerebro.env.observed" -}}
+- name: CEREBRO_LOG_FORMAT
+  value: {{ .root.Values.logs.format }}
+- name: CEREBRO_HEALTH_BIND
+  value: 0.0.0.0:{{ .port }}
+{{- end -}}
+
 {{- define "cerebro.env.objectStore" -}}
 {{- with .Values.objectStore.endpoint }}
 - name: AWS_ENDPOINT_URL

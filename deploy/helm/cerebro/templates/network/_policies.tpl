@@ -49,6 +49,20 @@ spec:
 {{- end -}}
 {{- end -}}
 
+{{/* From Prometheus to a component's metrics ports, if it is to read them. Of: (dict "root" $ "component" "worker"). */}}
+{{- define "cerebro.policy.metrics" -}}
+{{- if .root.Values.monitoring.serviceMonitor.enabled }}
+- ports:
+    {{- range index (include "cerebro.monitoring.ports" .root | fromYaml) .component }}
+    - port: {{ . }}
+    {{- end }}
+  {{- with .root.Values.networkPolicy.ingress.prometheus }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* From anybody of a list; from anywhere, if it is empty. Of: (dict "peers" PEERS "port" 7080). */}}
 {{- define "cerebro.policy.outside" -}}
 - ports:

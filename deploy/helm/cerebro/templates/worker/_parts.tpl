@@ -46,8 +46,7 @@
   value: {{ .root.Values.controller.leaseS | quote }}
 - name: CEREBRO_GRACE_S
   value: {{ $worker.graceS | quote }}
-- name: CEREBRO_HEALTH_BIND
-  value: 0.0.0.0:{{ .port }}
+{{ include "cerebro.env.observed" . }}
 {{- end -}}
 
 {{/* Resources of the container that owns the GPUs. */}}

@@ -1,0 +1,48 @@
+"""JupyterLab beside a local cluster: whether it is installed, and the notebooks that it opens with."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cerebro.errors import ClusterError
+
+
+def is_installed() -> bool:
+    """Whether this Python can run JupyterLab. Imports nothing of it."""
+    return importlib.util.find_spec("jupyterlab") is not None
+
+
+def require() -> None:
+    """See that JupyterLab can be run.
+
+    Raises:
+        ClusterError: it is not installed.
+    """
+    if not is_installed():
+        raise ClusterError(
+            f"JupyterLab is not installed for {sys.executable}: pip install 'cerebro-platform[notebook]', or `make "
+            "notebook` in a source tree"
+        )
+
+
+def place(folder: Path) -> None:
+    """Put Cerebro's notebooks into `folder`; those that are there already stay as their user left them.
+
+    A notebook writes its data beside itself, so none is opened where it was installed.
+    """
+    folder.mkdir(exist_ok=True)
+    for source in _shipped():
+        target = folder / source.name
+        if not target.exists():
+            shutil.copyfile(source, target)
+
+
+def _shipped() -> Iterator[Path]:
+    """Of the source tree, else of the installation."""
+    tree = Path(__file__).resolve().parents[2] / "notebooks"
+    installed = Path(sys.prefix) / "share" / "cerebro" / "notebooks"
+    yield from sorted((tree if tree.is_dir() else installed).glob("*.ipynb"))

@@ -1,0 +1,119 @@
+"""Log records of the services: lines for people, or one JSON object per line for a log store such as Loki.
+
+Owns the format and the fields that tell what a record is about. Fields come from three places, each laid over the one
+before: what is true of the whole process (`set_up`), of what a thread does just now (`about`), and of one record
+(``extra=``). What user code prints is not a record: it stays in the logs of its attempts, as it was printed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import IO
+
+from cerebro.errors import ClusterError
+
+FIELDS = ("experiment", "run", "model", "unit", "worker", "attempt")
+"""What a record may be about: names; `unit` is a task's key, `attempt` its number. Left out where they do not apply."""
+
+FORMATS = ("text", "json")
+
+_HIDDEN = "[hidden]"
+_about: ContextVar[Mapping[str, str | int]] = ContextVar("about")
+
+
+def set_up(
+    service: str,
+    environment: Mapping[str, str],
+    *,
+    secrets: Sequence[str] = (),
+    stream: IO[str] | None = None,
+    **constant: str | int,
+) -> None:
+    """Send the records of all loggers, from INFO on, to `stream` (default: standard error). Replaces an earlier set-up.
+
+    Args:
+        service: who writes, as in ``app.kubernetes.io/component``.
+        environment: ``CEREBRO_LOG_FORMAT``, `text` where it is unset or empty, or `json`.
+        secrets: texts that no line may show, whatever library puts them into a message.
+        constant: of `FIELDS`, what is the same in all records of this process.
+
+    Raises:
+        ClusterError: there is no such format.
+    """
+    chosen = environment.get("CEREBRO_LOG_FORMAT") or "text"
+    if chosen not in FORMATS:
+        raise ClusterError(f"CEREBRO_LOG_FORMAT is {chosen!r}, expected {' or '.join(FORMATS)}")
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter((JsonLines if chosen == "json" else TextLines)(service, secrets, constant))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+@contextmanager
+def about(**fields: str | int | None) -> Iterator[None]:
+    """Give the records of this thread these `FIELDS` until the block ends; `None` leaves one out. Blocks nest."""
+    known = {name: value for name, value in fields.items() if value is not None}
+    token = _about.set({**_about.get({}), **known})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, service: str, secrets: Sequence[str], constant: Mapping[str, str | int]) -> None:
+        super().__init__()
+        self._service, self._constant = service, constant
+        self._secrets = tuple(secret for secret in secrets if secret)
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, str | int]:
+        own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        found = {**self._constant, **_about.get({}), **own}
+        return {name: found[name] for name in FIELDS if name in found}
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+class JsonLines(_Lines):
+    """A record as one JSON object: time (ISO 8601, UTC), level, service, logger, message, fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object, without a line break."""
+        content: dict[str, str | int] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._fields(record),
+        }
+        if record.exc_info:
+            content["exception"] = self.formatException(record.exc_info)
+        # Secrets are looked for before quoting: a character that JSON escapes would hide one.
+        hidden = {
+            name: self._without_secrets(value) if isinstance(value, str) else value
+            for name, value in content.items()
+        }
+        return json.dumps(hidden, ensure_ascii=False, default=str)
+
+
+class TextLines(_Lines):
+    """A record as people read it: time, level, logger, message, then the fields; a traceback in the lines below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, or lines."""
+        # What is the same in all lines of a file is no help in reading it.
+        about = {name: value for name, value in self._fields(record).items() if name not in self._constant}
+        fields = "".join(f" {name}={value}" for name, value in about.items())
+        text = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}{fields}"
+        if record.exc_info:
+            text += f"\n{self.formatException(record.exc_info)}"
+        return self._without_secrets(text)

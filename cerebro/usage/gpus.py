@@ -1,0 +1,77 @@
+"""NVIDIA's GPUs through the library of their driver (NVML). The one door to `pynvml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cerebro.contract.records import GpuUsage
+
+
+class Gpus:
+    """The GPUs that this process may use, asked of NVIDIA's driver. Without a driver there are none.
+
+    Args:
+        visible: ``CUDA_VISIBLE_DEVICES``; `None`: all. Numbers count in the driver's order.
+        library: NVML; tests give another.
+    """
+
+    def __init__(self, visible: str | None = None, library: Any = None) -> None:
+        self._nvml = library or _nvml()
+        self._handles: list[Any] = []
+        self.names: tuple[str, ...] = ()
+        if self._nvml is None:
+            return
+        try:
+            self._nvml.nvmlInit()
+            self._handles = list(self._open(visible))
+            self.names = tuple(map(self._name, self._handles))
+        except self._nvml.NVMLError:  # no driver, or one that does not answer
+            self._handles = []
+
+    def measure(self) -> tuple[GpuUsage, ...]:
+        """What each of them does; one that has fallen off the bus is left out."""
+        return tuple(self._measure())
+
+    def _measure(self) -> Iterator[GpuUsage]:
+        for name, handle in zip(self.names, self._handles, strict=True):
+            try:
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            except self._nvml.NVMLError:
+                continue
+            yield GpuUsage(
+                name=name,
+                used_share=self._used_share(handle),
+                memory_bytes=int(memory.used),
+                memory_total_bytes=int(memory.total),
+            )
+
+    def _used_share(self, handle: Any) -> float | None:
+        try:
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+        except self._nvml.NVMLError:  # a part of a GPU (MIG) has no counter of its own
+            return None
+
+    def _name(self, handle: Any) -> str:
+        found = self._nvml.nvmlDeviceGetName(handle)
+        return found.decode() if isinstance(found, bytes) else str(found)
+
+    def _open(self, visible: str | None) -> Iterator[Any]:
+        """CUDA's own reading of the list: it ends at the first entry that names no GPU."""
+        count = self._nvml.nvmlDeviceGetCount()
+        wanted = [str(i) for i in range(count)] if visible is None else visible.split(",")
+        for entry in map(str.strip, wanted):
+            if entry.isdecimal() and int(entry) < count:
+                yield self._nvml.nvmlDeviceGetHandleByIndex(int(entry))
+            elif entry.startswith(("GPU-", "MIG-")):
+                yield self._nvml.nvmlDeviceGetHandleByUUID(entry)
+            else:
+                return
+
+
+def _nvml() -> Any:
+    try:
+        import pynvml  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    return pynvml

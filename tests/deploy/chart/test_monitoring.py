@@ -1,0 +1,209 @@
+"""What the chart brings for Prometheus, Grafana and Loki: nothing unless asked, and nothing that does not exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.deploy.chart.promql import Query, parse
+from tests.deploy.chart.rendering import ROOT, VALUES, Object, component, render
+from tests.health.exposed import families, registries
+
+DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()
+OPERATOR = "monitoring.coreos.com/v1"
+FROM_SCRAPING = {"namespace", "service", "pod", "container"}
+"""Labels that Prometheus adds to what it reads."""
+
+
+def _kinds(values: str) -> list[str]:
+    made = [one["kind"] for one in render(values).objects if one["apiVersion"] == OPERATOR]
+    return sorted(made + [one["kind"] for one in render(values).of("ConfigMap")])
+
+
+def _rules() -> list[Any]:
+    (rule,) = render("monitoring").of("PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+    return list(group["rules"])
+
+
+def _dashboard() -> Any:
+    (made,) = render("monitoring").of("ConfigMap")
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    return json.loads(made["data"]["cerebro.json"])
+
+
+def _dashboard_queries() -> Iterator[str]:
+    for panel in _dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield target["expr"]
+
+
+def test_nothing_of_it_is_there_unless_it_is_asked_for() -> None:
+    """A cluster without the operator knows none of these kinds; no other set of values makes one."""
+    assert [name for name in VALUES if _kinds(name)] == ["monitoring"]
+    assert _kinds("monitoring") == ["ConfigMap", "PrometheusRule", "ServiceMonitor"]
+    assert not [
+        one for one in render("defaults").of("Service") if one["metadata"]["name"].endswith("-metrics")
+    ]
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Every name that Prometheus finds -> its labels."""
+    found: dict[str, set[str]] = {"process_resident_memory_bytes": set()}
+    for registry in registries(tmp_path_factory.mktemp("volumes")).values():
+        for one in families(registry):
+            suffixes = ("_bucket", "_count", "_sum") if one.kind == "histogram" else ("",)
+            for suffix in suffixes:
+                found[one.name + suffix] = {*one.labels, *(["le"] if suffix == "_bucket" else [])}
+    return found
+
+
+def _check(query: Query, exposed: dict[str, set[str]]) -> None:
+    assert query.metrics <= exposed.keys()
+    for metric, label, _, _ in query.matchers:
+        assert label in exposed[metric] | FROM_SCRAPING, (metric, label)
+    known = set[str]().union(*(exposed[metric] for metric in query.metrics))
+    assert query.grouped <= known | FROM_SCRAPING
+
+
+def test_alerts_and_panels_ask_for_what_is_exposed(exposed: dict[str, set[str]]) -> None:
+    """Each query is PromQL over metrics and labels that the services have."""
+    queries = [rule["expr"] for rule in _rules()]
+    queries += [query.replace("$namespace", "lab") for query in _dashboard_queries()]
+    assert len(queries) > 30
+    for text in queries:
+        _check(parse(text), exposed)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "sum(cerebro_up",
+        "sum by namespace (a)",
+        "rate(a)",
+        "a{b=c}",
+        'a{b="c"} >',
+        "absent(a[5m])",
+        "a b",
+        "1 +",
+        "a ! b",
+    ],
+)
+def test_what_is_no_promql_is_refused(wrong: str) -> None:
+    """The parser of the test above can fail."""
+    with pytest.raises(ValueError, match=re.escape(repr(wrong))):
+        parse(wrong)
+
+
+def test_every_alert_tells_what_to_do() -> None:
+    """Summary, description, severity, and a place in the document where its name is a heading."""
+    headings = {
+        line.removeprefix("### ").lower() for line in DOCUMENT.splitlines() if line.startswith("### ")
+    }
+    names = [rule["alert"] for rule in _rules()]
+    assert len(names) == len(set(names)) == 7
+    for rule in _rules():
+        assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        path, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert (path, anchor in headings) == ("docs/monitoring.md", True), anchor
+        # Only what Prometheus fills in: Helm's own braces would have been filled already.
+        for braces in re.findall(r"{{.*?}}", rule["annotations"]["description"]):
+            assert re.fullmatch(r"{{ \$(value|labels\.\w+)( \| \w+)? }}", braces), braces
+
+
+def test_alerts_are_of_this_release_alone(exposed: dict[str, set[str]]) -> None:
+    """Each selector names the namespace and the release's own services; another release's trouble is not ours."""
+    services = {one["metadata"]["name"] for one in _scraped()}
+    for rule in _rules():
+        query = parse(rule["expr"])
+        for metric in query.metrics:
+            own = {(label, operator): value for m, label, operator, value in query.matchers if m == metric}
+            assert own["namespace", "="] == "lab"
+            assert all(re.fullmatch(own["service", "=~"], name) for name in services)
+
+
+def _scraped() -> list[Object]:
+    (monitor,) = render("monitoring").of("ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert monitor["spec"]["namespaceSelector"]["matchNames"] == ["lab"]
+    return [one for one in render("monitoring").of("Service") if wanted <= one["metadata"]["labels"].items()]
+
+
+def test_prometheus_finds_each_port_that_serves_metrics() -> None:
+    """The monitor's endpoints, the services that it selects and the containers' ports are the same, by name and number;
+    and it is where the service was told to listen."""
+    rendered = render("monitoring")
+    (monitor,) = rendered.of("ServiceMonitor")
+    endpoints = {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
+    found = {}
+    for service in _scraped():
+        pod = rendered.pod(component(service))
+        assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        ports = {
+            port["name"]: (port["containerPort"], container)
+            for container in pod["spec"]["containers"]
+            for port in container["ports"]
+        }
+        for port in service["spec"]["ports"]:
+            number, container = ports[port["targetPort"]]
+            bind = next(e["value"] for e in container["env"] if e["name"] == "CEREBRO_HEALTH_BIND")
+            assert (port["name"] in endpoints, number, bind) == (True, port["port"], f"0.0.0.0:{number}")
+            found[f"{component(service)}/{container['name']}"] = number
+    assert found == {
+        "controller/controller": 7071,
+        "dispatcher/dispatcher": 7074,
+        "kvs-api/kvs-api": 7075,
+        "worker/worker": 7072,
+        "worker/etl": 7073,
+    }
+
+
+def test_labels_of_the_user_are_put_on_what_selectors_look_at() -> None:
+    """A Prometheus of kube-prometheus-stack asks for its release's label unless told otherwise."""
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        (one,) = render("monitoring").of(kind)
+        assert one["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_dashboard_is_one_of_grafana() -> None:
+    """Panels have numbers of their own, lie within 24 columns without overlapping, and take data source and namespace
+    from variables."""
+    dashboard = _dashboard()
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "namespace"}
+    assert all('namespace="$namespace"' in query for query in _dashboard_queries())
+
+
+def test_services_write_json_unless_told_otherwise() -> None:
+    """One format for all of them."""
+    for values, wanted in (("defaults", "json"), ("monitoring", "text")):
+        found = {
+            name: entry["value"]
+            for name, container in render(values).containers()
+            for entry in container.get("env", ())
+            if entry["name"] == "CEREBRO_LOG_FORMAT"
+        }
+        assert found == dict.fromkeys(
+            (
+                "controller/controller",
+                "dispatcher/dispatcher",
+                "kvs-api/kvs-api",
+                "worker/worker",
+                "worker/etl",
+            ),
+            wanted,
+        )

@@ -1,0 +1,99 @@
+"""What runs beside a local cluster for people and for Prometheus: JupyterLab, and a metrics port for each service."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.local import cluster, notebooks
+from cerebro.local.home import ClusterHome
+from cerebro.local.services import Plan, Service, metrics_port, services
+
+SHELL = {
+    "PATH": "/bin",
+    "CEREBRO_SERVER": "http://elsewhere",
+    "CEREBRO_TOKEN": "theirs",
+    "AWS_PROFILE": "lab",
+}
+
+
+def listed(folder: Path, **chosen: bool) -> tuple[dict[str, Service], Mapping[str, int]]:
+    """Services and ports of a cluster with one worker."""
+    home = ClusterHome(folder)
+    home.create()
+    plan = Plan(workers=1, tensorboard=False, **chosen)
+    ports = {name: number for number, name in enumerate(plan.listening, start=1)}
+    return {one.name: one for one in services(plan, home, ports, home.socket, SHELL)}, ports
+
+
+def test_jupyterlab_runs_only_where_it_is_chosen(tmp_path: Path) -> None:
+    """Without it there is neither a process nor a port nor a link."""
+    found, ports = listed(tmp_path)
+    assert "notebook" not in found
+    assert "notebook" not in ports
+    assert "CEREBRO_LINK_NOTEBOOK" not in found["dispatcher"].environment
+    found, ports = listed(tmp_path, notebook=True)
+    assert found["dispatcher"].environment["CEREBRO_LINK_NOTEBOOK"] == f"http://127.0.0.1:{ports['notebook']}"
+    assert not found["notebook"].required
+
+
+def test_notebooks_join_this_cluster_and_no_other(tmp_path: Path) -> None:
+    """By its home, whatever the shell that started the cluster says; with what user code needs."""
+    environment = listed(tmp_path, notebook=True)[0]["notebook"].environment
+    assert environment["CEREBRO_HOME"] == str(tmp_path)
+    assert environment["AWS_PROFILE"] == "lab"
+    assert not {"CEREBRO_SERVER", "CEREBRO_TOKEN"} & environment.keys()
+
+
+def test_jupyterlab_asks_for_the_token_and_shows_it_nowhere(tmp_path: Path) -> None:
+    """It is told a digest: of what it takes for a token it would make addresses, in files and messages."""
+    service = listed(tmp_path, notebook=True)[0]["notebook"]
+    token = ClusterHome(tmp_path).token()
+    said = " ".join([*service.command, *service.environment.values()])
+    assert token not in said
+    (option,) = [part for part in service.command if "hashed_password=" in part]
+    algorithm, salt, digest = option.partition("=")[2].split(":")
+    assert digest == hashlib.new(algorithm, f"{token}{salt}".encode()).hexdigest()
+    assert "--ServerApp.ip=127.0.0.1" in service.command
+    assert f"--ServerApp.root_dir={tmp_path / 'notebooks'}" in service.command
+
+
+def test_notebooks_are_put_in_place_once(tmp_path: Path) -> None:
+    """A copy of each; what its user made of it stays."""
+    folder = tmp_path / "notebooks"
+    notebooks.place(folder)
+    quickstart = folder / "quickstart.ipynb"
+    assert (
+        quickstart.read_bytes() == (Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb").read_bytes()
+    )
+    quickstart.write_text("mine")
+    (folder / "own.ipynb").write_text("too")
+    notebooks.place(folder)
+    assert (quickstart.read_text(), (folder / "own.ipynb").read_text()) == ("mine", "too")
+
+
+def test_asking_for_what_is_not_installed_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how to get it, before anything is started; not asking for it is no error."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ClusterError, match=r"JupyterLab is not installed.*cerebro-platform\[notebook\]"):
+        cluster.start(tmp_path, notebook=True)
+    assert not (tmp_path / "run").exists()
+    assert cluster.notebook_options(None) == cluster.notebook_options(False) == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert cluster.notebook_options(None) == cluster.notebook_options(True) == ["--notebook"]
+    assert cluster.notebook_options(False) == []
+
+
+def test_services_without_a_page_tell_metrics_on_a_port_of_their_own(tmp_path: Path) -> None:
+    """On the loopback interface; the others have them behind the token."""
+    found, ports = listed(tmp_path)
+    for name in ("controller", "worker-0"):
+        assert found[name].environment["CEREBRO_HEALTH_BIND"] == f"127.0.0.1:{ports[metrics_port(name)]}"
+    for name in ("kvs_api", "dispatcher", "redis"):
+        assert "CEREBRO_HEALTH_BIND" not in found[name].environment
