@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class TinyTraining(SubEpochSpec):
     Args:
         gate: port of the test's gate.
         holds: (tag, unit) pairs that knock before their first batch; `tag` is a hyper-parameter.
-        trouble: tag -> what that model does instead of training.
+        trouble: tag -> what that model does instead of training; ``raise until PATH``: until that file is there.
     """
 
     def __init__(self, *, gate: int = 0, holds: Any = (), trouble: dict[str, str] | None = None) -> None:
@@ -92,7 +93,8 @@ class TinyTraining(SubEpochSpec):
 
     def misbehave(self, how: str, dataloader: Any) -> None:
         """Raise, hang or end, as a user's mistake would."""
-        if how == "raise":
+        if how == "raise" or (how.startswith("raise until ") and not Path(how[12:]).exists()):
+            print("about to divide by zero", flush=True)  # noqa: T201 - a test looks for it in the log
             raise ZeroDivisionError("a mistake in user code")
         if how == "exit":
             if os.fork() == 0:  # what it leaves behind holds on to everything that was open

@@ -166,6 +166,20 @@ def test_monitoring_stays_on_the_control_node(file: ClusterFile) -> None:
     assert values["prometheus"]["prometheusSpec"]["nodeSelector"] == {"cerebro/role": "control"}
 
 
+def test_monitoring_finds_what_the_platform_brings(file: ClusterFile) -> None:
+    """The platform's monitors, rules and dashboard are made where there is somebody to read them, and only there; they
+    are in another namespace and release than who reads them."""
+    found = monitoring_values(file)
+    selectors = found["prometheus"]["prometheusSpec"]
+    assert selectors["serviceMonitorSelectorNilUsesHelmValues"] is False
+    assert selectors["ruleSelectorNilUsesHelmValues"] is False
+    assert found["grafana"]["sidecar"]["dashboards"]["searchNamespace"] == "ALL"
+    switches = platform_values(file)["monitoring"]
+    assert switches == {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")}
+    without = file.model_copy(update={"install": file.install.model_copy(update={"monitoring": False})})
+    assert "monitoring" not in platform_values(without)
+
+
 def test_fingerprints_tell_charts_apart(tmp_path: Path) -> None:
     """By content and by name, not by time."""
     (tmp_path / "templates").mkdir()

@@ -1,0 +1,119 @@
+"""A Chromium of the system's, driven by Playwright: started, signed in, listened to, looked at, tried by axe-core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+WAIT_MS = 20_000
+"""Longest wait for anything on a page; far above what a loaded machine needs."""
+
+_BAD = ("warning", "error")
+
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+DESKTOP, PHONE = (1280, 800), (390, 844)
+"""Width and height of a window in CSS pixels."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser without a window. Where there is none the test is skipped; with ``CI`` set it fails.
+
+    Playwright's loop belongs to the thread that started it: end one before the next is started.
+    """
+    if find_spec("playwright") is None or find_spec("axe_playwright_python") is None or not CHROMIUM.exists():
+        missing = f"the browser tests need playwright, axe-playwright-python and {CHROMIUM}"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def window(
+    browser: Browser, size: tuple[int, int] = DESKTOP, scheme: Scheme = "light", **more: Any
+) -> Iterator[BrowserContext]:
+    """A browser profile of its own: no cookie of another test's."""
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,
+        is_mobile=size is PHONE,
+        has_touch=size is PHONE,
+        accept_downloads=True,
+        **more,
+    )
+    context.set_default_timeout(WAIT_MS)
+    yield context
+    context.close()
+
+
+class Complaints(list[str]):
+    """Warnings and errors on pages' consoles and scripts that break: a page of ours gives no cause for either."""
+
+    def listen(self, page: Page) -> Page:
+        """Hear this page from now on."""
+        page.on("console", lambda said: said.type in _BAD and self.append(f"{said.type}: {said.text}"))
+        page.on("pageerror", lambda error: self.append(f"uncaught: {error}"))
+        return page
+
+    def check(self, *, allowed: tuple[str, ...] = ()) -> None:
+        """Fail if anything was said that contains none of `allowed`."""
+        told = [text for text in self if not any(part in text for part in allowed)]
+        assert told == []
+
+
+def sign_in(page: Page, address: str, token: str, path: str = "/experiments", name: str = "") -> None:
+    """Open `path`, which leads to the sign-in, and come back to it signed in."""
+    page.goto(address + path)
+    page.get_by_label("Token of the cluster").fill(token)
+    if name:
+        page.get_by_label("Your name").fill(name)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(address + path)
+
+
+def settle(page: Page) -> None:
+    """Wait until every figure of the page is drawn, or says why there is none."""
+    page.wait_for_function(
+        """() => [...document.querySelectorAll("[data-figure]")].every((figure) =>
+            figure.querySelector(".js-plotly-plot .main-svg") || figure.querySelector(".figure-said")?.textContent)"""
+    )
+
+
+def overflow(page: Page) -> int:
+    """Pixels by which the page is wider than its window; a table may scroll in a box of its own."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core calls serious or critical on the page as it is, a line per rule and place."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']} ({each['impact']}): {' '.join(map(str, node['target']))}: "
+        + (node.get("failureSummary") or "").replace("\n", " ")[:300]
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
