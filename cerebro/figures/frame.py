@@ -34,7 +34,7 @@ _DURATIONS = ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")
 _LEGEND_SHARE = 0.25
 """Most of a figure's height that its legend takes; a longer one scrolls."""
 
-_LINE = 48
+_LINE = 40
 """Characters of a line that a phone shows whole."""
 
 Cell = str | int | float | None
@@ -141,7 +141,7 @@ def figure(
 def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
     """A figure that says why there is nothing to see yet."""
     look = LOOKS[theme]
-    font = {"size": 14, "color": look.quiet}
+    font = {"size": 13, "color": look.quiet}
     note = annotation("", look, x=0.5, y=0.5, xref="paper", yref="paper", font=font) | {
         "text": wrapped(reason)
     }

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cerebro.analysis import ModelSummary, varying, word
-from cerebro.figures.frame import Cell, Figure, annotation, cut, empty, figure, lines, number, text
-from cerebro.figures.palette import LOOKS, Look, Theme, colour_scale, faint, shade
+from cerebro.figures.frame import Cell, Figure, annotation, cut, empty, figure, lines, number
+from cerebro.figures.palette import LOOKS, Look, Theme, faint, shade
 from cerebro.figures.parallel_axes import ParallelAxis, hyperparameter_axis, objective_axis
 
 MOST_LINES = 1000
@@ -110,32 +110,7 @@ def _scored_lines(
         best_first = groups[group]
         line = {"color": shade((group + 0.5) / _SHADES, theme), "width": 1.5}
         traces.append(_trace(best_first, axes, objective, line) | {"meta": {"role": "scored"}})
-    # A trace without a mark of its own carries the colour bar.
-    bar = {
-        "cmin": 0,
-        "cmax": 1,
-        "color": [0],
-        "size": 0.1,
-        "opacity": 0,
-        "colorscale": colour_scale(theme),
-        "showscale": True,
-        "colorbar": {
-            "title": {"text": text(objective.name), "side": "right", "font": {"color": LOOKS[theme].ink}},
-            "tickvals": [0, 1],
-            "ticktext": [text(number(end)) for end in _ends(objective)],
-            "tickfont": {"color": LOOKS[theme].quiet},
-            "thickness": 10,
-            "outlinewidth": 0,
-        },
-    }
-    place = {"x": [len(axes)], "y": [0.5], "type": "scatter", "mode": "markers", "hoverinfo": "skip"}
-    return [*traces, place | {"marker": bar, "meta": {"role": "scale"}, "showlegend": False}]
-
-
-def _ends(objective: ParallelAxis) -> tuple[float, float]:
-    """Worst and best value."""
-    ends = (objective.low, objective.high)
-    return ends[::-1] if objective.is_reversed else ends
+    return traces
 
 
 def _failed_lines(
@@ -217,9 +192,9 @@ def _layout(axes: Sequence[ParallelAxis], look: Look) -> dict[str, Any]:
     return {
         "shapes": lines_of_axes,
         "annotations": notes,
-        "xaxis": hidden | {"range": [-0.35, len(axes) - 0.75], "fixedrange": True},
+        "xaxis": hidden | {"range": [-0.02, len(axes) - 0.98], "fixedrange": True},
         "yaxis": hidden | {"range": [-0.04, 1.22], "fixedrange": True},
-        "margin": {"l": 24, "r": 24, "t": 44, "b": 16},
+        "margin": {"l": 72, "r": 56, "t": 44, "b": 16},
         # The page's script brushes by dragging along an axis.
         "dragmode": False,
     }

@@ -21,6 +21,7 @@ _ROW_PX, _LEAST_ROW_PX, _ROWS_PX = 28, 9, 900
 _STRIP_PX = 70
 _FRAME_PX = 130
 _MOST_EPOCH_LINES = 30
+_MOST_EPOCH_LABELS = 6
 
 
 def schedule(
@@ -89,11 +90,15 @@ def _layout(
     height = _FRAME_PX + _STRIP_PX + row * len(rows)
     share = _STRIP_PX / (height - _FRAME_PX)
     shapes = [_line(unit.of(at), look, dash="dot") for _, at in epochs[-_MOST_EPOCH_LINES:]]
-    notes = [_label(f"epoch {epoch}", unit.of(at), look) for epoch, at in epochs[-_MOST_EPOCH_LINES:]]
+    named = epochs[-_MOST_EPOCH_LINES:]
+    named = named[:: -(-len(named) // _MOST_EPOCH_LABELS) or 1]
+    reach = 1.02 * unit.of(max(end, lower_bound_s or 0.0))
+    notes = [_label(f"epoch {epoch}", unit.of(at), look, yanchor="bottom") for epoch, at in named]
     if lower_bound_s:
         shapes.append(_line(unit.of(lower_bound_s), look, dash="dash", color=look.ink, width=1.5))
-        notes.append(_label("lower bound", unit.of(lower_bound_s), look, anchor="left"))
-    reach = 1.02 * unit.of(max(end, lower_bound_s or 0.0))
+        # On the side where there is room, and below the names of epochs.
+        side = "left" if unit.of(lower_bound_s) < reach / 2 else "right"
+        notes.append(_label("lower bound", unit.of(lower_bound_s), look, xanchor=side, yanchor="top"))
     places, labels = list(rows.values()), [text(worker) for worker in rows]
     return {
         "barmode": "overlay",
@@ -127,11 +132,11 @@ def _line(x: float, look: Look, **style: Any) -> dict[str, Any]:
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
-def _label(words: str, x: float, look: Look, anchor: str = "right") -> dict[str, Any]:
-    place = {"x": x, "y": 0, "yref": "paper", "yanchor": "bottom", "xanchor": anchor}
+def _label(words: str, x: float, look: Look, *, yanchor: str, xanchor: str = "right") -> dict[str, Any]:
+    """Words at the upper end of a line."""
+    place = {"x": x, "y": 1, "yref": "paper", "yanchor": yanchor, "xanchor": xanchor}
     font = {"size": 10, "color": look.quiet}
-    shift = 3 if anchor == "left" else -3
-    return annotation(words, look, xshift=shift, font=font, bgcolor=faint(look.ground, 0.7), **place)
+    return annotation(words, look, font=font, bgcolor=faint(look.ground, 0.7), **place)
 
 
 def _rows(spans: Sequence[Span], workers: Iterable[str], end: float) -> Iterable[Sequence[Cell]]:

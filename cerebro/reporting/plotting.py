@@ -19,11 +19,13 @@ from cerebro.reporting.html import Html, element, text
 from cerebro.reporting.html import table as html_table
 
 _DRAW = """
+// On touch screens the buttons would always be there, over the title.
+const bar = matchMedia("(pointer: coarse)").matches ? false : "hover";
 const figures = JSON.parse(document.getElementById("figures").textContent);
 for (const { id, data, layout } of figures.drawn) {
   const place = document.getElementById(id);
   place.replaceChildren();
-  Plotly.newPlot(place, data, layout, figures.config);
+  Plotly.newPlot(place, data, layout, { ...figures.config, displayModeBar: bar });
 }
 const fit = () => { for (const { id } of figures.drawn) Plotly.Plots.resize(id); };
 addEventListener("beforeprint", fit);
@@ -33,7 +35,7 @@ addEventListener("afterprint", fit);
 
 @cache
 def plotly_script() -> str:
-    """The text of plotly.js in the installed package, which is found without importing it: nothing else of it is needed.
+    """The text of plotly.js in the installed package, which is not imported: nothing else of it is needed.
 
     Raises:
         DataError: the package is not installed.

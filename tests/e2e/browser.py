@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (
@@ -72,9 +72,13 @@ class Complaints(list[str]):
 
     def listen(self, page: Page) -> Page:
         """Hear this page from now on."""
-        page.on("console", lambda said: said.type in _BAD and self.append(f"{said.type}: {said.text}"))
+        page.on("console", self._hear)
         page.on("pageerror", lambda error: self.append(f"uncaught: {error}"))
         return page
+
+    def _hear(self, said: ConsoleMessage) -> None:
+        if said.type in _BAD:
+            self.append(f"{said.type}: {said.text}")
 
     def check(self, *, allowed: tuple[str, ...] = ()) -> None:
         """Fail if anything was said that contains none of `allowed`."""

@@ -1,0 +1,50 @@
+"""Data frames of test and prediction runs, and what all frames have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from cerebro.contract.runs import EvaluatePlan
+from cerebro.data.tables import read_columns
+from cerebro.files import Files
+from cerebro.state import Run
+
+
+def test_table(run: Run) -> pd.DataFrame:
+    """Metrics of a test run, one row per model: means over the partitions, weighted by rows."""
+    assert isinstance(run.plan, EvaluatePlan)
+    rows = []
+    for model, epoch in run.plan.models.items():
+        results = [t.result for t in run.tasks.values() if t.key.model == model and t.result is not None]
+        total = sum(result.rows for result in results)
+        names = sorted(set.intersection(*(set(result.metrics) for result in results)) if results else set())
+        means = {name: sum(r.metrics[name] * r.rows for r in results) / total for name in names}
+        rows.append(beside({"model": model, "epoch": epoch, "rows": total}, means, "metric"))
+    return pd.DataFrame(rows).set_index("model")
+
+
+def prediction_table(run: Run, files: Files) -> pd.DataFrame:
+    """Predictions of a run as one table keyed by row id; with several models, keyed by (model, id)."""
+    assert isinstance(run.plan, EvaluatePlan)
+    frames = []
+    for task in run.tasks.values():
+        if task.result is not None:
+            frame = pd.DataFrame(read_columns(files.shared(task.result.output)))
+            frames.append(frame.assign(model=task.key.model))
+    table = pd.concat(frames, ignore_index=True)
+    if len(run.plan.models) == 1:
+        return table.drop(columns="model").set_index("id").sort_index()
+    return table.set_index(["model", "id"]).sort_index()
+
+
+def beside(facts: dict[str, Any], values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """A row: the facts, and a user's values beside them, whatever the user called them."""
+    return facts | {f"{name} ({what})" if name in facts else name: value for name, value in values.items()}
+
+
+def cell(value: object) -> object:
+    """A hyper-parameter as it fits into a frame."""
+    return str(value) if isinstance(value, list | dict) else value
