@@ -1,4 +1,4 @@
-"""The command ``cerebro``: a local cluster from the terminal.
+"""The command ``cerebro``: clusters and experiments from the terminal.
 
 Wiring and words only; what it does lives elsewhere and is imported when a command needs it, so that ``cerebro
 --help`` answers at once. An error that Cerebro raises on purpose is a line on the terminal and exit status 1;
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cerebro import cli_cluster, cli_scale, cli_steer
 from cerebro.errors import CerebroError, ClusterError
@@ -230,14 +230,26 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="cerebro", description="A local Cerebro cluster, from the terminal.")
+    parser = _Parser(
+        prog="cerebro",
+        description="Clusters and experiments, from the terminal. See README.md for what each command works on.",
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     common = _Parser(add_help=False)
     common.add_argument(
         "--home", metavar="DIR", help="the cluster's folder (default: $CEREBRO_HOME or ~/.cerebro)"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _register_local(commands, common)
+    _register_studies(commands)
+    cli_cluster.register(commands)
+    cli_scale.register(commands, common, _count)
+    cli_steer.register(commands, common)
+    return parser
 
+
+def _register_local(commands: Any, common: argparse.ArgumentParser) -> None:
+    """What starts, shows, checks and ends the cluster on this machine."""
     up = commands.add_parser("up", parents=[common], help="start a local cluster, or join the one that runs")
     up.add_argument("--workers", type=_count, metavar="N", help="number of workers (default: 2)")
     up.add_argument("--foreground", action="store_true", help="stay; Ctrl-C ends the cluster")
@@ -290,6 +302,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     selftest.set_defaults(run=_selftest)
 
+
+def _register_studies(commands: Any) -> None:
+    """Schedulers without a cluster."""
     schedule = commands.add_parser("schedule", help="schedule models on workers: an instance as JSON")
     schedule.add_argument("instance", metavar="INSTANCE.json", help="a file, or - for standard input")
     schedule.add_argument(
@@ -313,10 +328,6 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--json", action="store_true", help="a JSON object per scenario")
     simulate.add_argument("--svg", type=Path, metavar="DIR", help="write Gantt charts to this folder")
     simulate.set_defaults(run=_simulate)
-    cli_cluster.register(commands)
-    cli_scale.register(commands, common, _count)
-    cli_steer.register(commands, common)
-    return parser
 
 
 def _count(text: str) -> int:

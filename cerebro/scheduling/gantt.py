@@ -5,7 +5,7 @@ That dictates its form: no script, no handler, no style attribute or element (th
 no font from elsewhere, and a grey text colour that reads on light and dark alike, which a page's style sheet may
 overrule (``svg.gantt { color: inherit }``). Idle time is what is left empty.
 
-Draws bars, wherever they come from: a planned or simulated `Schedule` (`draw`), or visits of a live run (`svg`).
+Draws bars, of a planned or simulated `Schedule` (`draw`), or of any other (`svg`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Bar:
         partition, epoch: for its tooltip; units of even epochs are paler.
         start, end: seconds since the chart's zero.
         lanes: GPUs of the worker it runs on, from 0.
-        is_running: it has not ended: `end` is now. Drawn as an outline.
     """
 
     worker: str
@@ -51,7 +50,6 @@ class Bar:
     end: float
     epoch: int = 1
     lanes: tuple[int, ...] = (0,)
-    is_running: bool = False
 
 
 class Drawing(str):
@@ -216,7 +214,7 @@ class _Chart:
                 middle = self.top[bar.worker] + (min(bar.lanes) + 0.5) * self.lane + 4
                 yield (
                     f'<text x="{self.x((bar.start + bar.end) / 2):.1f}" y="{middle:g}" text-anchor="middle"'
-                    f' fill="{colour if bar.is_running else ink(colour)}" font-size="11" pointer-events="none">'
+                    f' fill="{ink(colour)}" font-size="11" pointer-events="none">'
                     f"{safe(name)}</text>"
                 )
 
@@ -258,16 +256,13 @@ class _Chart:
 
 
 def _paint(bar: Bar, colour: str) -> str:
-    if bar.is_running:
-        return f'fill="{colour}" fill-opacity="0.2" stroke="{colour}"'
     return f'fill="{colour}"' + (' fill-opacity="0.6"' if bar.epoch % 2 == 0 else "")
 
 
 def _tooltip(bar: Bar) -> str:
     start, end = digits(bar.start), digits(bar.end)
-    times = f"since {start} s" if bar.is_running else f"{start} to {end} s"
     gpus = f", {len(bar.lanes)} GPUs" if len(bar.lanes) > 1 else ""
-    return f"{bar.model}, partition {bar.partition}, epoch {bar.epoch}, {times}{gpus}"
+    return f"{bar.model}, partition {bar.partition}, epoch {bar.epoch}, {start} to {end} s{gpus}"
 
 
 def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:

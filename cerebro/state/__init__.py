@@ -4,7 +4,6 @@ Pure and without effects: the controller decides on it, notebook, page and comma
 its visits. One fold for all of them, so they cannot disagree.
 """
 
-from cerebro.state.chart import chart
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -31,7 +30,6 @@ __all__ = [
     "TaskState",
     "Visit",
     "Worker",
-    "chart",
     "epoch_report",
     "explained",
     "gap",

@@ -1,4 +1,4 @@
-"""What ran where when in a fit run: its units and attempts as spans of time, as a chart's bars, as a schedule to judge.
+"""What ran where when in a fit run: its units and attempts as spans of time, as a schedule to judge.
 
 Read off the log alone, so it is the same during a run, after it, and in a replay. Times are the store's clock in
 seconds, or seconds since the start of the run's first unit where it says so. Pure.
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.gantt import Bar
 from cerebro.scheduling.problem import Problem, Strategy
 from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.state.keys import TaskKey
@@ -118,27 +117,6 @@ def besides(run: Run, end: float) -> Iterator[Busy]:
         for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
             if attempt.has_run:
                 yield Busy(attempt.worker, attempt.started, attempt.ended if attempt.outcome else end)
-
-
-def bars(run: Run, now: float) -> tuple[Bar, ...]:
-    """Units for a Gantt chart, in the order of their start: seconds since the start of the run's first unit.
-
-    Validation runs in the gaps; it is no unit and is not drawn.
-    """
-    zero = run.origin
-    units = [*committed(run), *running(run, now)]
-    return tuple(
-        Bar(
-            worker=unit.worker,
-            model=unit.model,
-            partition=unit.partition,
-            start=unit.started - zero,
-            end=unit.ended - zero,
-            epoch=unit.epoch,
-            is_running=unit.is_running,
-        )
-        for unit in sorted(units, key=lambda unit: unit.started)
-    )
 
 
 def schedule_of(run: Run) -> tuple[Problem, Schedule]:

@@ -24,7 +24,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
-from cerebro.state import ExperimentState, RunState, TaskKey, chart, schedule_now
+from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller import tasks
 from controller.placement import making
@@ -93,13 +93,10 @@ def test_what_the_etl_container_makes_the_other_one_trains_on() -> None:
 
 
 def test_workers_for_etl_are_no_places_to_train() -> None:
-    """They are in no chart and in no sum: their idle time is not the schedule's."""
+    """They are in no sum: their idle time is not the schedule's."""
     simulation = simulate(Scenario(holdings=own_partition(2), unit_time=at_speed()), models=2)
     state = fold(EXPERIMENT, simulation.log)
     run = state.runs["fit-1"]
-    drawing = chart(state, run, simulation.now, newest=100)
-    assert "worker-1" in str(drawing)
-    assert "etl" not in str(drawing)
     report = schedule_now(state, run, simulation.now)
     assert report is not None
     assert report.idle_s == pytest.approx(0.0)

@@ -50,13 +50,6 @@ def test_a_tooltip_tells_the_whole_unit() -> None:
     )
 
 
-def test_a_running_unit_is_an_outline_that_ends_now() -> None:
-    """What has not ended is drawn paler, and its tooltip names no end."""
-    drawing = svg([_bar(is_running=True)], rows={"w": 1}, models=["m"])
-    assert "epoch 1, since 1 s<" in drawing
-    assert f'stroke="{PALETTE[0]}"' in drawing
-
-
 def test_epochs_that_follow_each_other_differ() -> None:
     """Units of even epochs are paler than those of odd ones."""
     odd, even = (svg([_bar(epoch=epoch)], rows={"w": 1}, models=["m"]) for epoch in (1, 2))

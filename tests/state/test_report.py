@@ -15,7 +15,7 @@ from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
 from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
-from cerebro.state.timeline import bars
+from cerebro.state.timeline import committed
 from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, unit, validation
 
@@ -147,7 +147,6 @@ def test_units_that_run_count_up_to_now() -> None:
     assert (found.epoch, found.epochs, found.is_growing) == (2, 2, True)
     story.report(1)
     assert schedule_now(story.state, story.run, story.zero + 10.0) == found
-    assert next(bar for bar in bars(story.run, story.zero + 10.0) if bar.is_running).end == 10.0
 
 
 def test_a_finished_run_grows_no_more() -> None:
@@ -209,7 +208,7 @@ def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> N
     makespan = story.run.epochs[-1].makespan_s
     for worker in story.state.workers:
         idle = sum(report.idle_s[worker] for report in story.run.epochs)
-        work = sum(bar.end - bar.start for bar in bars(story.run, story.time) if bar.worker == worker)
+        work = sum(unit.seconds for unit in committed(story.run) if unit.worker == worker)
         assert idle + work == pytest.approx(makespan)
 
 
