@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.archive import pack
 from cerebro.contract import api
 from cerebro.contract.events import (
     DeletionRequested,
@@ -17,7 +15,6 @@ from cerebro.contract.events import (
     ModelStopRequested,
     RunRequested,
     RunStarted,
-    RunStopRequested,
     SchedulePlanned,
     SchedulerChanged,
 )
@@ -32,15 +29,12 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
-from cerebro.contract.runs import EtlPlan, EtlRequest, FitPlan, FitRequest, PartitionPlan
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
+from cerebro.contract.tasks import TaskResult
 from cerebro.state import epoch_report
 from cerebro.volumes import Volumes
 from tests.dispatcher.fakes import Bench, FakeStore, settings
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
-
-SCRIPT, IMAGE = "<script>window.x=1</script>", "<img src=q onerror=window.x=1>"
-"""What must be shown as it is written. `IMAGE` may be a part of a unit's key: it has no slash."""
 
 TABS = (
     "",
@@ -114,6 +108,12 @@ def gallery(folder: Path) -> Bench:
     return bench
 
 
+def tabs() -> list[str]:
+    """Every page once: the list, the cluster, and all of a run in progress."""
+    own = [f"/experiments/digits{tab}" for tab in (*TABS, "/models/m00", "/models/m07", "/delete")]
+    return ["/experiments", "/start", "/cluster", *own]
+
+
 def paths() -> list[str]:
     """All pages of the gallery that are worth a look: every tab of a run in progress, and of others what differs."""
     own = [
@@ -147,68 +147,6 @@ def paths() -> list[str]:
     ]  # fmt: skip
 
 
-def hostile(folder: Path) -> Bench:
-    """One experiment of which everything that a user can name is markup: models, hyper-parameters and their values,
-    metrics, the author, rows, errors, what is printed, code, files."""
-    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
-    store = GalleryStore()
-    bench = Bench(store=store, settings=settings(volumes=volumes))
-    code = CodeRecord(
-        sha256=CODE, fingerprint=CODE, class_name=SCRIPT, source=f"# {SCRIPT}\nx = '{IMAGE}'", encoded="x",
-        author=SCRIPT,
-    )  # fmt: skip
-    store.codes[CODE] = code
-    source = folder / "code"
-    source.mkdir(parents=True)
-    (source / f"{IMAGE}.py").write_text("x = 1")
-    archive = pack(source)
-    sha256 = hashlib.sha256(archive).hexdigest()
-    store.archives[sha256] = archive
-    story = Story("evil", author=SCRIPT, archive=sha256)
-    story.workers_join()
-    story.etl(failed=1)
-    rates: tuple[dict[str, object], ...] = tuple(
-        {IMAGE: i, f"a{SCRIPT}": 0.1 * (i + 1), "kind": SCRIPT, "optimizer": IMAGE if i % 2 else SCRIPT}
-        for i in range(4)
-    )
-    request = FitRequest(code=CODE, models=rates, epochs=2, metric=SCRIPT, mode="max")  # type: ignore[arg-type]
-    story.tell(RunRequested(run="fit-1", request=request, author=SCRIPT))
-    names = [IMAGE, f"{IMAGE}2", "<b>m02</b>".replace("/", ""), "m03"]
-    plan = FitPlan(dataset="d1", models=dict(zip(names, rates, strict=True)), partitions={0: 898, 1: 898})  # type: ignore[arg-type]
-    story.tell(RunStarted(run="fit-1", plan=plan))
-    for index, model in enumerate(names[:2]):
-        for partition in range(2):
-            metrics = {SCRIPT: 0.5 + 0.1 * index + 0.01 * partition, f"b{IMAGE}": 1.0}
-            result = TaskResult(
-                rows=898, metrics=metrics, checkpoint=_checkpoint(f"evil/fit-1/m{index}", partition)
-            )
-            story.run_task(f"fit-1/train/{model}/e1/p{partition}", f"worker-{partition}", result)
-    story.fail(
-        f"fit-1/train/{names[2]}/e1/p0", "worker-0", f"ValueError: {SCRIPT}", f"Traceback\n{SCRIPT}\n{IMAGE}"
-    )
-    story.run_task("fit-1/train/m03/e1/p1", "worker-1", None)
-    story.pause(f"no room: {SCRIPT}")
-    for event in (
-        ModelStopRequested(run="fit-1", model="m03", by=SCRIPT),
-        SchedulerChanged(run="fit-1", scheduler=SCRIPT, by=IMAGE),
-        RunStopRequested(run="fit-1", by=SCRIPT),
-    ):
-        story.tell(event)
-    store.add(story)
-    store.statuses = [status("worker-0"), status("worker-1")]
-    for model in names:
-        _log(
-            volumes,
-            "evil",
-            f"fit-1/train/{model}/e1/p0",
-            f"{SCRIPT}\n\x1b[31m{IMAGE}\x1b[0m\nERROR {SCRIPT}\n",
-        )
-    _failed_row(volumes, SCRIPT, f"{IMAGE} is no number")
-    store.entries = (AuditEntry(time=NOW, by=SCRIPT, what=f"deleted experiment {IMAGE}"),)
-    store.in_trouble = Troubles(pods={SCRIPT: IMAGE})
-    return bench
-
-
 # --- the experiments -----------------------------------------------------------------------------
 
 
@@ -225,9 +163,9 @@ def _digits(store: FakeStore, volumes: Volumes) -> Story:
         LivePoint(task="fit-1/train/m04/e1/p1", attempt=1, rows=64 * i, values={"loss": 1.0 / i})
         for i in range(1, 9)
     ]
-    for model in range(8):
-        text = f"model m{model:02}\nepoch 1\n\x1b[33mWARNING\x1b[0m slow\nValueError: shapes differ\n"
-        _log(volumes, "digits", f"fit-1/train/m{model:02}/e1/p0", text)
+    for index in range(8):
+        text = f"model m{index:02}\nepoch 1\n\x1b[33mWARNING\x1b[0m slow\nValueError: shapes differ\n"
+        write_log(volumes, "digits", f"fit-1/train/m{index:02}/e1/p0", text)
     for model in ("m00", "m01"):
         path = volumes.checkpoint(f"{model}/e1p0")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -245,7 +183,7 @@ def _preparing(store: FakeStore, volumes: Volumes) -> Story:
     story.run_task("etl-1/etl/train/p1", "worker-1", None)
     point = LivePoint(task="etl-1/etl/train/p1", attempt=1, rows=120, rows_failed=3, values={})
     store.points["preparing"] = [point]
-    _failed_row(volumes, "row-7", "cannot open image 7.png")
+    write_failed_row(volumes, "row-7", "cannot open image 7.png")
     return story
 
 
@@ -312,24 +250,20 @@ def _gone() -> Story:
 # --- pieces --------------------------------------------------------------------------------------
 
 
-def _checkpoint(name: str, partition: int) -> CheckpointRef:
-    return CheckpointRef(
-        name=f"{name}/u0000{partition}-e001-p000{partition}-a1.pt", checksum="0" * 16, size=1
-    )
-
-
 def _busy(known: WorkerStatus, usage: WorkerUsage) -> WorkerStatus:
     record = known.record.model_copy(update={"gpus": ("H200",), "host": "node-1"})
     return known.model_copy(update={"record": record, "usage": usage})
 
 
-def _log(volumes: Volumes, experiment: str, task: str, text: str) -> None:
+def write_log(volumes: Volumes, experiment: str, task: str, text: str) -> None:
+    """What the first attempt at a task printed."""
     path = volumes.task_log(experiment, task, 1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def _failed_row(volumes: Volumes, row: str, error: str) -> None:
+def write_failed_row(volumes: Volumes, row: str, error: str) -> None:
+    """A row of the first partition that preprocessing left out."""
     path = volumes.failed_rows("d1", "train", 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"rows": [{"id": row, "error": error, "traceback": error}], "total": 1}))

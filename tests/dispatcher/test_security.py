@@ -12,7 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.dispatcher.fakes import TOKEN, Bench
-from tests.dispatcher.gallery import IMAGE, SCRIPT, TABS, gallery, hostile, paths
+from tests.dispatcher.gallery import TABS, gallery, paths
+from tests.dispatcher.hostile import IMAGE, SCRIPT, hostile
 from tests.dispatcher.serving import serving
 from tests.e2e.browser import Complaints, chromium, settle, sign_in, window
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import re
-import struct
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,123 +16,28 @@ from cerebro import Experiment
 from cerebro.archive import pack
 from cerebro.errors import NotFoundError
 from tests.e2e.browser import (
-    DESKTOP,
-    PHONE,
-    SCHEMES,
-    WAIT_MS,
     Complaints,
-    Scheme,
     chromium,
-    overflow,
-    settle,
     sign_in,
     violations,
     window,
 )
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining
+from tests.e2e.walk import CHANGES_MS, Walk, write_data
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
 
 NAME, USER = "walk", "Ada"
-TABS = (
-    "",
-    "/models",
-    "/curves",
-    "/analysis",
-    "/schedule",
-    "/data",
-    "/logs",
-    "/code",
-    "/checkpoints",
-    "/history",
-)
-CHANGES_MS = 60_000
-"""Longest wait for what the cluster has to do first: start a process, train a unit."""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
-
-
-@dataclass(kw_only=True)
-class Walk:
-    """A user at the page, and beside it the user's notebook."""
-
-    lab: Lab
-    page: Page
-    address: str
-    folder: Path
-
-    def go(self, path: str) -> None:
-        """Open a page by its address."""
-        self.page.goto(self.address + path)
-
-    def tab(self, name: str) -> None:
-        """Open a tab of the experiment, as a reader does."""
-        self.page.locator("nav.tabs").get_by_role("link", name=name, exact=True).click()
-        self.page.wait_for_load_state()
-
-    def shows(self, text: str | re.Pattern[str], within: str = "main", wait_ms: int = WAIT_MS) -> Locator:
-        """Wait until the page says so, without loading it anew."""
-        from playwright.sync_api import expect
-
-        place = self.page.locator(within)
-        expect(place).to_contain_text(text, timeout=wait_ms, use_inner_text=True)
-        return place
-
-    def row(self, text: str, within: str = "main") -> Locator:
-        """The table's row with that heading."""
-        return self.page.locator(f"{within} tr", has=self.page.get_by_role("rowheader", name=text)).first
-
-    def says(self, place: Locator, text: str | re.Pattern[str], wait_ms: int = CHANGES_MS) -> None:
-        """Wait until a part of the page says so."""
-        from playwright.sync_api import expect
-
-        expect(place).to_contain_text(text, timeout=wait_ms, use_inner_text=True)
-
-    @property
-    def points(self) -> int:
-        """Points that the learning curves have as they are drawn."""
-        return int(
-            self.page.evaluate(
-                """() => (document.querySelector("#curves .js-plotly-plot")?.data || [])
-                .reduce((all, trace) => all + (trace.y?.length || 0), 0)"""
-            )
-        )
-
-
-def image(level: int) -> bytes:
-    """A grey PNG of 8 x 8 pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
-    pixels = zlib.compress((b"\0" + bytes([level]) * 8) * 8)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-
-
-def write_data(folder: Path, rows: int, first: int = 0) -> tuple[str, str]:
-    """A table whose rows name images, and the folder of those."""
-    objects = folder / "images"
-    objects.mkdir(parents=True)
-    for number in range(3):
-        (objects / f"{number}.png").write_bytes(image(80 * number))
-    with (folder / "train.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "x", "label", "image"])
-        writer.writerows(
-            [n, f"{0.1 + n * 0.37:.3f}", n % 3, f"{n % 3}.png"] for n in range(first, first + rows)
-        )
-    return str(folder / "train.csv"), str(objects)
 
 
 def start(walk: Walk) -> None:
@@ -256,11 +157,17 @@ def find_the_mistake(walk: Walk) -> None:
 
 
 def go_on(walk: Walk) -> None:
-    """The run has ended; a stopped model is resumed and a mended one retried, and both train to their end."""
+    """The run has ended; a stopped model is resumed, the run stopped and resumed, a mended model retried; all of them
+    train to their end."""
     page = walk.page
     (walk.folder / "mended").touch()
     walk.go(f"/experiments/{NAME}/models/m00")
     page.get_by_role("button", name="Resume model").click()
+    walk.lab.gate.knock()
+    walk.says(page.locator(".model-heading"), "running")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    walk.says(page.locator(".heading").first, "stopped")
+    page.get_by_role("button", name="Resume", exact=True).click()
     knock = walk.lab.gate.knock()
     walk.says(page.locator(".model-heading"), "running")
     walk.go(f"/experiments/{NAME}/models/m02")
@@ -272,7 +179,13 @@ def go_on(walk: Walk) -> None:
     walk.says(page.locator(".model-heading"), "finished")
     walk.says(page.locator(".heading").first, "finished")
     walk.tab("History")
-    for what in ("stopped model m00", "resumed model m00", "retried model m02"):
+    for what in (
+        "stopped model m00",
+        "resumed model m00",
+        "stopped fit-1",
+        "resumed fit-1",
+        "retried model m02",
+    ):
         walk.says(page.locator("tr", has_text=what), USER)
     walk.lab.check(Experiment.attach(NAME), "fit-1")  # as if nobody had interfered, to the last bit
 
@@ -382,46 +295,3 @@ def test_from_the_sign_in_to_the_deletion(lab: Lab, browser: Browser, tmp_path: 
         archive(walk)
         delete(walk)
     complaints.check(allowed=("status of 404", "status of 409"))
-
-
-@pytest.fixture(scope="module")
-def trained(home: Path, names: Iterator[str], prepared: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Name of an experiment with a fit of which one model failed, and a test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CEREBRO_HOME", str(home))
-        patch.delenv("CEREBRO_SERVER", raising=False)
-        lab = Lab(home, tmp_path_factory.mktemp("trained"), names)
-        experiment = lab.attach(prepared)
-        lab.result(lab.fit(experiment, TinyTraining(trouble={"c": "raise"}), tags="abc"), experiment)
-        experiment.run_test(split="valid", progress=False)
-        lab.end()
-    return prepared
-
-
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_page_of_a_real_run(
-    lab: Lab, trained: str, browser: Browser, size: tuple[int, int], scheme: Scheme, tmp_path: Path
-) -> None:
-    """No serious fault, nothing wider than the window, nothing on the console; pictures stay in the test's folder."""
-    wrong: list[str] = []
-    complaints, info = Complaints(), lab.info()
-    failed = [
-        m for m in lab.log(Experiment.attach(trained)).state().runs["fit-1"].models.values() if m.failure
-    ]
-    with window(browser, size, scheme) as context:
-        page = complaints.listen(context.new_page())
-        sign_in(page, info.dispatcher, info.token())
-        own = [
-            f"/experiments/{trained}{tab}"
-            for tab in (*TABS, "/models/m00", f"/models/{failed[0].id}", "/delete")
-        ]
-        for path in ("/experiments", "/start", "/cluster", *own):
-            page.goto(info.dispatcher + path)
-            settle(page)
-            page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-')}.png", full_page=True)
-            wrong += [f"{path}: {each}" for each in violations(page)]
-            if wider := overflow(page):
-                wrong.append(f"{path}: {wider} px wider than the window")
-    assert not wrong, "\n".join(wrong)
-    complaints.check()

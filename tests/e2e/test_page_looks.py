@@ -1,0 +1,93 @@
+"""Every page of a real run, with each width and each scheme of colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cerebro import Experiment
+from tests.e2e.browser import (
+    DESKTOP,
+    PHONE,
+    SCHEMES,
+    Complaints,
+    Scheme,
+    chromium,
+    overflow,
+    settle,
+    sign_in,
+    violations,
+    window,
+)
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+TABS = (
+    "",
+    "/models",
+    "/curves",
+    "/analysis",
+    "/schedule",
+    "/data",
+    "/logs",
+    "/code",
+    "/checkpoints",
+    "/history",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def trained(home: Path, names: Iterator[str], prepared: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name of an experiment with a fit of which one model failed, and a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CEREBRO_HOME", str(home))
+        patch.delenv("CEREBRO_SERVER", raising=False)
+        lab = Lab(home, tmp_path_factory.mktemp("trained"), names)
+        experiment = lab.attach(prepared)
+        lab.result(lab.fit(experiment, TinyTraining(trouble={"c": "raise"}), tags="abc"), experiment)
+        experiment.run_test(split="valid", progress=False)
+        lab.end()
+    return prepared
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_page_of_a_real_run(
+    lab: Lab, trained: str, browser: Browser, size: tuple[int, int], scheme: Scheme, tmp_path: Path
+) -> None:
+    """No serious fault, nothing wider than the window, nothing on the console; pictures stay in the test's folder."""
+    wrong: list[str] = []
+    complaints, info = Complaints(), lab.info()
+    failed = [
+        m for m in lab.log(Experiment.attach(trained)).state().runs["fit-1"].models.values() if m.failure
+    ]
+    with window(browser, size, scheme) as context:
+        page = complaints.listen(context.new_page())
+        sign_in(page, info.dispatcher, info.token())
+        own = [
+            f"/experiments/{trained}{tab}"
+            for tab in (*TABS, "/models/m00", f"/models/{failed[0].id}", "/delete")
+        ]
+        for path in ("/experiments", "/start", "/cluster", *own):
+            page.goto(info.dispatcher + path)
+            settle(page)
+            page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-')}.png", full_page=True)
+            wrong += [f"{path}: {each}" for each in violations(page)]
+            if wider := overflow(page):
+                wrong.append(f"{path}: {wider} px wider than the window")
+    assert not wrong, "\n".join(wrong)
+    complaints.check()
