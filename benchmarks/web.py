@@ -174,7 +174,7 @@ def _wait_until_read(viewer: _Viewer, size: Size) -> float:
         is_live = sum(len(curve["x"]) for curve in live["curves"]) > 0
         if told["is_complete"] and known["read"] == size.experiments + 1 and is_live:
             return time.monotonic() - began
-        time.sleep(0.2)
+        time.sleep(1.0)
     raise ClusterError(f"the dispatcher did not read the run within {_LONGEST_S:g} s")
 
 

@@ -17,7 +17,7 @@ from cerebro.kvs import KvsClient
 from cerebro.local import processes
 from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
-from cerebro.state import ExperimentState, Model, Run, gap, schedule_lines, waiting_for
+from cerebro.state import ExperimentState, Model, Run, breaks, gap, schedule_lines, waiting_for, wording
 from cerebro.state.experiment import fold
 
 _PATIENCE_S = 3.0
@@ -112,8 +112,9 @@ def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
         workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
+    states = states_of(kvs, experiments)
     late = [f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items())]
-    return ["", *worker_lines(workers), *late, "", *experiment_lines(experiments, now)]
+    return ["", *worker_lines(workers), *late, "", *experiment_lines(experiments, states, now)]
 
 
 def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
@@ -138,12 +139,43 @@ def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
     return table(heads, rows) or ["  no worker has registered yet"]
 
 
-def experiment_lines(experiments: Sequence[ExperimentSummary], now: float) -> list[str]:
+def states_of(kvs: KvsClient, experiments: Sequence[ExperimentSummary]) -> dict[str, str]:
+    """Of each experiment the state of its run in progress, else of its newest run, in the page's words.
+
+    Logs are read for a few seconds at most, newest first; of an experiment whose log was not read it is only told
+    whether a run is in progress.
+    """
+    deadline, found = time.monotonic() + _PATIENCE_S, {}
+    for summary in experiments:
+        name = summary.experiment.name
+        if not summary.last_seq:
+            found[name] = "new"
+        elif time.monotonic() > deadline:
+            found[name] = f"in progress: {', '.join(summary.open_runs)}" if summary.open_runs else "ended"
+        else:
+            found[name] = _state_word(kvs, name)
+    return found
+
+
+def _state_word(kvs: KvsClient, name: str) -> str:
+    try:
+        state = load(kvs, name)
+    except CerebroError:  # deleted since, or written by a version that knows more
+        return "unreadable"
+    shown = wording.shown_run(state)
+    return f"{wording.run(shown)} {shown.id}" if shown else "new"
+
+
+def experiment_lines(
+    experiments: Sequence[ExperimentSummary], states: Mapping[str, str], now: float
+) -> list[str]:
     """One line per experiment, newest event first."""
     rows = [
         (
             summary.experiment.name,
-            f"running {', '.join(summary.open_runs)}" if summary.open_runs else "idle",
+            "being deleted"
+            if summary.is_deleting
+            else states[summary.experiment.name] + (", archived" if summary.is_archived else ""),
             f"{duration(now - summary.last_event)} ago" if summary.last_seq else "-",
             summary.experiment.author or "-",
         )
@@ -187,8 +219,8 @@ def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str
 def _run_row(state: ExperimentState, run: Run, now: float) -> tuple[str, ...]:
     done, total = run.progress()
     note = waiting_for(state, run) or run.error
-    spent = duration((run.ended or now) - run.started) if run.started else "-"
-    return (run.id, str(run.state), f"{done}/{total}", spent, _first_line(note))
+    spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
+    return (run.id, wording.run(run), f"{done}/{total}", spent, _first_line(note))
 
 
 def _epoch_lines(fit: Run) -> list[str]:
@@ -219,7 +251,7 @@ def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
     note = _first_line(model.failure.message) if model.failure else "best" if is_best else ""
     return (
         model.id,
-        str(model.state),
+        wording.model(model, fit),
         f"{model.completed_epochs}/{model.epochs}",
         "-" if score is None else f"{score:.4g}",
         ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),

@@ -103,12 +103,8 @@ def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
     events = [event_of(action, state, run, model, by=author(), **fields) for model in models]
     for event, model in zip(events, models, strict=True):
         kvs.append(state.name, event)
-        named = f" {model}" if model else f" {run.id}" if run else ""
-        _say(
-            f"Asked to {DOES[action]}{named} of {state.name}."
-            if run
-            else f"Asked to {DOES[action]} {state.name}."
-        )
+        of = " of ".join(name for name in (model, run.id if run else "", state.name) if name)
+        _say(f"{of}: asked to {DOES[action]}.")
     return 0
 
 
@@ -136,7 +132,8 @@ def _asked(state: ExperimentState) -> str:
     _say(
         f"This deletes {state.name} for good: {len(state.runs)} runs, {models} models with their checkpoints, metrics,"
     )
-    _say("logs and predictions, and its preprocessed data. Its metadata and objects stay where they are.")
+    _say("logs and predictions, and its preprocessed data. Its metadata and objects stay where they")
+    _say("are, and so does its code, which other experiments may run.")
     return input("Type its name to go on: ").strip()
 
 

@@ -6,6 +6,7 @@ Checks what the user gave and shapes what comes back. Runs belong to the cluster
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,8 +30,9 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.search import SearchSpace, configurations
 from cerebro.session import Session, author
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.state import ExperimentState, Run
+from cerebro.state import ExperimentState, Run, RunState
 from cerebro.steered import Steered
+from cerebro.steering import stopped_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,6 +204,9 @@ class Experiment(Steered):
             SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
             RunFailedError: the run failed as a whole. A model that fails does not fail the run: see
             `FitResult.failures`.
+
+        Warns:
+            UserWarning: a user stopped the run: what comes back are models that are not trained to their end.
         """
         _require(spec, SubEpochSpec, "run_fit")
         if mode not in ("min", "max"):
@@ -235,7 +240,10 @@ class Experiment(Steered):
             hang_timeout_s=hang_timeout_s,
             max_attempts=max_attempts,
         )
-        return self._fit_result(self._session.complete(request, progress=progress))
+        run = self._session.complete(request, progress=progress)
+        if run.state is RunState.STOPPED:
+            warnings.warn(stopped_text(self.state(), run), stacklevel=2)
+        return self._fit_result(run)
 
     def run_test(
         self,
@@ -297,7 +305,8 @@ class Experiment(Steered):
     def _fit_result(self, run: Run) -> FitResult:
         from cerebro.results import FitResult
 
-        return FitResult(self._session.state(), run, self.connection.files, self._session.record)
+        files, code = self.connection.files, self.connection.kvs.code
+        return FitResult(self._session.state(), run, files, self._session.record, code)
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,12 @@ FIELDS = ("experiment", "run", "model", "unit", "worker", "attempt")
 FORMATS = ("text", "json")
 
 _HIDDEN = "[hidden]"
+_SECRET = re.compile(
+    r"(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|_KEY|CONNECTION_STRING)S?(_|$)"
+    r"(?!(.*_)?(FILE|PATH|DIR|URI|URL|ID|NAME)$)"
+)
+"""Names of variables that hold a secret: by the words for it, unless they end by saying that it is elsewhere."""
+_SHORTEST_SECRET = 8
 _about: ContextVar[Mapping[str, str | int]] = ContextVar("about")
 
 
@@ -40,7 +47,8 @@ def set_up(
     Args:
         service: who writes, as in ``app.kubernetes.io/component``.
         environment: ``CEREBRO_LOG_FORMAT``, `text` where it is unset or empty, or `json`.
-        secrets: texts that no line may show, whatever library puts them into a message.
+        secrets: texts that no line may show, whatever library puts them into a message; beside the values of variables
+            whose names say that they are secret, such as ``AWS_SECRET_ACCESS_KEY``.
         constant: of `FIELDS`, what is the same in all records of this process.
 
     Raises:
@@ -50,8 +58,16 @@ def set_up(
     if chosen not in FORMATS:
         raise ClusterError(f"CEREBRO_LOG_FORMAT is {chosen!r}, expected {' or '.join(FORMATS)}")
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter((JsonLines if chosen == "json" else TextLines)(service, secrets, constant))
+    hidden = (*secrets, *_secrets(environment))
+    handler.setFormatter((JsonLines if chosen == "json" else TextLines)(service, hidden, constant))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environment.items():
+        # What is short is a switch or a number, and would be found in half of the words.
+        if _SECRET.search(name.upper()) and len(value) >= _SHORTEST_SECRET:
+            yield value
 
 
 @contextmanager
@@ -69,7 +85,8 @@ class _Lines(logging.Formatter):
     def __init__(self, service: str, secrets: Sequence[str], constant: Mapping[str, str | int]) -> None:
         super().__init__()
         self._service, self._constant = service, constant
-        self._secrets = tuple(secret for secret in secrets if secret)
+        # The longest first: one may be a part of another.
+        self._secrets = tuple(sorted({secret for secret in secrets if secret}, key=len, reverse=True))
 
     def _fields(self, record: logging.LogRecord) -> dict[str, str | int]:
         own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}

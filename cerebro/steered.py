@@ -24,7 +24,7 @@ class Steered:
         self._session.steer(Action.STOP_RUN, run)
 
     def resume(self, run: str | None = None) -> None:
-        """Let a paused or stopped run (the open one, or the newest) go on from its last checkpoints.
+        """Let a paused or stopped run (the newest of them) go on from its last checkpoints.
 
         Raises:
             ConflictError: it is neither, or another run is open.
@@ -80,7 +80,9 @@ class Steered:
     def delete(self, *, confirm: str) -> None:
         """Delete the experiment with its checkpoints, metrics, logs, predictions and partitions, for good.
 
-        It is gone a moment later; its name is free then. Metadata and objects that its locators name stay as they are.
+        It is gone a moment later; its name is free then. Two things stay: metadata and objects that its locators name,
+        as they are; and the code it ran (specs and archives), kept by its hash in the store and on the volumes, because
+        other experiments may run the same. So do not count on this to remove a secret that was written into code.
 
         Args:
             confirm: the experiment's name once more.

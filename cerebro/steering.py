@@ -158,17 +158,38 @@ def chosen_fit(state: ExperimentState, run: str | None) -> Run:
     return chosen_run(state, run or fits[-1])
 
 
+def resumable(state: ExperimentState) -> Run | None:
+    """The run that goes on if somebody resumes and names none: the one that is paused, else the newest stopped one."""
+    runs = reversed(state.runs.values())
+    return next((run for run in runs if Action.RESUME_RUN in allowed(state, run)), None)
+
+
 def about(action: Action, state: ExperimentState, run: str | None) -> Run | None:
-    """The run that an action is about: the one named; else for models and the scheduler the newest fit run, for runs
-    the open one, or the newest. `None` for what concerns the experiment.
+    """The run that an action is about: the one named; else for models and the scheduler the newest fit run, to resume
+    the one that can be, and otherwise the open one, or the newest. `None` for what concerns the experiment.
 
     Raises:
         NotFoundError: there is none.
     """
     if action in OF_EXPERIMENT:
         return None
+    if action is Action.RESUME_RUN and run is None and (found := resumable(state)) is not None:
+        return found
     is_of_fit = action in OF_MODEL or action is Action.SET_SCHEDULER
     return chosen_fit(state, run) if is_of_fit else chosen_run(state, run)
+
+
+def stopped_text(state: ExperimentState, run: Run) -> str:
+    """Who stopped a run, how far it was then, and how it goes on."""
+    stops = [
+        action
+        for action in state.actions
+        if action.run == run.id and not action.is_late and action.what.startswith("stopped")
+    ]
+    by = f" by {stops[-1].by}" if stops and stops[-1].by else ""
+    done, total = run.progress()
+    how = f"Experiment.attach({state.name!r}).resume({run.id!r}) or `cerebro resume {state.name} --run {run.id}`"
+    return f"{run.id} of experiment {state.name!r} was stopped{by} after {done} of {total} tasks: {how} lets it go on"
 
 
 # --- what is allowed -----------------------------------------------------------------------------

@@ -95,9 +95,14 @@ class Volumes:
         """Path of a `CheckpointRef.name`."""
         return self.checkpoints / name
 
+    @property
+    def tensorboard(self) -> Path:
+        """What TensorBoard is shown: a folder of the metrics volume, so that it does not list the trash beside."""
+        return self.metrics / "tensorboard"
+
     def run_metrics(self, experiment: str, run: str) -> Path:
         """Folder with the TensorBoard event file of a run as a whole; its models' folders lie beside the file."""
-        return self.metrics / experiment / run
+        return self.tensorboard / experiment / run
 
     def model_metrics(self, experiment: str, run: str, model: str) -> Path:
         """Folder with the TensorBoard event file of one model."""

@@ -5,28 +5,32 @@ rings, until the store has forgotten it; so a deletion that was cut short anywhe
 a rename each; then the store forgets it, which frees its name, and says in the same step which data sets nobody uses
 any more: those are moved aside, too, while workers do the same with their shards.
 
-What was moved aside is removed by a thread, because a big folder takes minutes and the controller has to lead
-meanwhile. Everything else is the loop's: so no run is started on a data set between the look and the move, and nobody
-who has lost the leadership removes what a new experiment of the same name has made.
+What was moved aside is removed by a thread (`cerebro.trash`), because a big folder takes minutes and the controller has
+to lead meanwhile. Everything else is the loop's: so no run is started on a data set between the look and the move. The
+lease is renewed between the two, and nothing is moved if anybody else has led since the look: who has lost the
+leadership removes nothing that a new experiment of the same name has made.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from cerebro.errors import NotFoundError
+from cerebro.errors import ConflictError, NotFoundError
 from cerebro.kvs import KvsClient
+from cerebro.trash import Removal, move_aside
 from cerebro.volumes import Volumes
 
 log = logging.getLogger(__name__)
 
 _TRY_AGAIN_S = 10.0
-"""After something could not be moved aside or removed."""
+"""After something could not be moved aside."""
+
+_LOOK_S = 1.0
+"""Between two looks while something is being removed, or is stuck."""
 
 
 class Deletion:
@@ -34,91 +38,99 @@ class Deletion:
 
     Args:
         forget: is told that nothing is to be written for an experiment any more.
+        renew: renews the lease of the leadership now; returns its term, 0 if another controller leads.
 
     Attributes:
-        removal: the thread that removes what was moved aside; the newest, if it was ever begun.
+        removal: removes what was moved aside.
     """
 
-    def __init__(self, kvs: KvsClient, volumes: Volumes, forget: Callable[[str], None]) -> None:
-        self._kvs, self._volumes, self._forget = kvs, volumes, forget
+    def __init__(
+        self, kvs: KvsClient, volumes: Volumes, forget: Callable[[str], None], renew: Callable[[], int]
+    ) -> None:
+        self._kvs, self._volumes, self._forget, self._renew = kvs, volumes, forget, renew
         self._is_due = True
-        self.removal = threading.Thread()
         self._rests_until = 0.0
+        self._stuck: dict[str, float] = {}
+        """What could not be moved aside -> when to try again. The rest goes on meanwhile."""
+        self.removal = Removal()
 
     def look_again(self) -> None:
         """Somebody may wish a deletion, or another controller may have begun one."""
         self._is_due = True
 
     def tend(self, term: int) -> None:
-        """Delete what is to be deleted. To be called by the leader, and not while a plan is being made.
+        """Delete one experiment that is to be deleted; once there is none, the data sets that nobody uses any more.
+
+        To be called by the leader, and not while a plan is being made.
 
         Args:
             term: of the leadership.
 
         Raises:
             RetryableError: the store is away.
-            ConflictError: another controller leads.
+            ConflictError: another controller leads, or has led.
         """
         if not self._is_due or time.monotonic() < self._rests_until:
             return
+        now = time.monotonic()
+        self._stuck = {what: until for what, until in self._stuck.items() if now < until}
+        waiting = [name for name in self._kvs.deleting() if name not in self._stuck]
+        if waiting:
+            with self._or_later(waiting[0]):
+                self._delete(waiting[0], term)
+            return
+        self._reclaim(term)
+        is_swept = False
+        with self._or_later("what was moved aside"):
+            is_swept = self.removal.sweep([self._volumes.trash(volume) for volume in self._written()])
+        self._is_due = bool(self._stuck) or not is_swept
+        if self._is_due:
+            self._rests_until = now + _LOOK_S
+
+    @contextmanager
+    def _or_later(self, what: str) -> Iterator[None]:
+        """Somebody has to mend the volume: until then this is left as it is, and nothing else waits for it."""
         try:
-            for name in self._kvs.deleting():
-                self._delete(name, term)
-            for dataset in self._kvs.reclaim().datasets:
-                move_aside(self._volumes, self._volumes.shared, "datasets", dataset)
-            self._is_due = not self._is_swept()
+            yield
         except OSError as error:
-            # Somebody has to mend the volume; until then the experiment is shown as being deleted.
-            log.warning("cannot delete yet: %s", error)
-            self._rests_until = time.monotonic() + _TRY_AGAIN_S
+            log.warning("cannot delete %s yet: %s", what, error)
+            self._stuck[what] = time.monotonic() + _TRY_AGAIN_S
 
     def _delete(self, name: str, term: int) -> None:
         self._forget(name)
         volumes = self._volumes
-        move_aside(volumes, volumes.checkpoints, name)
-        move_aside(volumes, volumes.metrics, name)
-        move_aside(volumes, volumes.logs, "tasks", name)
-        move_aside(volumes, volumes.shared, "predictions", name)
+        self._insist(term)
+        self._move_aside(volumes.checkpoints, name)
+        self._move_aside(volumes.metrics, volumes.tensorboard.name, name)
+        self._move_aside(volumes.logs, "tasks", name)
+        self._move_aside(volumes.shared, "predictions", name)
         try:
             self._kvs.delete_experiment(name, term)
         except NotFoundError:
             pass  # asked twice: the answer was lost
         log.info("deleted experiment %s", name)
 
-    def _is_swept(self) -> bool:
-        """Whether nothing moved aside is left, or is being removed by now."""
-        if self.removal.is_alive():
-            return False
+    def _reclaim(self, term: int) -> None:
+        """Move aside the data sets that nobody uses any more."""
+        folder = self._volumes.shared / "datasets"
+        with self._or_later("data sets that nobody uses"):
+            # The list names whatever was ever deleted; most of it is gone.
+            held = {path.name for path in folder.iterdir()} if folder.exists() else set()
+            for dataset in held.intersection(self._kvs.reclaim().datasets).difference(self._stuck):
+                with self._or_later(dataset):
+                    self._insist(term)
+                    self._move_aside(self._volumes.shared, "datasets", dataset)
+
+    def _insist(self, term: int) -> None:
+        """Nobody else may have led since the store was asked what is to go: it may be there anew."""
+        if self._renew() != term:
+            raise ConflictError(
+                f"leadership term {term} has ended: what was to be deleted is looked up again"
+            )
+
+    def _move_aside(self, volume: Path, *names: str) -> None:
+        move_aside(volume.joinpath(*names), self._volumes.trash(volume))
+
+    def _written(self) -> tuple[Path, ...]:
         volumes = self._volumes
-        roots = (volumes.checkpoints, volumes.metrics, volumes.logs, volumes.shared)
-        trash = [volumes.trash(root) for root in roots if volumes.trash(root).exists()]
-        if not trash:
-            return True
-        self.removal = threading.Thread(target=remove, args=(trash,), name="removal", daemon=True)
-        self.removal.start()
-        self._rests_until = time.monotonic() + 1.0
-        return False
-
-
-def move_aside(volumes: Volumes, root: Path, *names: str) -> None:
-    """Move the folder of these names below a volume's root into the trash of that volume; nothing if there is none.
-
-    Raises:
-        OSError: the volume does not allow it.
-    """
-    folder, trash = root.joinpath(*names), volumes.trash(root)
-    if folder.exists():
-        trash.mkdir(parents=True, exist_ok=True)
-        folder.rename(trash / f"{folder.name}.{time.time_ns()}")
-
-
-def remove(folders: list[Path]) -> None:
-    """Remove folders with all that is in them. What cannot be removed is told, and left for the next time."""
-    for folder in folders:
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            pass  # somebody else removes it, too
-        except OSError as error:
-            log.warning("cannot remove %s: %s", folder, error)
-            time.sleep(_TRY_AGAIN_S)
+        return (volumes.checkpoints, volumes.metrics, volumes.logs, volumes.shared)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 FILE_NAME = "events.out.tfevents.0000000000.cerebro"
+
+_LARGEST = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Scalar:
 @dataclass(frozen=True, kw_only=True)
 class SessionStart:
     """A model with its hyper-parameters, for the HParams plugin: text, numbers and truth values as they are, anything
-    else as JSON."""
+    else, integers beyond the range of a double too, as JSON."""
 
     time: float
     hyperparams: Mapping[str, JsonValue]
@@ -73,14 +76,17 @@ class EventFile:
         if not passed:
             self._write(_version())
 
-    def write(self, record: Record) -> None:
-        """Append a record, unless the file has it from an earlier life of the process."""
-        if isinstance(record, Scalar):
-            self._write(_scalar(record))
-        elif isinstance(record, SessionStart):
-            self._write(_start(record))
-        else:
-            self._write(_end(record))
+    def write(self, records: Iterable[Record]) -> None:
+        """Append records, but those that the file has from an earlier life of the process, and hand them to the
+        operating system.
+
+        Raises:
+            OSError: the volume does not take them; some may be in the file.
+        """
+        # All are made before one is written: a record that cannot be made leaves no part of the others.
+        for event in [_event(record) for record in records]:
+            self._write(event)
+        self.flush()
 
     def _write(self, event: Event) -> None:
         self.passed += 1
@@ -136,13 +142,24 @@ def _version() -> Event:
     return event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")
 
 
+def _event(record: Record) -> Event:
+    if isinstance(record, Scalar):
+        return _scalar(record)
+    return _start(record) if isinstance(record, SessionStart) else _end(record)
+
+
 def _scalar(scalar: Scalar) -> Event:
     from tensorboard.compat.proto import event_pb2, summary_pb2
 
-    value = summary_pb2.Summary.Value(tag=scalar.tag, simple_value=scalar.value)
+    value = summary_pb2.Summary.Value(tag=scalar.tag, simple_value=_clamped(scalar.value))
     return event_pb2.Event(
         wall_time=scalar.time, step=scalar.step, summary=summary_pb2.Summary(value=[value])
     )
+
+
+def _clamped(value: float) -> float:
+    """The nearest that the field, a 32-bit float, can hold: it would take what is larger for infinite."""
+    return max(-_LARGEST, min(_LARGEST, value))
 
 
 def _start(start: SessionStart) -> Event:
@@ -152,7 +169,7 @@ def _start(start: SessionStart) -> Event:
     for name, value in sorted(start.hyperparams.items()):
         if isinstance(value, bool):
             info.hparams[name].bool_value = value
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and abs(value) <= sys.float_info.max:
             info.hparams[name].number_value = value
         else:
             info.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)

@@ -25,12 +25,13 @@ from controller.core import Core
 from controller.crew import World
 from controller.decide import Step
 from controller.deletion import Deletion
-from controller.metrics import Metrics, fields
+from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.planning import etl_weights, plan_evaluation, plan_fit
 from controller.preparation_process import prepare_etl
 from controller.roster import Roster
 from controller.settings import Settings
+from controller.telling import fields, line
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Controller:
         self._term = 0
         self._led_until = 0.0
         self._decided = self._watched = 0.0
-        self._deletion = Deletion(kvs, settings.volumes, observer.forget)
+        self._deletion = Deletion(kvs, settings.volumes, observer.forget, self._renew)
         self._roster = Roster(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._store_ahead_s = time.time() - time.monotonic()
         self.stop = threading.Event()
@@ -150,7 +151,7 @@ class Controller:
         self._decided = time.monotonic()
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
-                log.info("refused %s: %s", step, outcome.reason)
+                log.info("refused %s: %s", line(step), outcome.reason)
                 self._roster.look_again()
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
                 # Whether there is room again is to be asked of the workers, not of what they said before.
@@ -168,9 +169,8 @@ class Controller:
             core.apply(event)
             if is_news:
                 self._store_ahead_s = event.time - time.monotonic()
-                self._metrics.happened(core.state, event)
-                # A plan may name thousands of units, and is in the event log anyway.
-                log.info("%s", event.model_dump_json(exclude={"order"}), extra=fields(core.state, event))
+                self._metrics.happened(event)
+                log.info("%s", line(event), extra=fields(core.state, event))
                 if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:
                     log.warning(
                         "no scheduler %r is known: %s dispatches by %s",
@@ -239,18 +239,21 @@ class Controller:
 
     def _lead(self) -> bool:
         """Keep the leadership; asks the store only when a third of the lease has passed."""
+        self.turned = time.monotonic()
+        return self.turned < self._led_until or bool(self._renew())
+
+    def _renew(self) -> int:
+        """Renew the leadership's lease now; its term, 0 if another controller leads."""
         now = self.turned = time.monotonic()
-        if now < self._led_until:
-            return True
         answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S)
         if answer.term == 0:
             self._metrics.stood_by()
             log.info("%s leads", answer.holder)
-            return False
+            return 0
         if answer.term != self._term:
             self._roster.take_over()
             self._deletion.look_again()
         self._term = answer.term
         self._metrics.leading.set(1)
         self._led_until = now + _LEADERSHIP_S / 3
-        return True
+        return self._term

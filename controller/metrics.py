@@ -22,24 +22,22 @@ from cerebro.contract.events import (
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
-    WorkerLost,
 )
 from cerebro.contract.tasks import KINDS
 from cerebro.health import registry
-from cerebro.state import ExperimentState, RunState, TaskKey, gap
+from cerebro.contract.tasks import FailureKind
+from cerebro.state import ExperimentState, TaskKey, gap
 from cerebro.usage import VolumeCollector
 from controller.crew import Away, World
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LOOK_S = 5.0
-"""Between two counts of runs and workers: decisions come many times a second, scrapes every 15 s or so."""
+"""Between two counts of workers: decisions come many times a second, scrapes every 15 s or so."""
 
 WORKER_STATES = ("busy", "idle", *Away)
 
 
 class _Projection(Protocol):
-    def waiting(self) -> int: ...
-
     def lag_s(self) -> float: ...
 
 
@@ -61,18 +59,6 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._runs = Gauge(
-            "cerebro_controller_runs",
-            "Runs of the experiment that is worked on, by state.",
-            ("state",),
-            registry=self.registry,
-        )
-        self._ended = Counter(
-            "cerebro_controller_runs_ended",
-            "Runs that ended, by kind and outcome.",
-            ("kind", "outcome"),
-            registry=self.registry,
-        )
         self._tasks = Counter(
             "cerebro_controller_attempts_ended",
             "Attempts at tasks that ended, by kind and outcome.",
@@ -83,11 +69,6 @@ class Metrics:
             "cerebro_controller_workers",
             "Registered workers by state.",
             ("state",),
-            registry=self.registry,
-        )
-        self._lost = Counter(
-            "cerebro_controller_workers_lost",
-            "Times that a worker was given up while an experiment was worked on.",
             registry=self.registry,
         )
         self._gap = Gauge(
@@ -115,12 +96,6 @@ class Metrics:
             registry=self.registry,
         )
         lag.set_function(projection.lag_s)
-        waiting = Gauge(
-            "cerebro_controller_projection_waiting_commits",
-            "Commits whose values are not in TensorBoard's files yet.",
-            registry=self.registry,
-        )
-        waiting.set_function(projection.waiting)
         self.registry.register(VolumeCollector(volumes))
 
     def exposition(self) -> bytes:
@@ -128,10 +103,9 @@ class Metrics:
         return generate_latest(self.registry)
 
     def stood_by(self) -> None:
-        """Another process leads: what this one knew of runs and workers is no longer so."""
+        """Another process leads: what this one knew is no longer so."""
         self.leading.set(0)
         self._gap.set(0)
-        self._runs.clear()
         self._workers.clear()
 
     # --- told by the loop ------------------------------------------------------------------------
@@ -142,8 +116,8 @@ class Metrics:
         with self._decision.time():
             yield
 
-    def happened(self, state: ExperimentState, event: Event) -> None:
-        """`event`, which is news, was applied to `state`."""
+    def happened(self, event: Event) -> None:
+        """`event` is news."""
         match event:
             case TaskCommitted():
                 kind = self._attempt_ended(event.task, "committed")
@@ -152,16 +126,15 @@ class Metrics:
                     self._rows.labels("out").inc(event.result.rows)
                     self._rows.labels("failed").inc(event.result.rows_failed)
             case TaskFailed():
-                self._attempt_ended(event.task, "failed")
+                # Given back by a worker that ends: no failed attempt, see `cerebro.state.tasks`.
+                is_revoked = event.failure.kind is FailureKind.PREEMPTED
+                self._attempt_ended(event.task, "revoked" if is_revoked else "failed")
             case TaskRevoked():
                 self._attempt_ended(event.task, "revoked")
             case RunFinished():
-                self._ended.labels(state.runs[event.run].kind, event.outcome).inc()
                 self._gap.set(0)
             case EpochCompleted():
                 self._gap.set(gap(event.makespan_s, event.lower_bound_s))
-            case WorkerLost():
-                self._lost.inc()
 
     def _attempt_ended(self, task: str, outcome: str) -> str:
         kind = TaskKey.parse(task).kind
@@ -173,33 +146,15 @@ class Metrics:
         return self._monotonic() - self._looked >= _LOOK_S
 
     def look(self, state: ExperimentState | None, world: World) -> None:
-        """Count runs and workers.
+        """Count workers.
 
         Args:
             state: of the experiment that is worked on, if there is one.
         """
         self._looked = self._monotonic()
-        runs = Count(run.state for run in state.runs.values()) if state else Count[RunState]()
-        for each in RunState:
-            self._runs.labels(each).set(runs[each])
         workers = Count(_states(state, world))
         for name in WORKER_STATES:
             self._workers.labels(name).set(workers[name])
-
-
-def fields(state: ExperimentState, event: Event) -> dict[str, str | int]:
-    """What an event is about, for the log: see `cerebro.logs.FIELDS`."""
-    task = getattr(event, "task", "")
-    key = TaskKey.parse(task) if task else None
-    found = {
-        "experiment": state.name,
-        "run": key.run if key else getattr(event, "run", None),
-        "model": key.model if key else getattr(event, "model", None),
-        "unit": task or None,
-        "worker": getattr(event, "worker", None),
-        "attempt": getattr(event, "attempt", None),
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _states(state: ExperimentState | None, world: World) -> Iterator[str]:

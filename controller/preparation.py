@@ -57,7 +57,9 @@ def prepare_etl(
         for partition, rows in enumerate(pieces.values()):
             # Arrow takes no type from an empty list: a partition without rows is cut, not taken.
             table = metadata.table.take(rows) if rows else metadata.table.slice(0, 0)
-            write_table(volumes.metadata(dataset, split, partition), table)
+            path = volumes.metadata(dataset, split, partition)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_table(path, table)
         splits[split] = tuple(
             PartitionPlan(partition=partition, worker=worker, rows=len(rows))
             for partition, (worker, rows) in enumerate(pieces.items())

@@ -14,16 +14,17 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.contract.events import Event, LivePoint
+from cerebro.contract.events import Event
 from cerebro.errors import NotFoundError, RetryableError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
 from controller.event_file import FILE_NAME, EventFile
-from controller.projected import Addition, additions
+from controller.projected import Addition, Ended, Reported, additions
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,9 @@ the store that the workers wait on."""
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is to be written, in which life of the experiment's name, and since when it waits (monotonic seconds)."""
+    """What is to be done, in which life of the experiment's name, and since when it waits (monotonic seconds)."""
 
-    addition: Addition
+    what: Addition | Ended
     life: int
     since: float
 
@@ -53,11 +54,10 @@ class Projection:
         self._kvs, self._volumes = kvs, volumes
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        """Of what comes in: the next three."""
+        """Of what comes in: the next two."""
         self._seen: dict[str, set[str]] = {}
         self._lives: dict[str, int] = {}
         """How often an experiment of that name was forgotten."""
-        self._queued = self._done = 0
         self._since: float | None = None
         """When the entry that is being written came; `None`: nothing waits."""
         self._writing = threading.Lock()
@@ -71,18 +71,22 @@ class Projection:
         """Begin writing, first what an earlier life of the process may have left out."""
         threading.Thread(target=self._write_all, name="projection", daemon=True).start()
 
-    def observe(self, state: ExperimentState, event: Event) -> None:
-        """Queue what an event adds. A unit that is done again, because its checkpoint was lost, says nothing new."""
-        for addition in additions(state, event):
+    def observe(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
+        """Queue what an event adds. A unit that is done again, because its checkpoint was lost, says nothing new.
+
+        Args:
+            life: of the experiment's name when the reading of its log began; of another life, nothing is queued.
+                `None`: the log is that of the present one.
+        """
+        for what in additions(state, event):
             # Two readers of one log may come here; each event counts once, in the order of the log.
             with self._lock:
+                present = self._lives.get(state.name, 0)
                 seen = self._seen.setdefault(state.name, set())
-                if addition.key in seen:
+                if life not in (None, present) or what.key in seen:
                     continue
-                seen.add(addition.key)
-                self._queued += 1
-                life = self._lives.get(state.name, 0)
-                self._entries.put(_Entry(addition, life, time.monotonic()))
+                seen.add(what.key)
+                self._entries.put(_Entry(what, present, time.monotonic()))
 
     def forget(self, experiment: str) -> None:
         """Write nothing more of what was observed of this experiment, and close its files. One of the same name that
@@ -90,7 +94,7 @@ class Projection:
         with self._lock:
             self._lives[experiment] = self._lives.get(experiment, 0) + 1
             self._seen.pop(experiment, None)
-        root = self._volumes.metrics / experiment
+        root = self._volumes.tensorboard / experiment
         with self._writing:
             self._live.pop(experiment, None)
             for path in [path for path in self._files if path.is_relative_to(root)]:
@@ -98,12 +102,8 @@ class Projection:
             for path in [path for path in self._passed if path.is_relative_to(root)]:
                 del self._passed[path]
 
-    def waiting(self) -> int:
-        """How many additions are not in the files yet."""
-        return self._queued - self._done
-
     def lag_s(self) -> float:
-        """For how long the oldest of them has waited, in seconds."""
+        """For how long the oldest commit that is not in the files yet has waited, in seconds."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -118,17 +118,19 @@ class Projection:
                 # Later entries wait: a file's records have a fixed order, and a gap would shift all behind it.
                 while not self._is_written(entry):
                     time.sleep(_PAUSE_S)
-                self._done += 1
             self._since = None
 
     def _is_written(self, entry: _Entry) -> bool:
         try:
             self._write(entry)
         except NotFoundError:
-            log.info("metrics of %s left out: the experiment is gone", entry.addition.key)
+            log.info("metrics of %s left out: the experiment is gone", entry.what.key)
         except (OSError, RetryableError) as error:
-            log.warning("metrics of %s not written yet: %s", entry.addition.key, error)
+            log.warning("metrics of %s not written yet: %s", entry.what.key, error)
             return False
+        except Exception:
+            # Whatever it is that we did not foresee: it would be so the next time, and others wait behind it.
+            log.exception("metrics of %s of experiment %s left out", entry.what.key, entry.what.experiment)
         return True
 
     def _gather(self) -> list[_Entry]:
@@ -139,43 +141,52 @@ class Projection:
             entries.append(self._entries.get())
         with self._writing:
             for reader in self._live.values():
-                reader.is_behind = True
+                reader.is_at_end = False
         return entries
 
     def _read_logs(self) -> None:
         for summary in self._kvs.experiments():
-            if summary.is_deleting:
-                continue
-            state = ExperimentState(name=summary.experiment.name)
-            try:
-                while events := self._kvs.events(state.name, state.seq):
-                    for event in events:
-                        state.apply(event)
-                        self.observe(state, event)
-            except NotFoundError:  # deleted meanwhile
-                continue
+            if not summary.is_deleting:
+                try:
+                    self._read_log(summary.experiment.name)
+                except NotFoundError:  # deleted meanwhile
+                    continue
+                except RetryableError:
+                    raise
+                except Exception:
+                    log.exception("event files of %s not checked", summary.experiment.name)
+
+    def _read_log(self, experiment: str) -> None:
+        with self._lock:
+            life = self._lives.get(experiment, 0)
+        state = ExperimentState(name=experiment)
+        while events := self._kvs.events(experiment, state.seq):
+            for event in events:
+                state.apply(event)
+                self.observe(state, event, life)
 
     def _write(self, entry: _Entry) -> None:
-        addition = entry.addition
+        what = entry.what
+        ended = what if isinstance(what, Ended) else what.ended
         with self._writing:
-            reader = self._live.setdefault(addition.experiment, _LiveReader(self._kvs, addition.experiment))
+            reader = self._live.setdefault(what.experiment, _LiveReader(self._kvs, what.experiment))
         # Not under the lock: the store may take long to answer.
-        points = reader.points(addition.task, addition.attempt) if addition.attempt else []
+        points = reader.points(ended) if ended else []
         with self._writing:
-            if entry.life != self._lives.get(addition.experiment, 0):
+            if entry.life != self._lives.get(what.experiment, 0):
                 return
-            path = self._path(addition)
+            if isinstance(what, Ended):
+                reader.forget(what)
+                return
+            path = self._path(what)
             file = self._open(path)
             try:
-                for record in addition.all_records(points):
-                    file.write(record)
-                file.flush()
+                file.write(what.all_records(points))
             except OSError:
                 # What of it reached the file is counted when it is opened again.
                 self._close(path)
                 raise
             self._passed[path] = file.passed
-            reader.forget(addition.task, addition.attempt)
 
     def _path(self, addition: Addition) -> Path:
         of = addition.experiment, addition.run
@@ -202,26 +213,32 @@ class Projection:
 
 
 class _LiveReader:
-    """Live points of an experiment by (task, attempt); read on demand, each once."""
+    """Live points of an experiment by (task, attempt), read as far as they are needed, each once.
+
+    An attempt's points are in the stream before it ends, so those of attempts that ended long ago are read without the
+    ones that have come since: a restart after a million points holds no more than what runs at a time has reported.
+    """
 
     def __init__(self, kvs: KvsClient, experiment: str) -> None:
         self._kvs, self._experiment = kvs, experiment
-        self._cursor = 0
-        self._points: dict[tuple[str, int], list[LivePoint]] = {}
-        self.is_behind = True
-        """Whether an attempt may have ended since the last reading."""
+        self._cursor, self._time = 0, 0.0
+        self._points: dict[tuple[str, int], list[Reported]] = {}
+        self.is_at_end = False
+        """Whether no attempt has ended since there was nothing more to read."""
 
-    def points(self, task: str, attempt: int) -> list[LivePoint]:
-        """The points of an attempt that has ended."""
-        while self.is_behind and (points := self._kvs.live(self._experiment, self._cursor)):
-            self._cursor = points[-1].seq
-            for point in points:
+    def points(self, ended: Ended) -> Sequence[Reported]:
+        """The points of an attempt that has ended, in order."""
+        while not self.is_at_end and self._time <= ended.time:
+            found = self._kvs.live(self._experiment, self._cursor)
+            self.is_at_end = not found
+            for point in found:
+                self._cursor, self._time = point.seq, max(self._time, point.time)
                 if point.values:
-                    self._points.setdefault((point.task, point.attempt), []).append(point)
-        self.is_behind = False
-        return self._points.get((task, attempt), [])
+                    reported = Reported(point.time, point.rows, point.values)
+                    self._points.setdefault((point.task, point.attempt), []).append(reported)
+        return self._points.get((ended.task, ended.attempt), ())
 
-    def forget(self, task: str, attempt: int) -> None:
-        """The task is committed: neither this attempt's points nor those of the attempts before are asked for again."""
-        for number in range(1, attempt + 1):
-            self._points.pop((task, number), None)
+    def forget(self, ended: Ended) -> None:
+        """Neither this attempt's points nor those of the attempts before are asked for again."""
+        for number in range(1, ended.attempt + 1):
+            self._points.pop((ended.task, number), None)

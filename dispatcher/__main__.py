@@ -24,7 +24,10 @@ def main() -> None:
         logs.set_up("dispatcher", os.environ, secrets=(settings.token,))
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
-    store = KvsClient(settings.server, settings.token, patience_s=settings.patience_s, pool=settings.threads)
+    patience_s = settings.patience_s  # of a store that hangs as of one that is away
+    store = KvsClient(
+        settings.server, settings.token, patience_s=patience_s, timeout_s=patience_s, pool=settings.threads
+    )
     sockets: dict[int, Any] = {}
     app = create_app(settings, store)
     if settings.health_bind:

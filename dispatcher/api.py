@@ -6,7 +6,7 @@ misspelt filter must not look like an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -16,10 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from cerebro import errors
+from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from dispatcher import openapi
 from dispatcher.children import BusyError
-from dispatcher.desk.cluster import Usages, look, look_at_disks
+from dispatcher.columns import Columns
+from dispatcher.failed_rows import failed_rows
 from dispatcher.followed import Followed
 from dispatcher.gateway import problem
 from dispatcher.openapi import CSV
@@ -50,7 +52,7 @@ from dispatcher.views import (
     schedule,
     units,
 )
-from dispatcher.views.logs import LogQuery, Source, sources
+from dispatcher.views.logs import Chosen, sources
 
 T = TypeVar("T")
 Query = TypeVar("Query", bound=Contract)
@@ -88,7 +90,6 @@ class Api:
 
     def __init__(self, services: Services) -> None:
         self._services, self._reader = services, services.reader
-        self._usages = Usages(services)
 
     def answering(self, address: str) -> Callable[..., Response]:
         """The Flask view of a route."""
@@ -111,12 +112,12 @@ class Api:
 
     def cluster(self, asked: ClusterQuery) -> Response:
         """See `ROUTES`."""
-        found = look(self._services, self._usages, span=asked.span, page=asked.page)
+        found = self._services.cluster.look(span=asked.span, page=asked.page)
         return Response(_json(found), mimetype=openapi.JSON)
 
     def volumes(self, _: NoQuery) -> Response:
         """See `ROUTES`."""
-        return Response(_json(look_at_disks(self._services)), mimetype=openapi.JSON)
+        return Response(_json(self._services.cluster.volumes()), mimetype=openapi.JSON)
 
     # --- an experiment ---------------------------------------------------------------------------
 
@@ -146,11 +147,10 @@ class Api:
 
     def models_csv(self, asked: ModelQuery, name: str) -> Response:
         """See `ROUTES`."""
-        text = self._reader.look(
-            name, lambda f: _there(models.models_csv(_fitting(f, asked.fit), asked), f, "fit")
-        )
-        response = Response(text, mimetype=CSV)
-        response.headers["Content-Disposition"] = f'attachment; filename="{name}-models.csv"'
+        rows, columns = self._reader.look(name, lambda f: _table(_fitting(f, asked.fit), asked.fit))
+        # Others look at the experiment while a long table is written.
+        response = Response(models.models_csv(rows, columns, asked), mimetype=CSV)
+        response.headers.set("Content-Disposition", "attachment", filename=f"{name}-models.csv")
         return response
 
     def model(self, asked: FitQuery, name: str, model: str) -> Response:
@@ -176,7 +176,7 @@ class Api:
     def failed_rows(self, asked: FailedRowsQuery, name: str) -> Response:
         """See `ROUTES`."""
         dataset = self._reader.look(name, lambda f: _dataset(f, asked.dataset))
-        found = data.failed_rows(self._services.settings.volumes, dataset, asked.split, asked.partition)
+        found = failed_rows(self._services.settings.volumes, dataset, asked.split, asked.partition)
         return Response(_json(found), mimetype=openapi.JSON)
 
     def units(self, asked: units.UnitQuery, name: str) -> Response:
@@ -185,18 +185,8 @@ class Api:
 
     def logs(self, asked: LogsQuery, name: str) -> Response:
         """See `ROUTES`."""
-        query = LogQuery(
-            fit=asked.fit,
-            task=asked.task,
-            attempt=asked.attempt,
-            model=asked.model,
-            worker=asked.worker,
-            q=asked.q,
-            is_regex=asked.regex,
-            level=asked.level,
-        )
-        chosen = self._reader.look(name, lambda f: sources(f.state, query))
-        return Response(_json(self._logs(name, query, chosen, asked.after)), mimetype=openapi.JSON)
+        chosen = self._reader.look(name, lambda f: sources(f.state, asked))
+        return Response(_json(self._logs(name, asked, chosen)), mimetype=openapi.JSON)
 
     def checkpoints(self, asked: CheckpointQuery, name: str) -> Response:
         """See `ROUTES`."""
@@ -233,12 +223,14 @@ class Api:
     def _tagged(self, version: tuple[object, ...], build: Callable[[], object]) -> Response:
         return self._services.answers.answer(version, lambda: _json(build()), mimetype=openapi.JSON)
 
-    def _logs(self, name: str, query: LogQuery, chosen: Sequence[Source], after: int) -> LogsView:
+    def _logs(self, name: str, asked: LogsQuery, chosen: Chosen) -> LogsView:
         reader = self._services.logs
-        if query.is_search:
-            return LogsView(chunks=(), found=reader.search(name, chosen, query), units=len(chosen))
-        if after >= 0 and query.task and chosen:
-            return LogsView(chunks=(reader.since(name, chosen[-1], after),), found=None, units=len(chosen))
+        if asked.is_search:
+            return LogsView(chunks=(), found=reader.search(name, chosen, asked), units=len(chosen))
+        if asked.after >= 0 and asked.task and chosen:
+            return LogsView(
+                chunks=(reader.since(name, chosen[-1], asked.after),), found=None, units=len(chosen)
+            )
         return LogsView(chunks=tuple(reader.newest(name, chosen)), found=None, units=len(chosen))
 
 
@@ -272,6 +264,11 @@ def _there(found: T | None, followed: Followed, kind: str) -> T:
     if found is None:
         raise errors.NotFoundError(f"{followed.record.name!r} has no planned {kind} run yet")
     return found
+
+
+def _table(followed: Followed, fit: str) -> tuple[list[ModelSummary], Columns]:
+    table = followed.table(_there(followed.fit(fit), followed, "fit"))
+    return table.rows(), table.columns()
 
 
 def _dataset(followed: Followed, wanted: str) -> str:

@@ -13,6 +13,7 @@ from flask.typing import ResponseReturnValue
 from dispatcher import api, desk, files, gateway, pages, palette, plotly, problems, sign_in, start
 from dispatcher.attempts import Attempts
 from dispatcher.catalogue import Catalogue
+from dispatcher.cluster import Cluster
 from dispatcher.conditional import Answers, program_version
 from dispatcher.disks import Disks
 from dispatcher.formats import FILTERS, percent
@@ -53,13 +54,15 @@ def create_app(
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     reader = Reader(store, clock=clock, monotonic=monotonic)
     metrics = Metrics(monotonic, lambda: reader.outage is not None)
+    disks = Disks(settings.volumes, clock)
     services = Services(
         settings=settings,
         store=store,
         reader=reader,
         catalogue=Catalogue(reader),
         answers=Answers(program_version(Path(__file__).parent)),
-        disks=Disks(settings.volumes, clock),
+        cluster=Cluster(reader, disks),
+        disks=disks,
         files=files.Files(settings.volumes, settings.sent_files),
         logs=LogReader(settings.volumes),
         metrics=metrics,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cerebro.errors import StoreUnavailableError
+from cerebro.errors import CerebroError, StoreUnavailableError
 from dispatcher.store import Store
 
 T = TypeVar("T")
@@ -58,6 +58,9 @@ class Asker:
         except StoreUnavailableError as error:
             self.outage = Outage(since=outage.since if outage else began, message=str(error))
             self._probe_after = self.monotonic() + _PROBE_EVERY_S
+            raise
+        except CerebroError:
+            self.outage = None  # a refusal is an answer
             raise
         self.outage = None
         return answer

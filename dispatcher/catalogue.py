@@ -8,7 +8,7 @@ forgotten.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import replace
 
 from cerebro.contract.records import ExperimentSummary
@@ -29,6 +29,9 @@ from dispatcher.views.experiments import (
 GLANCE_S = 0.15
 """How long one page may spend on logs that it shows and that are not read yet."""
 
+FILLED_S = 2.0
+"""While rows are read in the background an open list is made anew at most this often."""
+
 _MAX_KEPT = 20_000
 _JOB = "experiments"
 
@@ -42,6 +45,11 @@ class Catalogue:
         self._kept: OrderedDict[str, tuple[int, ExperimentRow]] = OrderedDict()
         """Name -> seq of the log's newest event, and the row."""
         self._filled = 0
+        self._shown = 0, float("-inf")
+        """`_filled` as `version` said it, and when."""
+        self._wanted: deque[ExperimentSummary] = deque()
+        self._wanted_of = -1
+        """The version of the list whose rows are wanted."""
         self._filling: tuple[ExperimentSummary, Followed] | None = None
 
     def version(self) -> tuple[object, ...]:
@@ -51,7 +59,11 @@ class Catalogue:
             StoreUnavailableError: the store is away and was never read.
         """
         self._reader.summaries()
-        return self._reader.summaries_version, self._filled, self._reader.outage is not None
+        shown, at = self._shown
+        if shown != self._filled and self._reader.monotonic() >= at + FILLED_S:
+            shown = self._filled
+            self._shown = shown, self._reader.monotonic()
+        return self._reader.summaries_version, shown, self._reader.outage is not None
 
     def view(self, asked: ListQuery) -> ExperimentsView:
         """One page.
@@ -63,7 +75,7 @@ class Catalogue:
         found = listing([self._known(summary) for summary in summaries.values()], asked)
         deadline = self._reader.monotonic() + GLANCE_S
         rows = tuple(self._read(summaries[row.name], row, deadline) for row in found.rows)
-        if any(not self._is_current(summary) for summary in summaries.values()):
+        if self._wants():
             self._reader.background.submit(_JOB, self._fill)
         read = sum(self._known(summary).is_read for summary in summaries.values())
         return replace(found, rows=rows, read=read)
@@ -82,9 +94,10 @@ class Catalogue:
 
     def _keep(self, summary: ExperimentSummary, seq: int, row: ExperimentRow) -> None:
         with self._lock:
+            _, known = self._kept.get(summary.experiment.name, (0, None))
+            self._filled += row != known
             self._kept[summary.experiment.name] = seq, row
             self._kept.move_to_end(summary.experiment.name)
-            self._filled += 1
             while len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
 
@@ -120,7 +133,7 @@ class Catalogue:
     def _fill(self) -> bool:
         """Read a page of a log whose row is not current; whether there is none."""
         if self._filling is None:
-            wanted = next((s for s in self._reader.summaries() if not self._is_current(s)), None)
+            wanted = self._next()
             if wanted is None:
                 return True
             self._filling = wanted, Followed(wanted.experiment)
@@ -136,10 +149,31 @@ class Catalogue:
             is_done = True
         except StoreUnavailableError:
             self._filling = None
+            with self._lock:
+                self._wanted.appendleft(summary)
             raise
         if is_done:
             self._filling = None
         return False
+
+    def _wants(self) -> bool:
+        """Whether rows of the newest list are not current; they are looked for once in each list."""
+        version, summaries = self._reader.summaries_version, self._reader.summaries()
+        with self._lock:
+            if version != self._wanted_of:
+                # More rows than are kept would push each other out for ever.
+                wanted = (summary for summary in summaries[:_MAX_KEPT] if not self._is_current(summary))
+                self._wanted, self._wanted_of = deque(wanted), version
+            return bool(self._wanted)
+
+    def _next(self) -> ExperimentSummary | None:
+        self._wants()
+        with self._lock:
+            while self._wanted:
+                wanted = self._wanted.popleft()
+                if not self._is_current(wanted):  # somebody may have looked at it since
+                    return wanted
+        return None
 
     def _step(self, summary: ExperimentSummary, followed: Followed) -> bool:
         if summary.open_runs:

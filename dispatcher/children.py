@@ -1,31 +1,39 @@
 """Work on what users gave, in a process of its own: bounded in time and memory, and without the cluster's token.
 
-A question goes in on standard input, JSON comes out on standard output. The process is killed when its time is over;
-what it has said by then counts.
+A question goes in on standard input, JSON comes out on standard output. The process is killed when its time is over or
+it says too much; what it has said by then counts.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import selectors
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from cerebro.errors import ClusterError
 from cerebro.tether import tethered
 
+MOST_BYTES = 8 << 20
+"""Of an answer: five hundred lines that were found, or an image of 4 MiB as text, fit."""
+
+_PIECE = 64 << 10
 _SECRETS = frozenset({"CEREBRO_TOKEN"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What came of a child. `is_late`: it was killed when its time was over."""
+    """What came of a child. It was killed if `is_late`, when its time was over, and if `is_cut`, after `MOST_BYTES`."""
 
     output: bytes
     code: int
-    is_late: bool
+    is_late: bool = False
+    is_cut: bool = False
 
 
 class BusyError(ClusterError):
@@ -55,16 +63,48 @@ class Children:
     def _ask(self, question: bytes, timeout_s: float) -> Said:
         environment = {name: text for name, text in os.environ.items() if name not in _SECRETS}
         command = tethered([sys.executable, "-P", "-m", self._module])
+        deadline = time.monotonic() + timeout_s
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         ) as process:
+            # Beside the reading: a child may speak before it has listened to the end.
+            telling = threading.Thread(target=_tell, args=(process.stdin, question), daemon=True)
+            telling.start()
+            assert process.stdout is not None
             try:
-                output, _ = process.communicate(question, timeout=timeout_s)
+                output, is_late = _heard(process.stdout.fileno(), deadline)
+                is_cut = len(output) > MOST_BYTES
+                if not is_late and not is_cut:
+                    process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
+                is_late = True
+            finally:
                 process.kill()
-                output, _ = process.communicate()
-                return Said(output=output, code=process.returncode, is_late=True)
-        return Said(output=output, code=process.returncode, is_late=False)
+                telling.join()  # its pipe has no reader any more
+        return Said(output=output[:MOST_BYTES], code=process.returncode, is_late=is_late, is_cut=is_cut)
+
+
+def _tell(pipe: BinaryIO, question: bytes) -> None:
+    try:
+        with pipe:
+            pipe.write(question)
+    except OSError:
+        pass  # it ended, or was killed, before it heard all
+
+
+def _heard(pipe: int, deadline: float) -> tuple[bytes, bool]:
+    """What comes out of a pipe, up to a piece more than `MOST_BYTES`, and whether it was open at the deadline."""
+    heard = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while len(heard) <= MOST_BYTES:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return bytes(heard), True
+            piece = os.read(pipe, _PIECE)
+            if not piece:
+                break
+            heard += piece
+    return bytes(heard), False
 
 
 def bound(*, memory_bytes: int, cpu_s: int) -> None:

@@ -123,9 +123,14 @@ def text(value: Any) -> str:
 
 def number(value: Any) -> float | None:
     """A value as a number; `None` if it is none. Truth values are none."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number that no float can hold
+        return math.inf if value > 0 else -math.inf
 
 
 def order(value: Any) -> tuple[int, float, str]:

@@ -19,6 +19,8 @@ from flask import Response, request
 
 _MAX_BYTES = 8 << 20
 """Of all bodies that are kept."""
+_MAX_BODIES = 2_000
+"""Small ones are many, and each has its address beside it."""
 _LARGE = 2 << 20
 """A body of more is not kept."""
 _WORTH_PACKING = 2_000
@@ -52,14 +54,13 @@ class Answers:
         build: Callable[[], str | bytes],
         *,
         mimetype: str = "text/html",
-        is_shared: bool = True,
     ) -> Response:
         """304 if the caller has this version of this address; else what `build` makes, from the kept ones if it can.
 
         Args:
             version: differs whenever `build` would make something else. It is looked at before the data is: a body may
                 be newer than its tag says, never older.
-            is_shared: whether everybody may be given the same bytes; not so for what has a form's token in it.
+            build: makes what everybody may be given: no form's token is in it.
         """
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
         address = f"{request.full_path} {takes_gzip} {mimetype}"
@@ -67,7 +68,7 @@ class Answers:
         if tag in request.if_none_match.as_set(include_weak=True):
             response = Response(status=304)
         else:
-            body = self._shared(address, tag, build, takes_gzip) if is_shared else _Body(tag, _bytes(build()))
+            body = self._shared(address, tag, build, takes_gzip)
             response = Response(body.content, mimetype=mimetype)
             if body.is_packed:
                 response.headers["Content-Encoding"] = "gzip"
@@ -87,18 +88,27 @@ class Answers:
             self._bodies.move_to_end(address)
         with body.lock:  # the first one builds, the others wait for it
             if not body.content:
-                content = _bytes(build())
+                try:
+                    content = _bytes(build())
+                except BaseException:
+                    self._forget(address, body)
+                    raise
                 body.is_packed = takes_gzip and len(content) >= _WORTH_PACKING
                 body.content = gzip.compress(content, _PACKING, mtime=0) if body.is_packed else content
                 self._trim(address, body)
         return body
 
-    def _trim(self, address: str, body: _Body) -> None:
+    def _forget(self, address: str, body: _Body) -> None:
         with self._lock:
-            if len(body.content) > _LARGE:
-                self._bodies.pop(address, None)
+            if self._bodies.get(address) is body:
+                del self._bodies[address]
+
+    def _trim(self, address: str, body: _Body) -> None:
+        if len(body.content) > _LARGE:
+            self._forget(address, body)
+        with self._lock:
             kept = sum(len(other.content) for other in self._bodies.values())
-            while kept > _MAX_BYTES and len(self._bodies) > 1:
+            while len(self._bodies) > 1 and (kept > _MAX_BYTES or len(self._bodies) > _MAX_BODIES):
                 kept -= len(self._bodies.popitem(last=False)[1].content)
 
 

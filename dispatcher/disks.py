@@ -47,14 +47,15 @@ class Disks:
         self._clock = clock
         self._lock = threading.Lock()
         self._measured: Measured | None = None
+        self._tried = float("-inf")
+        """When the newest look ended, whatever came of it."""
         self._looker: threading.Thread | None = None
 
     def newest(self) -> tuple[Measured | None, bool]:
         """The newest look, and whether another one is under way; begins one if it is old. Never waits."""
         with self._lock:
             is_looking = self._looker is not None and self._looker.is_alive()
-            is_old = self._measured is None or self._clock() - self._measured.time > FRESH_S
-            if is_old and not is_looking:
+            if self._clock() - self._tried > FRESH_S and not is_looking:
                 self._looker = threading.Thread(target=self._look, name="disks", daemon=True)
                 self._looker.start()
                 is_looking = True
@@ -68,12 +69,11 @@ class Disks:
 
     def _look(self) -> None:
         try:
-            measured = measure(self._roots, self._clock)
+            self._measured = measure(self._roots, self._clock)
         except OSError:
             _log.exception("volumes cannot be measured")
-            return
-        with self._lock:
-            self._measured = measured
+        finally:
+            self._tried = self._clock()  # whatever came of it: not every poll is to begin another one
 
 
 def measure(roots: dict[str, Path], clock: Callable[[], float]) -> Measured:
@@ -109,22 +109,26 @@ class _Counter:
         while waiting and self.left > 0:
             folder = waiting.pop()
             try:
-                entries = os.scandir(root.joinpath(*folder))
+                with os.scandir(root.joinpath(*folder)) as entries:
+                    for entry in entries:
+                        self.left -= 1
+                        is_folder, found = entry.is_dir(follow_symlinks=False), _found(entry)
+                        if found is None:
+                            continue
+                        if not is_folder:
+                            # Blocks, not lengths: what a sparse or tiny file takes.
+                            yield (*folder, entry.name), found.st_blocks * 512
+                        elif found.st_dev == device:
+                            waiting.append((*folder, entry.name))
             except OSError:
                 continue  # removed meanwhile, or not ours to read
-            with entries:
-                for entry in entries:
-                    self.left -= 1
-                    try:
-                        found = entry.stat(follow_symlinks=False)
-                        if entry.is_dir(follow_symlinks=False):
-                            if found.st_dev == device:
-                                waiting.append((*folder, entry.name))
-                            continue
-                    except OSError:
-                        continue
-                    # Blocks, not lengths: what a sparse or tiny file takes.
-                    yield (*folder, entry.name), found.st_blocks * 512
+
+
+def _found(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        return None  # removed meanwhile; its neighbours count
 
 
 def _owner(path: tuple[str, ...], patterns: list[tuple[list[str], str]]) -> tuple[str, str]:

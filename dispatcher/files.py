@@ -61,22 +61,27 @@ class Files:
             if error.errno not in _ABSENT:
                 return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
-        body = _Sending(file, self._places)
+        found = os.fstat(file.fileno())
+        body = _Sending(file, self._places, found.st_size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
-        return _described(response, os.fstat(file.fileno()))
+        return _described(response, found)
 
 
 class _Sending:
-    """The body of an answer: a file in pieces; its place is free again once it is closed."""
+    """The body of an answer: a file in pieces; its place is free again once it is closed.
 
-    def __init__(self, file: BinaryIO, places: threading.BoundedSemaphore) -> None:
-        self._file, self._places = file, places
+    Args:
+        size: bytes of the file that were promised: a log may grow meanwhile.
+    """
+
+    def __init__(self, file: BinaryIO, places: threading.BoundedSemaphore, size: int) -> None:
+        self._file, self._places, self._size = file, places, size
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        piece = self._file.read(_PIECE)
+        piece = self._file.read(min(_PIECE, max(0, self._size - self._file.tell())))
         if not piece:
             raise StopIteration
         return piece
@@ -103,7 +108,7 @@ class _Sending:
 def _described(response: Response, found: os.stat_result) -> Response:
     """With size and identity, and cut to the range that was asked for."""
     response.content_length = found.st_size
-    # Files here are replaced as a whole, never changed in place.
+    # Files here are replaced as a whole, never changed in place; but for logs, which grow.
     response.set_etag(generate_etag(f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}".encode()))
     try:
         response.make_conditional(request, accept_ranges=True, complete_length=found.st_size)

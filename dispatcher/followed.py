@@ -40,7 +40,11 @@ _RUN_EVENTS = (
 )
 
 
-_SCHEDULE_SHARE = 0.05
+TICK_S = 15.0
+"""While a run is open its pages are made anew this often though nothing happens: throughput falls, ends move away."""
+_POINT_WEIGHT = 1 / 8
+"""A live point takes so much of an event's memory."""
+_SCHEDULE_SHARE = 0.01
 """Of the time, at most, that is spent on finding out how well a run is scheduled: it looks at every unit."""
 
 
@@ -48,12 +52,18 @@ _SCHEDULE_SHARE = 0.05
 class _Schedule:
     found: ScheduleNow | None
     seq: int
+    ended: float
+    """When the run ended; 0 while it was open."""
     at: float
     took_s: float
 
     @property
-    def is_growing(self) -> bool:
-        return self.found is None or self.found.is_growing
+    def is_final(self) -> bool:
+        return self.found is not None and not self.found.is_growing
+
+    def may_be_made_anew(self, run: Run, now: float) -> bool:
+        """At once when the run has ended or goes on again: its last numbers stay. Else not too often."""
+        return run.ended != self.ended or abs(now - self.at) >= self.took_s / _SCHEDULE_SHARE
 
 
 class Followed:
@@ -64,6 +74,7 @@ class Followed:
         state: the fold of its log as far as it is read.
         live: its live points.
         is_complete: whether the log was read to its end.
+        is_open: whether a run is in progress, so that throughput and time left change though nothing happens.
     """
 
     def __init__(self, record: ExperimentRecord) -> None:
@@ -71,15 +82,26 @@ class Followed:
         self.state = ExperimentState(name=record.name)
         self.live = LiveSeries()
         self.is_complete = False
+        self.is_open = False
         self._tables: dict[str, ModelTable] = {}
         self._pacemaker = Pacemaker()
-        self._pace: tuple[tuple[int, int, float], Pace] | None = None
         self._schedules: dict[str, _Schedule] = {}
 
+    def version(self, now: float) -> tuple[object, ...]:
+        """Differs whenever what is shown of this at `now` does; asked without the lock."""
+        tick = now // TICK_S if self.is_open else 0.0
+        # Schedules that are older than the log, and whether who asks now is shown newer ones.
+        behind = tuple(
+            (run, known.seq, known.may_be_made_anew(self.state.runs[run], now))
+            for run, known in list(self._schedules.items())
+            if known.seq != self.state.seq
+        )
+        return self.record.created, self.state.seq, self.live.seq, self.is_complete, tick, behind
+
     @property
-    def version(self) -> tuple[float, int, int, bool]:
-        """Differs whenever anything in here does."""
-        return self.record.created, self.state.seq, self.live.seq, self.is_complete
+    def weight(self) -> float:
+        """The memory that this takes, in events."""
+        return self.state.seq + len(self.live) * _POINT_WEIGHT
 
     def apply(self, events: Iterable[Event]) -> None:
         """Fold the next events.
@@ -97,6 +119,7 @@ class Followed:
                     self._tables[event.run].change(event.model)
                 else:
                     self._tables[event.run].change_all()
+        self.is_open = self.state.active_run() is not None
 
     def take(self, points: Iterable[LivePoint]) -> None:
         """Take in the next live points."""
@@ -134,23 +157,20 @@ class Followed:
         run = self.state.active_run()
         if run is None:
             return IDLE
-        key = (self.state.seq, self.live.seq, now)
-        if self._pace is None or self._pace[0] != key:
-            table = self.table(run) if run.models else None
-            self._pace = key, self._pacemaker.pace(run, table, now, self.live_rows)
-        return self._pace[1]
+        table = self.table(run) if run.models else None
+        return self._pacemaker.pace(run, table, now, self.live_rows)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
-        """How a fit run has been scheduled up to `now`; of a long run it may be some seconds old."""
-        known = self._schedules.get(run.id)
-        if known is not None and (known.seq == self.state.seq and not known.is_growing):
-            return known.found
-        if known is not None and abs(now - known.at) < known.took_s / _SCHEDULE_SHARE:
-            return known.found
+        """How a fit run has been scheduled up to `now`; of a long run that is open it may be some seconds old."""
+        known, seq = self._schedules.get(run.id), self.state.seq
+        if known is not None:
+            is_news = known.seq != seq or not known.is_final
+            if not is_news or not known.may_be_made_anew(run, now):
+                return known.found
         began = time.perf_counter()
         found = schedule_now(self.state, run, now)
         self._schedules[run.id] = _Schedule(
-            found=found, seq=self.state.seq, at=now, took_s=time.perf_counter() - began
+            found=found, seq=seq, ended=run.ended, at=now, took_s=time.perf_counter() - began
         )
         return found
 
@@ -175,4 +195,5 @@ class Followed:
             return
         self.live.forget(event.task)
         if isinstance(event, TaskCommitted) and started:
-            self._pacemaker.commit(key.run, started=started, ended=event.time, rows=event.result.rows)
+            run = self.state.runs[key.run]
+            self._pacemaker.commit(run, key.kind, started=started, ended=event.time, rows=event.result.rows)

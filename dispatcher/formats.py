@@ -16,6 +16,10 @@ def number(value: float | int | None) -> str:
     """Six significant digits; NaN, infinity and missing are three different texts."""
     if value is None:
         return MISSING
+    try:
+        value = float(value)
+    except OverflowError:  # a whole number that no float can hold
+        return str(value)
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -55,15 +55,19 @@ _WAIT_S = 5.0
 _ANSWER_S = 25.0
 """A store that is silent for longer counts as away: a little sooner than for the client, so that it is told why."""
 _PIECE = 64 << 10
+_UNAUTHORIZED = 401
+_REFUSED = "the store refuses the dispatcher's token: set the same CEREBRO_TOKEN for both and restart them"
 _KEPT = ("Content-Type", "Content-Length")
 
 
 class Gateway:
-    """Hands requests on. Safe for several threads; a bounded number of them waits for news at a time."""
+    """Hands requests on. Safe for several threads; of what is handed on at a time the number is bounded, and of that
+    again what waits for news: a store that is slow must not take the pages' threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._server = settings.server
-        self._places = threading.BoundedSemaphore(settings.blocked_reads)
+        self._places = threading.BoundedSemaphore(settings.handed_on)
+        self._waits = threading.BoundedSemaphore(settings.blocked_reads)
         self._http = urllib3.PoolManager(
             maxsize=settings.threads, headers={"Authorization": f"Bearer {settings.token}"}, retries=False
         )
@@ -91,7 +95,7 @@ class Gateway:
         if wait_s > _WAIT_S:
             query["wait_s"] = str(_WAIT_S)
         address = path + "?" * bool(query) + "&".join(f"{quote(k)}={quote(v)}" for k, v in query.items())
-        return self._waiting(wait_s, lambda: self._hand_on(address, request.stream, request.content_length))
+        return self._bounded(wait_s, lambda: self._hand_on(address, request.stream, request.content_length))
 
     def _wait(self, path: str) -> Response:
         """A request whose wait is in its body."""
@@ -101,18 +105,28 @@ class Gateway:
         except ValueError:
             return self._hand_on(path, content, len(content))  # the store says what is wrong with it
         content = asked.model_copy(update={"wait_s": min(asked.wait_s, _WAIT_S)}).model_dump_json().encode()
-        return self._waiting(asked.wait_s, lambda: self._hand_on(path, content, len(content)))
+        return self._bounded(asked.wait_s, lambda: self._hand_on(path, content, len(content)))
 
-    def _waiting(self, wait_s: float, call: Callable[[], Response]) -> Response:
-        if wait_s <= 0:
-            return call()
+    def _bounded(self, wait_s: float, call: Callable[[], Response]) -> Response:
         if not self._places.acquire(blocking=False):
             # Clients try again by themselves, with growing pauses.
+            return problem(503, "StoreUnavailableError", "too many clients ask the store at once: try again")
+        try:
+            response = self._waiting(call) if wait_s > 0 else call()
+        except BaseException:
+            self._places.release()
+            raise
+        # Not before all of the answer is sent: that takes a thread, too.
+        response.call_on_close(self._places.release)
+        return response
+
+    def _waiting(self, call: Callable[[], Response]) -> Response:
+        if not self._waits.acquire(blocking=False):
             return problem(503, "StoreUnavailableError", "too many clients wait for news at once: try again")
         try:
             return call()
         finally:
-            self._places.release()
+            self._waits.release()
 
     def _hand_on(self, address: str, body: object, length: int | None) -> Response:
         headers = {**self._http.headers, "Content-Type": request.content_type or "application/json"}
@@ -134,6 +148,9 @@ class Gateway:
             first = next(pieces, b"")
         except urllib3.exceptions.HTTPError as cause:
             return problem(503, "StoreUnavailableError", f"the store does not answer the dispatcher: {cause}")
+        if answer.status == _UNAUTHORIZED:
+            answer.close()
+            return problem(503, "StoreUnavailableError", _REFUSED)  # the caller's own token is right
         kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
         response = Response(itertools.chain((first,), pieces), answer.status, kept)
         # A caller that goes away in the middle leaves a connection that nobody else can use.

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import math
 import secrets
 from urllib.parse import quote, urlsplit
 
-from flask import Flask, Response, abort, g, jsonify, redirect, request, session, url_for
+from flask import Flask, Response, abort, current_app, g, jsonify, redirect, request, session, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from dispatcher.attempts import Attempts
@@ -40,6 +41,7 @@ _HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
 _TAKES_UPLOADS = frozenset({"start", "start_check"})
 _OWN_PAGES_ONLY = frozenset({"start_preview"})
 """What other sites have no reason to ask for, not even to show it."""
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITE = frozenset({"same-origin", "none"})
 """`Sec-Fetch-Site` of this page's scripts, and of an address that was typed."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -103,23 +105,29 @@ class Guard:
         if request.endpoint in _PROBES:
             return None  # they say nothing worth protecting
         is_view = request.path.startswith(VIEWS)
-        if request.path.startswith(f"{PREFIX}/") and not (is_view and "Authorization" not in request.headers):
+        if request.path.startswith(f"{PREFIX}/") and not is_view:
             return self._check_program()
-        if not self._is_own(_host_name(request.headers.get("Host", ""))):
+        named = self._named_by_proxy()
+        is_program = not named and "Authorization" in request.headers
+        if not (is_view and is_program) and not self._is_own(_host_name(request.headers.get("Host", ""))):
             abort(421)
-        refusal = self._identify()
-        if refusal is not None:
-            return refusal
+        if is_program:
+            refusal = self._bearer()
+            if refusal is not None:
+                return refusal
+        elif named:
+            g.identity, g.name = "proxy", named
+        elif session.get("is_signed_in") is True:
+            g.identity, g.name = "session", str(session.get("name", ""))
         if g.identity is None and request.endpoint not in _OPEN:
             return _unauthorized() if is_view else _refused()
-        if (is_view or request.endpoint in _OWN_PAGES_ONLY) and request.headers.get(
-            "Sec-Fetch-Site", "same-origin"
-        ) not in _OWN_SITE:
-            abort(403)
+        is_change = request.method not in _SAFE
+        if is_view or is_change or request.endpoint in _OWN_PAGES_ONLY:
+            _check_site()
         if request.endpoint in _TAKES_UPLOADS:
             request.max_content_length = MAX_UPLOAD_BYTES
-        if request.method not in ("GET", "HEAD", "OPTIONS"):
-            self._check_form()
+        if is_change:
+            _check_form()
         return None
 
     def harden(self, response: Response) -> Response:
@@ -132,43 +140,32 @@ class Guard:
         return response
 
     def _check_program(self) -> BaseResponse | None:
-        """The store's API is for programs: neither cookies nor names of hosts mean anything there, the token
-        alone counts. A right one is never made to wait: behind a proxy all callers have one address."""
-        address = request.remote_addr or ""
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(given.strip()):
-            g.identity = "bearer"
+        """The store's API is for programs: neither cookies nor names of hosts mean anything there, nor a proxy's word:
+        the token alone counts."""
+        refusal = self._bearer()
+        if refusal is None:
             request.max_content_length = MAX_API_BYTES
+        return refusal
+
+    def _bearer(self) -> BaseResponse | None:
+        """Take the token that a program sends, or refuse it. A right one is never made to wait: behind a proxy all
+        callers have one address. Another scheme, such as a proxy's own, is no try at the token."""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            return _unauthorized()
+        if self.is_token(given.strip()):
+            g.identity = "bearer"
             return None
-        if self.attempts.wait_s(address):
-            abort(429)
-        if given:
-            self.attempts.failed(address)
+        address = request.remote_addr or ""
+        if wait_s := self.attempts.wait_s(address):
+            return _too_many(wait_s)
+        self.attempts.failed(address)
         return _unauthorized()
 
     def _is_own(self, host: str) -> bool:
         """Whether a page may be opened under this name. A number cannot be made to point here by somebody else's
         name server, which is what the check is against (DNS rebinding)."""
         return host in self._hosts or (self._is_everywhere and _is_number(host))
-
-    def _identify(self) -> BaseResponse | None:
-        header = request.headers.get("Authorization", "")
-        if named := self._named_by_proxy():
-            g.identity, g.name = "proxy", named
-            return None
-        if not header:
-            if session.get("is_signed_in") is True:
-                g.identity, g.name = "session", str(session.get("name", ""))
-            return None
-        address = request.remote_addr or ""
-        if self.attempts.wait_s(address):
-            abort(429)
-        scheme, _, given = header.partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(given.strip()):
-            g.identity = "bearer"
-            return None
-        self.attempts.failed(address)
-        return _refused()
 
     def _named_by_proxy(self) -> str:
         """Whom a proxy says this is; empty if none does, or one that is not believed."""
@@ -182,21 +179,34 @@ class Guard:
         address = getattr(address, "ipv4_mapped", None) or address
         return person(given) if any(address in network for network in self._auth_proxies) else ""
 
-    def _check_form(self) -> None:
-        # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
-        expected = session.get("csrf")
-        given = request.form.get("csrf", "")
-        is_ours = isinstance(expected, str) and hmac.compare_digest(_digest(given), _digest(expected))
-        g.is_form_ours = g.identity == "bearer" or is_ours
-        if not g.is_form_ours and request.endpoint not in _HANDLES_FOREIGN_FORM:
-            abort(403)
-
 
 def csrf_token() -> str:
-    """This session's form token, made at its first use."""
+    """The form token of this session and, behind a proxy, of the person that it names; made at its first use.
+
+    A session's cookie can be read by whoever has it, and be planted in another browser: the server's key is in the
+    token, so that nobody can make one for somebody else.
+    """
     if "csrf" not in session:
         session["csrf"] = secrets.token_urlsafe(32)
-    return str(session["csrf"])
+    whose = g.name if g.get("identity") == "proxy" else ""
+    key = current_app.secret_key
+    assert isinstance(key, bytes)
+    return hmac.new(key, f"{session['csrf']} {whose}".encode(), hashlib.sha256).hexdigest()
+
+
+def _check_site() -> None:
+    """Refuse what another site made the browser ask for. An old browser says nothing of it; a program has no need."""
+    if g.identity != "bearer" and request.headers.get("Sec-Fetch-Site", "same-origin") not in _OWN_SITE:
+        abort(403)
+
+
+def _check_form() -> None:
+    # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
+    given = request.form.get("csrf", "")
+    is_ours = "csrf" in session and hmac.compare_digest(_digest(given), _digest(csrf_token()))
+    g.is_form_ours = g.identity == "bearer" or is_ours
+    if not g.is_form_ours and request.endpoint not in _HANDLES_FOREIGN_FORM:
+        abort(403)
 
 
 def begin_session(name: str) -> None:
@@ -228,7 +238,7 @@ def local_path(target: str, default: str) -> str:
 
 def is_browser() -> bool:
     """Whether a person looks at the answer: browsers ask for HTML by name when they open a page."""
-    return "text/html" in request.headers.get("Accept", "") and "Authorization" not in request.headers
+    return "text/html" in request.headers.get("Accept", "") and g.get("identity") != "bearer"
 
 
 def _refused() -> BaseResponse:
@@ -242,11 +252,20 @@ def _refused() -> BaseResponse:
 
 def _unauthorized() -> BaseResponse:
     message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
-    if "Authorization" in request.headers:
+    if request.headers.get("Authorization", "").lower().startswith("bearer"):
         message = "the token that was sent is not this cluster's: check CEREBRO_TOKEN, or token=..."
     answer = jsonify(error="UnauthorizedError", message=message)
     answer.status_code = 401
     answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def _too_many(wait_s: float) -> BaseResponse:
+    left_s = math.ceil(wait_s)
+    message = f"too many wrong tokens came from this address: try again in {left_s} s"
+    answer = jsonify(error="TooManyRequests", message=message)
+    answer.status_code = 429
+    answer.headers["Retry-After"] = str(left_s)
     return answer
 
 

@@ -83,7 +83,9 @@ class LocatorCheck:
         said = self._ask({"locators": locators.model_dump(mode="json")}, CHECK_S)
         found = {(each.field, each.line): each for each in map(_FINDING.validate_python, _spoken(said))}
         late = (
-            f"It could not be looked at within {CHECK_S:g} s. That is no mistake of yours: large tables and slow "
+            "More was found before it than a page can show"
+            if said.is_cut
+            else f"It could not be looked at within {CHECK_S:g} s. That is no mistake of yours: large tables and slow "
             "stores take longer"
             if said.is_late
             else "This page could not look at it: it had not enough memory, or its reader ended"
@@ -109,7 +111,7 @@ class LocatorCheck:
         asked = {**question, **self._where, "cpu_s": int(timeout_s)}
         said = self._children.ask(json.dumps(asked).encode(), timeout_s=timeout_s)
         # A locator may name any file of this machine's user; the one with the token is not shown on a page.
-        return Said(output=b"", code=said.code, is_late=False) if self._token in said.output else said
+        return Said(output=b"", code=said.code) if self._token in said.output else said
 
 
 def _spoken(said: Said) -> Iterator[dict[str, Any]]:

@@ -28,6 +28,9 @@ MOST_PREVIEW_BYTES = 4 << 20
 ROWS_SHOWN = 5
 COLUMNS_SHOWN = 30
 LONGEST_CELL = 80
+LONGEST_MESSAGE = 1_000
+LONGEST_URI = 2_000
+"""Characters; an object with a longer address is named, but not shown."""
 ROWS_LOOKED_UP = 5
 
 _IMAGES = {
@@ -85,7 +88,7 @@ def _split(split: str, locator: Locator, shared: str | None) -> Iterator[dict[st
         return {
             "num_bytes": size,
             "rows": table.num_rows,
-            "columns": [[name, str(table.schema.field(name).type)] for name in shown],
+            "columns": [[_cell(name), _cell(table.schema.field(name).type)] for name in shown],
             "more_columns": len(table.column_names) - len(shown),
             "preview": [[_cell(row[name]) for name in shown] for row in rows[:ROWS_SHOWN]],
         }
@@ -105,15 +108,16 @@ def _objects(root: Place, rows: list[dict[str, Any]]) -> dict[str, Any]:
     missing = [name for name, size in sizes.items() if size is None]
     sample = next((name for name, size in sizes.items() if size is not None), None) or root.first_name()
     found: dict[str, Any] = {
-        "column": column or "",
-        "missing": missing[:ROWS_LOOKED_UP],
-        "sample": sample or "",
+        "column": _cell(column),
+        "missing": [_cell(name) for name in missing[:ROWS_LOOKED_UP]],
+        "sample": _cell(sample),
     }
     if sample:
+        place = root.below(sample)
         found["num_bytes"] = root.object_size(sample)
-        is_small = (found["num_bytes"] or 0) <= MOST_PREVIEW_BYTES
-        found["kind"] = image_kind(root.below(sample).read(64)) if is_small else ""
-        found["sample_uri"] = root.below(sample).uri
+        is_shown = (found["num_bytes"] or 0) <= MOST_PREVIEW_BYTES and len(place.uri) <= LONGEST_URI
+        found["kind"] = image_kind(place.read(64)) if is_shown else ""
+        found["sample_uri"] = place.uri if is_shown else ""
     return found
 
 
@@ -143,18 +147,26 @@ def _told(field: str, uri: str, look: Callable[[], dict[str, Any]]) -> dict[str,
     try:
         return finding | look()
     except UnseenError as error:
-        return finding | {"state": "unseen", "message": str(error)}
+        return finding | {"state": "unseen", "message": _cut(str(error), LONGEST_MESSAGE)}
     except (LocatorError, MetadataError) as error:
-        is_lacking = "credentials found" in str(error) or "boto3" in str(error)
-        return finding | {"state": "unseen" if is_lacking else "wrong", "message": str(error)}
+        told = str(error)
+        is_lacking = "credentials found" in told or "boto3" in told
+        return finding | {
+            "state": "unseen" if is_lacking else "wrong",
+            "message": _cut(told, LONGEST_MESSAGE),
+        }
     except (CerebroError, OSError, MemoryError) as error:
         told = str(error) or "there was not enough memory to look into it"
-        return finding | {"state": "unseen", "message": told}
+        return finding | {"state": "unseen", "message": _cut(told, LONGEST_MESSAGE)}
 
 
 def _cell(value: object) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
+    """What a page shows of a value, whoever wrote it: names, types and values may be megabytes long."""
+    return "" if value is None else _cut(str(value), LONGEST_CELL)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _say(finding: dict[str, Any]) -> None:

@@ -6,8 +6,10 @@ What user code prints is not trusted: files are opened without following links, 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -16,12 +18,14 @@ from pydantic import TypeAdapter
 
 from cerebro.errors import BadRequestError
 from cerebro.volumes import Volumes
-from dispatcher.children import Children
+from dispatcher.children import Children, Said
 from dispatcher.log_search import finder
 from dispatcher.opening import open_below
 from dispatcher.views import terminal
 from dispatcher.views.logs import LogQuery, Source
 from dispatcher.views.terminal import Line
+
+_log = logging.getLogger(__name__)
 
 PIECE = 192 << 10
 """Bytes read of one log at a time."""
@@ -151,8 +155,8 @@ class LogReader:
             BusyError: too many searches run already.
         """
         try:
-            finder(query.q, is_regex=query.is_regex)
-        except re.error as cause:
+            finder(query.q, is_regex=query.regex)
+        except (re.error, OverflowError, RecursionError) as cause:
             raise BadRequestError(
                 f"{query.q!r} is no regular expression: {cause}; untick it to find the text as it stands"
             ) from cause
@@ -161,13 +165,15 @@ class LogReader:
             "root": str(self._volumes.logs),
             "files": [self.path(experiment, source) for source in looked],
             "q": query.q,
-            "is_regex": query.is_regex,
+            "is_regex": query.regex,
             "level": query.level,
             "cpu_s": int(SEARCH_S),
         }
         said = self._searches.ask(json.dumps(question).encode(), timeout_s=SEARCH_S)
         answers = list(_answers(said.output))
-        end = next((answer for answer in answers if isinstance(answer, str)), "")
+        end = next((answer for answer in answers if isinstance(answer, str)), "") or _how(said)
+        if end == "broken":
+            _log.warning("search failed experiment=%s code=%s", experiment, said.code)
         hits = tuple(_hit(looked, answer) for answer in answers if not isinstance(answer, str))
         return Hits(hits=hits, searched=len(looked), note=_note(end, len(hits), len(chosen) - len(looked)))
 
@@ -243,15 +249,26 @@ def _hit(looked: Sequence[Source], answer: tuple[int, int, str, str, str, str]) 
     return Hit(source=looked[index], offset=offset, level=level, before=before, hit=hit, after=after)
 
 
+def _how(said: Said) -> str:
+    """Why a search did not come to its end."""
+    if said.is_cut:
+        return "many"
+    # The kernel's own clock may be the first to end it: it counts processor time.
+    return "late" if said.is_late or said.code == -signal.SIGXCPU else "broken"
+
+
 def _note(end: str, hits: int, older: int) -> str:
-    told: list[str] = []
-    if end == "many":
-        told.append(f"Only the newest {hits:,} hits are shown: narrow the search to see older ones.")
-    elif end != "done":
-        told.append(
-            f"The search was ended after {SEARCH_S:g} s, so older logs were not looked into: choose a run, model or "
-            "worker, or a simpler expression."
-        )
+    told = [_NOTES[end].format(hits=hits, seconds=SEARCH_S)] if end in _NOTES else []
     if older > 0:
         told.append(f"{older:,} older logs were not looked into.")
     return " ".join(told)
+
+
+_NOTES = {
+    "many": "Only the newest {hits:,} hits are shown: narrow the search to see older ones.",
+    "late": "The search was ended after {seconds:g} s, so older logs were not looked into: choose a run, model or "
+    "worker, or a simpler expression.",
+    "broken": "The search failed, so older logs were not looked into: it may have needed too much memory. Choose a "
+    "run, model or worker, or a simpler expression.",
+}
+"""What is said of a search that is not ``done``."""

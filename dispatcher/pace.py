@@ -1,8 +1,9 @@
 """How fast a run goes now, and how long it will take yet. Pure but for the commits it remembers.
 
 Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
-longest model's units left by the mean time of a unit, because a model is in one place at a time. Nothing is known of
-queues ahead, of failures to come, or of models that cost more than those that ran lately.
+longest model's units left by the mean time of a unit, because a model is in one place at a time. Validations, and
+partitions made again, are neither in the work left nor in the throughput; they slow it down. Nothing is known of queues
+ahead, of failures to come, or of models that cost more than those that ran lately.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class Pace:
 IDLE = Pace(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
 
 
+_WORK = {"fit": "train"}
+"""Kind of run -> kind of the tasks that are its work, where that has another name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Commit:
     run: str
@@ -58,9 +63,10 @@ class Pacemaker:
     def __init__(self) -> None:
         self._commits: deque[_Commit] = deque(maxlen=_COMMITS)
 
-    def commit(self, run: str, *, started: float, ended: float, rows: int) -> None:
-        """A task of `run` was committed. Times are the store's clock."""
-        self._commits.append(_Commit(run, started, ended, rows))
+    def commit(self, run: Run, kind: str, *, started: float, ended: float, rows: int) -> None:
+        """A task of `run` was committed, of that kind. Times are the store's clock."""
+        if _is_work(run, kind):
+            self._commits.append(_Commit(run.id, started, ended, rows))
 
     def pace(self, run: Run, table: ModelTable | None, now: float, live_rows: Callable[[str], int]) -> Pace:
         """Of a run that is open, at `now` (the store's clock).
@@ -80,7 +86,7 @@ class Pacemaker:
         done = sum(_share(commit.started, commit.ended, begin) * commit.rows for commit in recent)
         under_way = 0
         for task in run.open_tasks():
-            if task.state is TaskState.RUNNING:
+            if task.state is TaskState.RUNNING and _is_work(run, task.key.kind):
                 rows = live_rows(str(task.key))
                 under_way += rows
                 done += _share(task.attempts[-1].started, now, begin) * rows
@@ -96,6 +102,11 @@ class Pacemaker:
             over_s=over_s,
             left=TimeLeft(seconds=left_s, ends_at=now + left_s) if left_s is not None else None,
         )
+
+
+def _is_work(run: Run, kind: str) -> bool:
+    """Whether tasks of that kind are what `_rows_left` is about."""
+    return kind == _WORK.get(run.kind, run.kind)
 
 
 def _share(started: float, ended: float, begin: float) -> float:

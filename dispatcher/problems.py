@@ -16,6 +16,10 @@ from dispatcher.guard import MAX_UPLOAD_BYTES, is_browser
 _log = logging.getLogger(__name__)
 
 
+class PartlyDoneError(errors.CerebroError):
+    """Of several things that were asked for at once some were done; the message says which."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """What a problem page says."""
@@ -88,6 +92,9 @@ def _problem(error: errors.CerebroError) -> Problem:
     if isinstance(error, errors.NotFoundError):
         do = "Check the address, or choose from the list of experiments."
         return Problem(status=404, title="Not found", what=what, do=do)
+    if isinstance(error, PartlyDoneError):
+        do = "Go back to the list: it says how each stands now, and what is possible."
+        return Problem(status=409, title="Not done for all", what=what, do=do)
     if isinstance(error, errors.ConflictError):
         do = "Nothing was done. Go back and reload the page: it offers what is possible now."
         return Problem(status=409, title="Not possible now", what=what, do=do)

@@ -7,8 +7,9 @@ A filter is a sentence: ``lr >= 0.01 and (state = failed or id ~ m1) and not wor
     and        = term ("and" term)*
     term       = "not" term | "(" or ")" | comparison
     comparison = NAME ("=" | "!=" | "<" | "<=" | ">" | ">=" | "~" | "!~") VALUE
-               | NAME "in" (LOW ".." HIGH | VALUE ("," VALUE)*)
+               | NAME "in" (LOW ".." HIGH | values | "(" values ")")
                | NAME "is" ["not"] "empty"
+    values     = VALUE ("," VALUE)*
 
 ``~`` finds a part of a text, whatever its case. NAME is a column, a hyper-parameter or a metric. What has blanks or
 signs in it stands in double quotes. A row without a value in a column fits no comparison of that column, ``!=`` and
@@ -20,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from pydantic import Field
@@ -36,6 +38,7 @@ _MAX_DEPTH = 50
 _TOKEN = re.compile(
     r"""\s*(?:(?P<sign>!=|<=|>=|!~|[=<>~(),])|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[^\s=<>~!(),"]+))"""
 )
+_NUMBERS = frozenset({int, float})
 _SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 
 
@@ -100,11 +103,17 @@ def _sorted(rows: list[ModelSummary], column: Column, *, is_descending: bool) ->
     if column.name == "id":
         return sorted(rows, key=lambda row: row.index, reverse=is_descending)
     value = column.value
-    known = [(order(found), row) for row in rows if (found := value(row)) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=is_descending)
+    known = [(found, row) for row in rows if (found := value(row)) is not None]
+    # Most columns hold nothing but numbers, which need no key; NaN differs from itself.
+    is_plain = all(type(found) in _NUMBERS and found == found for found, _ in known)
+    known.sort(key=itemgetter(0) if is_plain else _place, reverse=is_descending)
     if len(known) == len(rows):
         return [row for _, row in known]
     return [row for _, row in known] + [row for row in rows if value(row) is None]
+
+
+def _place(known: tuple[Any, ModelSummary]) -> tuple[int, float, str]:
+    return order(known[0])
 
 
 # --- the language -------------------------------------------------------------------------------
@@ -209,6 +218,11 @@ class _Reader:
         return _present(value, _compared(sign.text, wanted))
 
     def _within(self, value: Callable[[ModelSummary], Any]) -> Test:
+        if self._takes("("):
+            test = self._one_of(value, self._value())
+            if not self._takes(")"):
+                raise self.error("expected `,` or `)`")
+            return test
         at, first = self.next.at, self._value()
         low, dots, high = first.partition("..")
         if dots:
@@ -218,6 +232,9 @@ class _Reader:
                     f"filter, character {at}: expected a range of numbers like 0.1..0.5, found {first!r}"
                 )
             return _present(value, lambda found: (n := number(found)) is not None and bottom <= n <= top)
+        return self._one_of(value, first)
+
+    def _one_of(self, value: Callable[[ModelSummary], Any], first: str) -> Test:
         wanted = [_compared("=", first)]
         while self._takes(","):
             wanted.append(_compared("=", self._value()))

@@ -1,8 +1,8 @@
 """Reads the store for the pages: follows event logs and live points, and remembers since when the store is away.
 
 Pages show the last good data while the store does not answer, so everything read is kept, within bounds: logs of up to
-`_MAX_EVENTS` events in all. However many people look, an experiment is read at most each `FRESH_S`. Only the log is
-believed; nothing here decides anything.
+`_MAX_EVENTS` events in all, live points counted in. However many people look, an experiment is read at most each
+`FRESH_S`. Only the log is believed; nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -29,20 +30,20 @@ FRESH_S = 0.5
 CREW_S = 2.0
 """The same of the workers: what they do is in the log, only whether they answer is not."""
 SILENT_S = 20.0
-"""A worker that has not reported for longer is shown as silent, whatever the log says."""
+"""A worker that has not reported for longer is shown as lost, whatever the log says."""
 READING_S = 2.0
 """How long a page may wait for a log that it does not know yet."""
 
 _RECORD_S = 5.0
 """Records never change; but an experiment may be deleted, and its name be given to another one."""
-_SUMMARIES_SHARE = 0.05
+_SUMMARIES_SHARE = 0.03
 """Of the time, at most, that is spent on reading the list of experiments: with thousands it takes a while."""
 _MAX_EVENTS = 250_000
 """Half a kilobyte each once folded, with the rows of their models."""
 _PIECE = 200
 """Events folded in one go: some milliseconds, in which no page of the experiment is built."""
 _READING_S = 0.5
-"""How long a request waits for another one that reads the same log."""
+"""How long a request waits for another one that reads the same log or list."""
 _WAITERS = 8
 """Requests that wait for long logs at a time: the others say at once how far it is."""
 
@@ -92,38 +93,46 @@ class Reader(Asker):
         """Grows whenever the list of experiments differs from the one before."""
         self._workers: tuple[WorkerStatus, ...] | None = None
         self._workers_until = float("-inf")
+        self._reading_workers = threading.Lock()
 
     # --- lists -----------------------------------------------------------------------------------
 
     def summaries(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments, newest event first; the last good list during an outage, or for a moment."""
-        with self._reading_summaries:
+        """All experiments, newest event first; the last good list during an outage, or for a moment.
+
+        Raises:
+            StoreUnavailableError: the store is away and was never read.
+        """
+        known = self._summaries
+        with _held(self._reading_summaries, is_awaited=known is None) as is_mine:
             began = self.monotonic()
-            if self._summaries is None or began >= self._summaries_until:
+            if is_mine and (self._summaries is None or began >= self._summaries_until):
                 known = self._summaries
                 try:
                     self._summaries = self.ask(self.store.experiments)
                 except StoreUnavailableError:
-                    if self._summaries is None:
+                    if known is None:
                         raise
                 else:
                     took_s = self.monotonic() - began
                     self._summaries_until = began + max(FRESH_S, took_s / _SUMMARIES_SHARE)
                     self.summaries_version += self._summaries != known
-            return self._summaries
+        return self._summaries or ()
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All workers; the last good list, or none, during an outage, or for a moment."""
-        if self._workers is None or self.monotonic() >= self._workers_until:
-            try:
-                self._workers = self.ask(self.store.workers)
-                self._workers_until = self.monotonic() + CREW_S
-            except StoreUnavailableError:
-                pass
+        with _held(self._reading_workers, is_awaited=self._workers is None) as is_mine:
+            if is_mine and (self._workers is None or self.monotonic() >= self._workers_until):
+                try:
+                    self._workers = self.ask(self.store.workers)
+                    self._workers_until = self.monotonic() + CREW_S
+                except StoreUnavailableError:
+                    pass
         return self._workers or ()
 
     def crew_version(self) -> tuple[object, ...]:
-        """What `workers` would show of whether they answer and what they do, as something to compare."""
+        """What `workers` would show of whether they answer and what they do, as something to compare. When one last
+        reported is shown of those only that do not answer, and does not change while they do not."""
         return tuple(
             (
                 each.record.worker,
@@ -169,7 +178,7 @@ class Reader(Asker):
         """
         log = self._log_of(name)
         self._refresh(log, 0.0, is_live=True)
-        return *log.followed.version, self.outage is not None
+        return *log.followed.version(self.now()), self.outage is not None
 
     def folded(
         self, record: ExperimentRecord, build: Callable[[ExperimentState, bool], T], *, patience_s: float
@@ -178,11 +187,30 @@ class Reader(Asker):
         return self.glance(record, lambda known: build(known.state, known.is_complete), patience_s=patience_s)
 
     def glance(self, record: ExperimentRecord, build: Callable[[Followed], T], *, patience_s: float) -> T:
-        """``build(followed)`` on the log alone, without live points; see `look`."""
-        log = self._kept(record)
+        """``build(followed)`` on the log alone, without live points; see `look`. `record` may be out of an older list.
+
+        Raises:
+            NotFoundError: the experiment was deleted since, and its name given to another one.
+        """
+        log = self._kept(record, is_newest=False)
         self._refresh(log, patience_s, is_live=False)
         with log.lock:
             return build(log.followed)
+
+    def read_anew(self, name: str) -> Followed:
+        """An experiment's whole log, folded for the caller alone: for what takes so long that others must not wait.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            IllegalEventError: the log does not fit this program.
+            StoreUnavailableError: the store is away.
+        """
+        found = Followed(self.record(name))
+        while not found.is_complete:
+            events = self.ask(lambda: self.store.events(name, after=found.state.seq))
+            found.apply(events)
+            found.is_complete = len(events) < ENTRIES_PER_READ
+        return found
 
     # --- mechanism -------------------------------------------------------------------------------
 
@@ -194,7 +222,7 @@ class Reader(Asker):
         if log is not None and self.monotonic() < log.recorded_at + _RECORD_S:
             return log
         try:
-            return self._kept(self.ask(lambda: self.store.experiment(name)))
+            return self._kept(self.ask(lambda: self.store.experiment(name)), is_newest=True)
         except StoreUnavailableError:
             if log is None:
                 raise
@@ -204,13 +232,16 @@ class Reader(Asker):
                 self._logs.pop(name, None)
             raise
 
-    def _kept(self, record: ExperimentRecord) -> _Log:
+    def _kept(self, record: ExperimentRecord, *, is_newest: bool) -> _Log:
         with self._lock:
-            log = self._logs.pop(record.name, None)
+            log = self._logs.get(record.name)
             if log is None or log.followed.record != record:  # the name may have been given to another one
-                log = _Log(followed=Followed(record), recorded_at=0.0)
-            log.recorded_at = self.monotonic()
-            self._logs[record.name] = log
+                if log is not None and not is_newest and record.created < log.followed.record.created:
+                    raise NotFoundError(f"the experiment {record.name!r} of this list was deleted")
+                log = self._logs[record.name] = _Log(followed=Followed(record), recorded_at=float("-inf"))
+            if is_newest:
+                log.recorded_at = self.monotonic()
+            self._logs.move_to_end(record.name)
             return log
 
     def expect_news(self, name: str) -> None:
@@ -224,10 +255,10 @@ class Reader(Asker):
     def _trim(self) -> None:
         """Forget logs that nobody has looked at for longest."""
         with self._lock:
-            kept = sum(log.followed.state.seq for log in self._logs.values())
+            kept = sum(log.followed.weight for log in self._logs.values())
             while kept > _MAX_EVENTS and len(self._logs) > 1:
                 _, oldest = self._logs.popitem(last=False)
-                kept -= oldest.followed.state.seq
+                kept -= oldest.followed.weight
 
     def _refresh(self, log: _Log, patience_s: float, *, is_live: bool) -> None:
         """Read what is new, if it is time to; a long log is left to the background after `patience_s`."""
@@ -306,3 +337,15 @@ class Reader(Asker):
             if self.monotonic() >= deadline:
                 return False
         return True
+
+
+@contextmanager
+def _held(lock: threading.Lock, *, is_awaited: bool) -> Iterator[bool]:
+    """Whether this came to hold the lock. A store that hangs must not hang everybody: who has something to show without
+    (`is_awaited` is false) does not wait for long."""
+    is_mine = lock.acquire(timeout=-1 if is_awaited else _READING_S)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()

@@ -32,8 +32,7 @@ from dispatcher.views import (
     units,
 )
 from dispatcher.views.cluster import ClusterView
-from dispatcher.views.logs import LONGEST_QUERY
-from dispatcher.views.terminal import LEVELS
+from dispatcher.views.logs import LogQuery
 from dispatcher.views.volumes import VolumesView
 
 VIEWS = f"{PREFIX}/views"
@@ -65,17 +64,9 @@ class FailedRowsQuery(Contract):
     partition: int = Field(ge=0, le=1_000_000)
 
 
-class LogsQuery(Contract):
-    """Which logs, as `dispatcher.views.logs.LogQuery`; `after`: bytes of the one attempt that were read already."""
+class LogsQuery(LogQuery):
+    """Which logs; `after`: bytes of the one attempt that were read already."""
 
-    fit: str = Field("", max_length=60)
-    task: str = Field("", max_length=200)
-    attempt: int = Field(0, ge=0, le=1_000_000)
-    model: str = Field("", max_length=100)
-    worker: str = Field("", max_length=60)
-    q: str = Field("", max_length=LONGEST_QUERY)
-    regex: bool = False
-    level: str = Field("", pattern=f"^({'|'.join(('', *LEVELS))})$")
     after: int = Field(-1, ge=-1, le=api.MAX_SEQ)
 
 

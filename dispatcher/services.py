@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dispatcher.catalogue import Catalogue
+from dispatcher.cluster import Cluster
 from dispatcher.conditional import Answers
 from dispatcher.disks import Disks
 from dispatcher.files import Files
@@ -25,6 +26,7 @@ class Services:
     reader: Reader
     catalogue: Catalogue
     answers: Answers
+    cluster: Cluster
     disks: Disks
     files: Files
     logs: LogReader

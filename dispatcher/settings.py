@@ -35,8 +35,9 @@ class Settings:
         public_hosts: further names under which browsers may reach the page (``CEREBRO_PUBLIC_HOSTS``,
             commas between). is_https: a proxy in front speaks TLS, so cookies are for TLS only
             (``CEREBRO_HTTPS=1``). patience_s: how long one call waits for a store that is away: a page
-            should say so soon. threads: requests served at once; of these, blocked_reads at most wait for
-            news on behalf of clients outside, and sent_files send them a file.
+            should say so soon. threads: requests served at once; of these, handed_on at most are calls of
+            clients outside to the store, blocked_reads of which wait for news, and sent_files send them a
+            file: the rest is for pages.
         health_bind: host:port of a second server, for metrics and for containers' health commands
             (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
         volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.volumes`).
@@ -55,6 +56,7 @@ class Settings:
     is_https: bool = False
     patience_s: float = 3.0
     threads: int = 40
+    handed_on: int = 28
     blocked_reads: int = 24
     sent_files: int = 8
     health_bind: str = ""
@@ -62,8 +64,13 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the page: whoever uses it may ask what the machine's own user may."""
-        return self.host in _LOOPBACK
+        """Whether only this machine reaches the page: whoever uses it may ask what the machine's own user may.
+
+        Listening on loopback is not enough: a proxy beside it lets others in, and each of the settings that one
+        needs says that it is there.
+        """
+        is_proxied = bool(self.auth_header or self.public_hosts or self.is_https)
+        return self.host in _LOOPBACK and not is_proxied
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:

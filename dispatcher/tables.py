@@ -36,6 +36,8 @@ class ModelTable:
         """Model -> units that are due of it yet."""
         self._lengths: Counter[int] = Counter()
         """So many units due -> of how many models."""
+        self._done = 0
+        """Units committed."""
         self._counts: Counter[str] = Counter()
         self._metrics: set[str] = set()
         self._failed: dict[str, ModelSummary] = {}
@@ -96,8 +98,8 @@ class ModelTable:
     def progress(self) -> tuple[int, int]:
         """See `cerebro.state.Run.progress`."""
         self._refresh()
-        total = sum(row.units for row in list(self._rows.values())[:1]) * len(self._rows)
-        return total - sum(left * models for left, models in self._lengths.items()), total
+        left = sum(each * models for each, models in self._lengths.items())
+        return self._done, self._done + left
 
     def longest(self) -> int:
         """Units due of the model of which most are."""
@@ -136,7 +138,9 @@ class ModelTable:
         if old is not None:
             self._counts[old.state] -= 1
             self._lengths[self._left[row.id]] -= 1
-        left = 0 if self._run.models[row.id].is_cut_short else row.units - row.units_done
+            self._done -= old.units_done
+        self._done += row.units_done
+        left = self._run.due(self._run.models[row.id])
         self._left[row.id] = left
         self._lengths[left] += 1
         self._counts[row.state] += 1

@@ -214,6 +214,7 @@ def main() -> int:
     is_ours = find_running(ClusterHome()) is None
     try:
         experiment = Experiment(arguments.name, locators=lay_out(arguments.data))
+        _say_where(experiment)
         run(experiment, arguments.output, arguments.epochs)
     except KeyboardInterrupt:
         if is_ours:
@@ -223,15 +224,20 @@ def main() -> int:
     except CerebroError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    connection = experiment.connection
-    seconds = time.monotonic() - began
-    if not connection.page:  # a cluster elsewhere
-        print(f"done in {seconds:.0f} s")
-        return 0
-    print(f"done in {seconds:.0f} s. The local cluster goes on (end it with: make stop)")
-    print(f"  web page     {connection.page}   (sign in with the token in {ClusterHome().token_file})")
-    print(f"  TensorBoard  {connection.tensorboard}")
+    is_local = bool(experiment.connection.tensorboard)
+    goes_on = " The local cluster goes on (end it with: make stop)" if is_local else ""
+    print(f"done in {time.monotonic() - began:.0f} s.{goes_on}")
+    _say_where(experiment)
     return 0
+
+
+def _say_where(experiment: Experiment) -> None:
+    """Addresses to open in a browser, at the start to watch the job, and once more at the end."""
+    connection = experiment.connection
+    if not connection.tensorboard:  # a cluster elsewhere, whose token the caller has given
+        return
+    print(f"  web page     {connection.page}   (sign in with the token in {ClusterHome().token_file})")
+    print(f"  TensorBoard  {connection.tensorboard}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ end
 
 local function enqueue()
   if redis.call('LPOS', request.queue, request.entry) then return end
-  redis.call('HDEL', request.log .. ':ended', request.run)
   redis.call('RPUSH', request.queue, request.entry)
 end
 
@@ -46,7 +45,7 @@ function after.RunRequested(seq)
 end
 
 function after.DeletionRequested(seq)
-  redis.call('HSET', request.log .. ':marks', 'deletion', seq)
+  redis.call('HSET', request.log .. ':marks', 'deletion', seq, 'by', request.by)
   redis.call('SADD', request.deleting, request.name)
 end
 
@@ -74,12 +73,29 @@ function calls.append()
   return {seq = seq}
 end
 
--- The experiment's tasks are gone by now: they are many, and removed before, in slices.
-function calls.erase()
+-- Who may erase an experiment: an answer in place of it, or nil.
+local function is_spared()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
+  if redis.call('SISMEMBER', request.deleting, request.name) == 0 then return {unasked = true} end
   local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
   if term ~= request.term then return {stale = term} end
-  if redis.call('SREM', request.deleting, request.name) == 0 then return {unasked = true} end
+  return nil
+end
+
+-- Some of the experiment's tasks. Checked each time: another leader may have given the name away since the last slice.
+function calls.erase_tasks()
+  local answer = is_spared()
+  if answer then return answer end
+  redis.call('UNLINK', unpack(request.tasks))
+  return {seq = 0}
+end
+
+-- The rest. The tasks are gone by now: they are many, and removed before, in slices.
+function calls.erase()
+  local answer = is_spared()
+  if answer then return answer end
+  local by = redis.call('HGET', request.log .. ':marks', 'by')
+  redis.call('SREM', request.deleting, request.name)
   for _, dataset in ipairs(redis.call('SMEMBERS', request.log .. ':datasets')) do
     redis.call('SREM', request.dataset .. dataset, request.name)
     if redis.call('EXISTS', request.dataset .. dataset) == 0 then
@@ -89,9 +105,9 @@ function calls.erase()
   end
   redis.call('ZREM', request.experiments, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
-    request.log .. ':notes', request.log .. ':ended', request.log .. ':marks', request.log .. ':datasets',
+    request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets',
     request.live, request.live .. ':seq')
-  redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', now, 'b', request.by, 'w', request.what)
+  redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', now, 'b', by, 'w', request.what)
   ring(request.cluster)
   return {seq = 0}
 end

@@ -8,8 +8,7 @@
 | exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON)   | steps.lua          | all                | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
-| exp:E:log:ended          | hash   | run -> when it ended (ms)                         | steps.lua          | people             | never  |
-| exp:E:log:marks          | hash   | deletion: seq of the wish; archived: `1` or empty | steps.lua          | steps.lua, client  | never  |
+| exp:E:log:marks          | hash   | deletion: seq of the wish; by: whose it is; archived: `1` or empty | steps.lua | steps.lua, client | never |
 | exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
 | exp:E:said:ID            | string | seq of the event a client's call appended         | steps.lua          | steps.lua          | an hour |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |

@@ -128,7 +128,8 @@ class MeteredStore(Store):
 
     def _run(self, *arguments: Any) -> dict[str, Any]:
         answer = super()._run(*arguments)
-        self._metrics.wrote()
+        if _has_written(answer):
+            self._metrics.wrote()
         return answer
 
     def facts(self) -> dict[str, Any]:
@@ -143,6 +144,15 @@ class MeteredStore(Store):
         pipe.llen(keys.QUEUE)
         persistence, memory, queued = pipe.execute()
         return {**persistence, **memory, "queued": queued}
+
+
+def _has_written(answer: dict[str, Any]) -> bool:
+    """Whether a call of the script changed anything, by its answer: a report is written down whatever becomes of its
+    steps, a decision if one of them was done; a leader's lease is, and what got a number."""
+    if "outcomes" in answer:
+        done = (outcome["outcome"] == "done" for outcome in answer["outcomes"])
+        return answer.get("current") is True or any(done)
+    return "seq" in answer or answer.get("term", 0) > 0
 
 
 class _StoreCollector:

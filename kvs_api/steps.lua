@@ -9,8 +9,9 @@
 --   {call = "decide", experiment, log, after, term, leader, steps = [...]}
 --   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...],
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
---   {call = "append", experiment, log, name, kind, event, once?, run?, entry?, hash?, queue, deleting, cluster}
---   {call = "erase", experiment, experiments, name, log, live, term, leader, dataset, deleting, reclaim, audit, by, what,
+--   {call = "append", experiment, log, name, kind, event, once?, run?, entry?, hash?, by?, queue, deleting, cluster}
+--   {call = "erase_tasks", experiment, name, term, leader, deleting, tasks = [...]}
+--   {call = "erase", experiment, experiments, name, log, live, term, leader, dataset, deleting, reclaim, audit, what,
 --    cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
@@ -117,7 +118,6 @@ function apply.note(step)
   if step.dataset then use(step) end
   if step.ended then
     redis.call('LREM', step.queue, 0, step.ended)
-    redis.call('HSET', step.log .. ':ended', step.run, now)
     ring(step.cluster)
   end
   return done()
@@ -128,7 +128,6 @@ function apply.dequeue(step)
     return refused('event ' .. request.newest .. ' was not seen: it may have opened the run')
   end
   if redis.call('LREM', step.queue, 0, step.entry) == 0 then return already() end
-  redis.call('HSET', step.log .. ':ended', step.run, now)
   ring(step.cluster)
   return done()
 end

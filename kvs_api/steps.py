@@ -31,8 +31,8 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
     if isinstance(step, api.Note):
         table: dict[str, Any] = {"op": "note", "log": keys.log(experiment), "event": _json(step.event)}
         if isinstance(step.event, RunFinished):
-            ended = {"run": step.event.run, "ended": f"{experiment}/{step.event.run}"}
-            table |= ended | {"queue": keys.QUEUE, "cluster": keys.CLUSTER}
+            ended = f"{experiment}/{step.event.run}"
+            table |= {"ended": ended, "queue": keys.QUEUE, "cluster": keys.CLUSTER}
         if isinstance(step.event, RunStarted):
             dataset = step.event.plan.dataset
             table |= {"dataset": dataset, "dataset_key": keys.DATASET + dataset}
@@ -41,7 +41,6 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
     if isinstance(step, api.Dequeue):
         return {
             "op": step.op,
-            "run": step.run,
             "entry": f"{experiment}/{step.run}",
             "log": keys.log(experiment),
             "queue": keys.QUEUE,

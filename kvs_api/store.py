@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from cerebro import errors
@@ -52,10 +52,11 @@ class Store(CrewStore):
             # A crash between the two writes above would leave the experiment out of the list: write it again.
             self._redis.zadd(keys.EXPERIMENTS, {known.name: known.created})
         if (known.locators, known.archive) != (record.locators, record.archive):
-            what = "dataset locators" if known.locators != record.locators else "code archive"
+            what = "other dataset locators" if known.locators != record.locators else "another code archive"
             raise errors.ConflictError(
-                f"experiment {record.name!r} exists already with another {what}: choose another name, or use "
-                f"Experiment.attach({record.name!r}) to go on with the existing one"
+                f"experiment {record.name!r} exists already with {what}: choose another name; or go on with the "
+                f"existing one by Experiment.attach({record.name!r}); or free the name by deleting it with all its data, by "
+                f"`cerebro delete {record.name}`"
             )
         return known
 
@@ -111,7 +112,9 @@ class Store(CrewStore):
             call |= {"once": keys.said(experiment, once), "once_s": _REMEMBERED_S}
         if isinstance(event, ExperimentArchived):
             call["is_archived"] = event.is_archived
-        elif not isinstance(event, DeletionRequested):
+        elif isinstance(event, DeletionRequested):
+            call["by"] = event.by
+        else:
             call |= {"run": event.run, "entry": f"{experiment}/{event.run}"}
         if isinstance(event, RunRequested):
             call["hash"] = hashlib.sha256(content.encode()).hexdigest()
@@ -122,47 +125,49 @@ class Store(CrewStore):
 
     def delete_experiment(self, name: str, term: int) -> None:
         """Forget an experiment that a user wished to be deleted; see `KvsClient.delete_experiment`."""
-        by = self._deleted_by(name)
-        with translated():
-            # Thousands of keys: in slices, so that nobody else waits. Nothing of the experiment is open, so no task is
-            # assigned meanwhile; cut short, it is done again.
-            for keys_found in _slices(self._redis.scan_iter(keys.task(name, "*"), count=PAGE)):
-                self._redis.unlink(*keys_found)
-        answer = self._run(
-            {
+        guard = {
+            "experiment": keys.experiment(name),
+            "name": name,
+            "term": term,
+            "leader": keys.LEADER,
+            "deleting": keys.DELETING,
+        }
+        # Thousands of keys: in slices, so that nobody else waits. Cut short, it is done again.
+        for found in self._tasks(name):
+            self._erase(name, guard | {"call": "erase_tasks", "tasks": found})
+        self._erase(
+            name,
+            guard
+            | {
                 "call": "erase",
-                "experiment": keys.experiment(name),
                 "experiments": keys.EXPERIMENTS,
-                "name": name,
                 "log": keys.log(name),
                 "live": keys.live(name),
-                "term": term,
-                "leader": keys.LEADER,
                 "dataset": keys.DATASET,
-                "deleting": keys.DELETING,
                 "reclaim": keys.RECLAIM,
                 "audit": keys.AUDIT,
-                "by": by,
                 "what": f"deleted experiment {name}",
                 "cluster": keys.CLUSTER,
-            }
+            },
         )
+
+    def _tasks(self, name: str) -> Iterator[list[str]]:
+        """Keys of an experiment's tasks, in slices."""
+        with translated():
+            found = self._redis.scan_iter(keys.task(name, "*"), count=PAGE)
+            while some := [text(key) for key in itertools.islice(found, PAGE)]:
+                yield some
+
+    def _erase(self, name: str, call: dict[str, Any]) -> None:
+        answer = self._run(call)
         if "missing" in answer:
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
-        if "stale" in answer:
-            raise _stale(term, answer)
         if "unasked" in answer:
-            raise _unasked(name)
-
-    def _deleted_by(self, name: str) -> str:
-        """Who wished it; before anything is removed, that somebody did is made sure of."""
-        self.experiment(name)
-        with translated():
-            seq: Any = self._redis.hget(keys.marks(name), "deletion")
-            found: Any = self._redis.xrange(keys.log(name), f"{int(seq)}-0", count=1) if seq else []
-        if not found:
-            raise _unasked(name)
-        return DeletionRequested.model_validate_json(found[0][1][b"e"]).by
+            raise errors.ConflictError(
+                f"nobody wishes that experiment {name!r} is deleted: append DeletionRequested first"
+            )
+        if "stale" in answer:
+            raise _stale(call["term"], answer)
 
     def audit(self) -> tuple[AuditEntry, ...]:
         """What was done that no log can tell, oldest first."""
@@ -304,15 +309,3 @@ def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> err
 
 def _stale(term: int, answer: dict[str, Any]) -> errors.ConflictError:
     return errors.ConflictError(f"leadership term {term} has ended, term {answer['stale']} leads")
-
-
-def _unasked(name: str) -> errors.ConflictError:
-    return errors.ConflictError(
-        f"nobody wishes that experiment {name!r} is deleted: append DeletionRequested first"
-    )
-
-
-def _slices(found: Iterable[bytes]) -> Iterator[list[bytes]]:
-    source = iter(found)
-    while some := list(itertools.islice(source, PAGE)):
-        yield some

@@ -21,6 +21,7 @@ from cerebro.contract.tasks import (
     Timings,
     TrainTask,
 )
+from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
@@ -75,6 +76,7 @@ class Handler:
             raise SpecError("model_hopper does not preprocess data")
         # The same number of threads on every worker: a sum that is split differently rounds differently.
         torch.set_num_threads(self._context.cores)
+        self._make_folder(body)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc)
         began = time.monotonic()
         trainee = self._trainee(spec, body)
@@ -82,6 +84,19 @@ class Handler:
         if isinstance(body, TrainTask):
             return self._train(spec, body, attempt, trainee, load_s)
         return self._evaluate(spec, body, trainee, load_s)
+
+    def _make_folder(self, body: ModelTask) -> None:
+        # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not
+        # bring back what was deleted meanwhile. Later units find the folder that the first one made.
+        volumes = self._volumes
+        if isinstance(body, PredictTask):
+            folder = (volumes.shared / body.output).parent
+        elif isinstance(body, TrainTask) and body.checkpoint is None:
+            folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
+        else:
+            return
+        with storage_full_named(folder):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def _train(
         self, spec: SubEpochSpec, body: TrainTask, attempt: int, trainee: Trainee, load_s: float

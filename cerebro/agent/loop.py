@@ -2,7 +2,7 @@
 
 Threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the controller
 assigns; *reports* keeps leases and says how far the task is; one sees to it that a wanted end comes. They meet in
-`Mailbox`, `Lease` and `Ending`, which are safe for that.
+`Mailbox`, `Lease` and `Ending`, which are safe for that. What the worker could do without is `Upkeep`'s, in one more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from cerebro.agent.process import ChildProcess, Setting
 from cerebro.agent.reclaiming import Reclaimer
 from cerebro.agent.reports import Reports, Resources, SupersededError
 from cerebro.agent.settings import Settings
+from cerebro.agent.upkeep import Upkeep
 from cerebro.contract import api
 from cerebro.contract.tasks import (
     EtlTask,
@@ -38,7 +39,6 @@ from cerebro.contract.tasks import (
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.kvs import KvsClient
 from cerebro.state.keys import TaskKey
-from cerebro.usage import PAUSE_S
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +69,11 @@ class Agent:
         metrics: Metrics | None = None,
     ) -> None:
         self._metrics = metrics or Metrics({})
-        self._kvs, self._settings, self._handlers, self._meter = kvs, settings, handlers, resources.meter
+        self._kvs, self._settings, self._handlers = kvs, settings, handlers
         self._mailbox, self._lease, self._ending = Mailbox(), Lease(), Ending()
         self._reports = Reports(kvs, settings, resources, self._lease, self._ending)
         self._reclaimer = Reclaimer(kvs, settings.volumes)
+        self._upkeep = Upkeep(resources.meter, self._reclaimer, self._metrics, self._reports)
         self._child: ChildProcess | None = None
         self._memory = own_group()
         self._threads: list[threading.Thread] = []
@@ -97,9 +98,10 @@ class Agent:
     def run(self) -> None:
         """Register and work."""
         last_duty = _started(self._end_in_time)
-        self._reclaimer.sweep()
         self._reports.register(sorted(self._handlers))
         self._threads = [last_duty, _started(self._read_inbox), _started(self._report_regularly)]
+        upkeep = (self._finished, self._settings.report_s)
+        threading.Thread(target=self._upkeep.run, args=upkeep, name="upkeep", daemon=True).start()
         try:
             self._work()
         except SupersededError:
@@ -254,7 +256,8 @@ class Agent:
             # Also without steps: who is known to leave is given nothing more.
             self._reports.send(steps)
         except RetryableError as error:
-            log.warning("the store does not know that %s was given back: %s", steps, error)
+            tasks = ", ".join(step.task for step in steps)
+            log.warning("the store does not know of the end of %s: %s", tasks or "this worker", error)
 
     def _end_in_time(self) -> None:
         """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
@@ -281,20 +284,14 @@ class Agent:
     # --- the other threads -----------------------------------------------------------------------
 
     def _report_regularly(self) -> None:
-        measured = -PAUSE_S
         # Also while the worker ends: its running attempt is still its own.
         while not self._finished.wait(self._settings.report_s):
-            usage = None
-            if self._meter and time.monotonic() - measured >= PAUSE_S:
-                measured = time.monotonic()
-                usage = self._meter.measure()
-                self._metrics.use(usage)
             item = self._lease.item
             renewals: list[api.Report] = []
             if item is not None:
                 renewals = [api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)]
             try:
-                outcomes = self._reports.send(renewals, usage)
+                outcomes = self._reports.send(renewals, self._upkeep.newest_usage())
             except RetryableError as error:
                 log.warning("no report: %s", error)
                 continue
@@ -305,14 +302,6 @@ class Agent:
             if outcomes and outcomes[0].outcome == "refused" and item is not None:
                 self._lease.lose(item)
                 self._mailbox.wake()
-            self._reclaim()
-
-    def _reclaim(self) -> None:
-        try:
-            if self._reclaimer.act(self._reports.reclaim):
-                self._reports.changed()
-        except RetryableError as error:
-            log.warning("nothing reclaimed yet: %s", error)
 
     def _read_inbox(self) -> None:
         cursor = 0

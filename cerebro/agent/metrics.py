@@ -5,13 +5,14 @@ Labels are kinds, outcomes and numbers of GPUs: what users name their experiment
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client import Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client import Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cerebro.contract.records import WorkerUsage
 from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult
@@ -49,21 +50,8 @@ class Metrics:
             self._attempts.labels(kind, _COMMITTED)
         self._idle = _Idle()
         self.registry.register(self._idle)
-        self._used_cores = self._gauge(
-            "used_cores", "Processor seconds per second, of the worker and all below it."
-        )
-        self._cores = self._gauge("cores", "Processor cores that the worker may use.")
-        self._memory = self._gauge("memory_bytes", "Memory of the worker and all below it.")
-        self._limit = self._gauge("memory_limit_bytes", "Memory that it may use.")
-        self._gpu_used = self._gpu("used_ratio", "Share of the time that a GPU was busy.")
-        self._gpu_memory = self._gpu("memory_bytes", "Memory of a GPU that is in use, whoever uses it.")
-        self._gpu_size = self._gpu("memory_size_bytes", "Memory of a GPU.")
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"cerebro_worker_{name}", text, registry=self.registry)
-
-    def _gpu(self, name: str, text: str) -> Gauge:
-        return Gauge(f"cerebro_worker_gpu_{name}", text, ("gpu",), registry=self.registry)
+        self._used = _Used()
+        self.registry.register(self._used)
 
     def exposition(self) -> bytes:
         """In Prometheus' text format."""
@@ -86,35 +74,65 @@ class Metrics:
 
     def use(self, usage: WorkerUsage) -> None:
         """What the worker uses was measured."""
-        self._cores.set(usage.cores)
-        for gauge, value in (
-            (self._used_cores, usage.cores_used),
-            (self._memory, usage.memory_bytes),
-            (self._limit, usage.memory_limit_bytes),
-        ):
-            gauge.set(float("nan") if value is None else value)
-        for number, gpu in enumerate(usage.gpus):
-            self._gpu_used.labels(number).set(float("nan") if gpu.used_share is None else gpu.used_share)
-            self._gpu_memory.labels(number).set(gpu.memory_bytes)
-            self._gpu_size.labels(number).set(gpu.memory_total_bytes)
+        self._used.newest = usage
 
 
 class _Idle:
     """Seconds without a task, those of a wait that goes on included: it may take minutes."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._before = 0.0
         self._since: float | None = None
 
     def begin(self) -> None:
-        self._since = time.monotonic()
+        with self._lock:
+            self._since = time.monotonic()
 
     def end(self) -> None:
-        self._before, self._since = self._seconds(), None
+        with self._lock:
+            self._before, self._since = self._seconds(), None
 
     def _seconds(self) -> float:
         since = self._since
         return self._before + (0.0 if since is None else time.monotonic() - since)
 
     def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily("cerebro_worker_idle_seconds", "Seconds without a task.", self._seconds())
+        with self._lock:
+            seconds = self._seconds()
+        yield CounterMetricFamily("cerebro_worker_idle_seconds", "Seconds without a task.", seconds)
+
+
+class _Used:
+    """What was measured last, as one: of a GPU that is not measured any more nothing is told."""
+
+    def __init__(self) -> None:
+        self.newest: WorkerUsage | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        usage = self.newest
+        whole = (
+            ("used_cores", "Processor seconds per second, of the worker and all below it.", "cores_used"),
+            ("cores", "Processor cores that the worker may use.", "cores"),
+            ("memory_bytes", "Memory of the worker and all below it.", "memory_bytes"),
+            ("memory_limit_bytes", "Memory that it may use.", "memory_limit_bytes"),
+        )
+        for name, text, field in whole:
+            family = GaugeMetricFamily(f"cerebro_worker_{name}", text)
+            if usage is not None:
+                family.add_metric((), _number(getattr(usage, field)))
+            yield family
+        of_gpu = (
+            ("used_ratio", "Share of the time that a GPU was busy.", "used_share"),
+            ("memory_bytes", "Memory of a GPU that is in use, whoever uses it.", "memory_bytes"),
+            ("memory_size_bytes", "Memory of a GPU.", "memory_total_bytes"),
+        )
+        for name, text, field in of_gpu:
+            family = GaugeMetricFamily(f"cerebro_worker_gpu_{name}", text, labels=("gpu",))
+            for number, gpu in enumerate(usage.gpus if usage else ()):
+                family.add_metric((str(number),), _number(getattr(gpu, field)))
+            yield family
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

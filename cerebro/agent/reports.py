@@ -17,6 +17,7 @@ from cerebro.agent.lease import Lease
 from cerebro.agent.settings import Settings
 from cerebro.contract import api
 from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
+from cerebro.errors import RetryableError
 from cerebro.kvs import KvsClient
 from cerebro.usage import Meter
 
@@ -52,7 +53,7 @@ class Reports:
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
         """Number of the list of data sets that nobody uses, as last heard."""
-        self._has_changed = False
+        self._changed = threading.Event()
         self._sending = threading.Lock()
 
     def register(self, kinds: Sequence[str]) -> None:
@@ -72,11 +73,11 @@ class Reports:
             pid=self._resources.pid,
         )
         self._kvs.register(record)
-        log.info("registered %s", record)
+        log.info("registered %s with %d partitions", record.worker, len(record.holdings))
 
     def changed(self) -> None:
         """The worker's holdings may have changed: the next report tells them."""
-        self._has_changed = True
+        self._changed.set()
 
     def send(
         self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
@@ -95,22 +96,28 @@ class Reports:
                 self._lease.end(step)
         with self._sending:
             item, points = self._lease.take_points()
-            has_changed, self._has_changed = self._has_changed, False
-            has_changed |= any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps)
-            answer = self._kvs.report(
-                self._settings.worker,
-                api.ReportRequest(
-                    incarnation=self.incarnation,
-                    lease_s=self._settings.lease_s,
-                    steps=tuple(steps),
-                    live={item.experiment: points} if item and points else {},
-                    checkpoint_free_bytes=self._free_bytes(),
-                    running=self._lease.described,
-                    holdings=self._resources.holdings() if has_changed else None,
-                    leaving="" if self._ending.is_superseded else self._ending.why,
-                    usage=usage,
-                ),
+            if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
+                self._changed.set()
+            if has_changed := self._changed.is_set():
+                # Before looking: what changes from now on is told the next time.
+                self._changed.clear()
+            request = api.ReportRequest(
+                incarnation=self.incarnation,
+                lease_s=self._settings.lease_s,
+                steps=tuple(steps),
+                live={item.experiment: points} if item and points else {},
+                checkpoint_free_bytes=self._free_bytes(),
+                running=self._lease.described,
+                holdings=self._resources.holdings() if has_changed else None,
+                leaving="" if self._ending.is_superseded else self._ending.why,
+                usage=usage,
             )
+            try:
+                answer = self._kvs.report(self._settings.worker, request)
+            except RetryableError:
+                if has_changed:
+                    self._changed.set()
+                raise
         if not answer.current:
             raise SupersededError
         self.reclaim = answer.reclaim

@@ -6,28 +6,33 @@ Pure: state in, plain values out. Knows nothing of figures (`cerebro.figures`) a
 from cerebro.analysis.curves import Axis, Curve, CurveSplit, epoch_curves, shown_split
 from cerebro.analysis.downsample import downsample, kept
 from cerebro.analysis.etl import SplitProgress, etl_progress
-from cerebro.analysis.hyperparams import Scale, numbers_of, scale, varying, word
+from cerebro.analysis.hyperparams import Scale, numbers_of, scale, values_of, varying, word
 from cerebro.analysis.importance import Importance, Share, importance
 from cerebro.analysis.scores import scores, values_at
-from cerebro.analysis.spans import Outcome, Span, spans
+from cerebro.analysis.spans import Landmarks, Outcome, Span, crew, landmarks, spans
 from cerebro.analysis.summary import ModelSummary, summaries, summary
+from cerebro.analysis.tested import Measured, tested, tests_of
 
 __all__ = [
     "Axis",
     "Curve",
     "CurveSplit",
     "Importance",
+    "Landmarks",
+    "Measured",
     "ModelSummary",
     "Outcome",
     "Scale",
     "Share",
     "Span",
     "SplitProgress",
+    "crew",
     "downsample",
     "epoch_curves",
     "etl_progress",
     "importance",
     "kept",
+    "landmarks",
     "numbers_of",
     "scale",
     "scores",
@@ -35,7 +40,10 @@ __all__ = [
     "spans",
     "summaries",
     "summary",
+    "tested",
+    "tests_of",
     "values_at",
+    "values_of",
     "varying",
     "word",
 ]

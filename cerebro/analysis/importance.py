@@ -10,7 +10,9 @@ Two things differ from the paper. Densities are histograms instead of kernel est
 of equal counts make the result the same for a learning rate and for its logarithm. And what chance alone would give is
 taken off: with t best models of n, dealt at random, the divergence of k bins is ``(k - 1)(n - t) / (t (n - 1))`` in
 the mean over all ways to deal them (the counts are hypergeometric). Without that, a hyper-parameter with many values
-would look important in any small sample.
+would look important in any small sample. A hyper-parameter counts at all only if its divergence is more than chance
+explains: divided by that mean and times k - 1, it is Pearson's statistic, chi-squared with k - 1 degrees of freedom.
+Its limit leaves one run in twenty of which nothing matters an answer, however many hyper-parameters vary (Bonferroni).
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 from pydantic import JsonValue
 
-from cerebro.analysis.hyperparams import is_number, numbers_of, varying, word
+from cerebro.analysis.hyperparams import identity, is_number, numbers_of, values_of, varying
 from cerebro.analysis.summary import ModelSummary
 
 MINIMUM = 16
@@ -36,7 +39,10 @@ _BEST = 0.25
 _BINS = 6
 """Most bins of a number: more would hold too few of the best models each."""
 
-METHOD = "PED-ANOVA, best quarter against all models, histograms, chance taken off"
+_ERROR = 0.05
+"""Probability that, of hyper-parameters that do not matter, any is said to."""
+
+METHOD = "PED-ANOVA, best quarter against all models, histograms, chance taken off, significant at 5 %"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,15 +78,16 @@ def importance(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) -> 
         mode: ``"max"`` if more of the objective is better.
 
     Returns:
-        Shares of the varying hyper-parameters. Main effects only: two that matter together alone look unimportant.
+        Shares of the varying hyper-parameters, 0 of one that chance explains. Main effects only: two that matter
+        together alone look unimportant.
     """
     scored = [(row, row.best) for row in rows if row.failure is None and row.best is not None]
-    sample = f"{len(scored):,} of {len(rows):,} models"
+    sample = f"{len(rows):,} models"
     if len(scored) < len(rows):
-        sample += "; those that failed or have no value are left out"
+        sample = f"{len(scored):,} of {sample}; those that failed or have no value are left out"
     if len(scored) < MINIMUM:
-        need = f"{len(scored)} models have a value and have not failed; importance needs {MINIMUM}"
-        return Importance(method=METHOD, sample=sample, declined=need)
+        need = f"importance needs {MINIMUM} models with a value that have not failed"
+        return Importance(method=METHOD, sample=f"here: {len(scored)} of {len(rows)}", declined=need)
     names = varying(row for row, _ in scored)
     if not names:
         return Importance(method=METHOD, sample=sample, declined="no hyper-parameter varies")
@@ -89,7 +96,8 @@ def importance(rows: Sequence[ModelSummary], *, mode: Literal["min", "max"]) -> 
         return Importance(method=METHOD, sample=sample, declined="all models are equally good")
     sample += f"; the best {len(best):,} of them against all"
     divergences = {
-        name: _divergence(_bins([row.hyperparams.get(name) for row, _ in scored]), best) for name in names
+        name: _divergence(_bins(values_of(name, (row for row, _ in scored))), best, _ERROR / len(names))
+        for name in names
     }
     total = sum(divergences.values())
     if total <= 0:
@@ -112,20 +120,30 @@ def _best(values: Sequence[float], mode: str) -> frozenset[int]:
     return without if without and wanted - len(without) < len(tied) - wanted else tied
 
 
-def _bins(values: Sequence[JsonValue]) -> list[object]:
+def _bins(values: Sequence[JsonValue]) -> list[Hashable]:
     """Each value's bin: itself, or, of numbers with many values, one of about equally full intervals."""
-    if all(is_number(value) for value in values) and len({word(value) for value in values}) > _BINS:
+    keys = [identity(value) for value in values]
+    if all(is_number(value) for value in values) and len(set(keys)) > _BINS:
         numbers = numbers_of(values)
         ranked = sorted(numbers)
         edges = sorted({ranked[len(ranked) * i // _BINS] for i in range(1, _BINS)})
         return [bisect_right(edges, number) for number in numbers]
-    return [word(value) for value in values]
+    return keys
 
 
-def _divergence(bins: Sequence[object], best: frozenset[int]) -> float:
-    """Pearson divergence of the best models' histogram from that of all, less its mean by chance; at least 0."""
+def _divergence(bins: Sequence[Hashable], best: frozenset[int], error: float) -> float:
+    """Pearson divergence of the best models' histogram from that of all, less its mean by chance; 0 unless larger than
+    chance makes it with probability `error`."""
     everywhere, there = Counter(bins), Counter(bins[i] for i in best)
     n, t, k = len(bins), len(best), len(everywhere)
+    if k == 1:
+        return 0.0
     found = sum(count / n * (there[bin_] * n / (t * count) - 1) ** 2 for bin_, count in everywhere.items())
     by_chance = (k - 1) * (n - t) / (t * (n - 1))
-    return max(0.0, found - by_chance)
+    return found - by_chance if found * (k - 1) / by_chance > _chi_squared(k - 1, 1 - error) else 0.0
+
+
+def _chi_squared(freedom: int, probability: float) -> float:
+    """Quantile of the chi-squared distribution (Wilson and Hilferty, PNAS 17, 1931: its cube root is nearly normal)."""
+    spread = 2 / (9 * freedom)
+    return freedom * (1 - spread + NormalDist().inv_cdf(probability) * math.sqrt(spread)) ** 3

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from cerebro.state import Run, TaskState
+from cerebro.state import ExperimentState, Run, TaskState
+from cerebro.state.report import lower_bound, moment, schedule_now
 from cerebro.state.timeline import Try, tries
 
 Outcome = Literal["committed", "failed", "revoked", "running"]
@@ -35,6 +38,51 @@ class Span:
     note: str = ""
     load_s: float = 0.0
     save_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Landmarks:
+    """What the spans of a run are seen against. Times are seconds on their clock, which does not stand still in breaks
+    (`cerebro.state.breaks`); durations leave them out.
+
+    Attributes:
+        now_s: now, while units remain; else the last commit.
+        breaks: (from, to): the run had ended until a user resumed it, or no worker of it was there.
+        epochs: (epoch, when all models had trained it).
+        lower_bound_s: a duration: no order of the run's units takes less.
+        bound_at_s: when the run would have ended then.
+        idle_share: of the workers' time, without a task of whatever kind; `None` if it is not known.
+    """
+
+    now_s: float
+    breaks: tuple[tuple[float, float], ...] = ()
+    epochs: tuple[tuple[int, float], ...] = ()
+    lower_bound_s: float = 0.0
+    bound_at_s: float = 0.0
+    idle_share: float | None = None
+
+
+def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
+    """Of a fit run of `state`, up to `now` (the store's clock, seconds); all 0 while no unit has started."""
+    at = run.ended or now
+    found, zero = schedule_now(state, run, at), run.origin
+    if found is None:
+        return Landmarks(now_s=0.0)
+    bound = lower_bound(run, at)
+    return Landmarks(
+        now_s=moment(run, zero, found.makespan_s) - zero,
+        breaks=tuple((since - zero, until - zero) for since, until in run.breaks if since >= zero),
+        epochs=tuple((epoch.epoch, moment(run, zero, epoch.makespan_s) - zero) for epoch in run.epochs),
+        lower_bound_s=bound,
+        bound_at_s=moment(run, zero, bound) - zero,
+        idle_share=found.idle_share,
+    )
+
+
+def crew(state: ExperimentState, found: Iterable[Span]) -> list[str]:
+    """Workers that run units, or ran one of these: worker-2 before worker-10."""
+    there = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
+    return sorted(there.union(span.worker for span in found), key=_by_number)
 
 
 def spans(run: Run, now: float) -> list[Span]:
@@ -75,6 +123,10 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,
     )
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _outcome(word: str) -> Outcome:

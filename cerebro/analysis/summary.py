@@ -26,7 +26,7 @@ class ModelSummary:
         metrics: all metrics at the best epoch, else at the newest; validation if the run validates, else training.
         hyperparams: as the search space gave them.
         worker: where its unit runs or is queued; empty if it has none.
-        redone: attempts at its units that were started in vain.
+        redone: attempts at its units that began although an earlier one had begun.
         compute_s: time spent in user code.
         started, ended: of its first and its newest committed unit.
         failure: why it was given up.

@@ -39,16 +39,20 @@ class DurableFile:
     """A file being written aside; Arrow can write into it (it has the methods of a binary file).
 
     Owned by one thread. `commit` makes it appear under ``path``; without it nothing does.
+
+    Args:
+        makes_folder: else the folder has to be there. For a writer who may be late: what was removed stays removed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, makes_folder: bool = True) -> None:
         self._path = path
         # Process and random part: two attempts at the same file, on whatever machines, never share a name.
         self._aside = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}{_LEFTOVER}")
         self._hash = xxhash.xxh3_64()
         self._num_bytes = 0
         with storage_full_named(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if makes_folder:
+                path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self._aside.open("xb")
 
     @property

@@ -63,8 +63,8 @@ def _or_none(values: list[str | None]) -> list[str | None]:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write an Arrow IPC file, durably and in one step."""
-    file = DurableFile(path)
+    """Write an Arrow IPC file, durably and in one step. Its folder has to be there."""
+    file = DurableFile(path, makes_folder=False)
     try:
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)

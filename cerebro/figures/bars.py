@@ -122,7 +122,7 @@ def merged_bars(found: Sequence[Bucket], canvas: Canvas) -> dict[str, Any]:
         "hoverinfo": "text",
         "hovertext": [
             lines(
-                f"{b.worker}: busy {b.busy:.0%}, idle {1 - b.busy:.0%}",
+                f"{b.worker}: training {b.busy:.0%} of the time",
                 f"{seconds(b.start_s)} to {seconds(b.start_s + b.seconds)}",
                 f"{b.units} units of {b.models} models, most time for {b.model}",
             )

@@ -1,4 +1,4 @@
-"""Spans of a long run put together by stretches of time, such that idle time stays what it was. Pure arithmetic."""
+"""Spans of a long run put together by stretches of time; time without a unit stays what it was. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Bucket:
 
 
 def merged(spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most: int) -> list[Bucket]:
-    """About `most` buckets of equal length over all workers; where a worker was idle throughout there is none."""
+    """About `most` buckets of equal length over all workers; where a worker ran none throughout there is none."""
     per_worker = max(_FEWEST, most // max(1, len(workers)))
     seconds = end_s / per_worker
     times: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)

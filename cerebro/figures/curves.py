@@ -53,11 +53,11 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing is {smoothing}, expected 0 (none) to below 1")
     shown = curves[:MOST_LINES]
-    title = _title(metric, split, len(shown), max(total, len(curves)))
+    title = _title(metric, split, shown, max(total, len(curves)))
     if not shown:
         return empty(
             "curves",
-            f"no value of {metric} yet: the first comes with the first epoch",
+            f"no value of {metric}: a model's first one comes at the end of its first epoch",
             theme=theme,
             title=title,
         )
@@ -65,7 +65,7 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
     unit = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
     traces = list(_lines(shown, axis, unit, smoothing, theme))
     traces += _diamonds(shown, metric, unit, axis, theme)
-    traces += _crosses(shown, metric, unit, look)
+    traces += _crosses(shown, metric, unit, look, is_log=is_log)
     return figure(
         "curves",
         traces,
@@ -155,11 +155,14 @@ def _diamonds(
     ]
 
 
-def _crosses(shown: Sequence[Curve], metric: str, unit: Duration, look: Look) -> list[dict[str, Any]]:
+def _crosses(
+    shown: Sequence[Curve], metric: str, unit: Duration, look: Look, *, is_log: bool
+) -> list[dict[str, Any]]:
     broken = [(curve, curve.broke_at) for curve in shown if curve.broke_at is not None]
     if not broken:
         return []
-    lowest = min((min(curve.y) for curve in shown if curve.y), default=1.0)
+    # A logarithmic axis has no place for what is not positive.
+    lowest = min((y for curve in shown for y in curve.y if y > 0 or not is_log), default=1.0)
     return [
         {
             "type": "scatter",
@@ -167,7 +170,7 @@ def _crosses(shown: Sequence[Curve], metric: str, unit: Duration, look: Look) ->
             "name": "not finite",
             "x": [unit.of(at) for _, at in broken],
             # It has no height of its own: it sits on the last value before, else at the foot of the figure.
-            "y": [_before(curve, at, lowest) for curve, at in broken],
+            "y": [max(lowest, _before(curve, at, lowest)) for curve, at in broken],
             "marker": {
                 "symbol": "x",
                 "size": 10,
@@ -202,9 +205,11 @@ def _reach(shown: Sequence[Curve]) -> float:
     return max([place for curve in shown for place in (*curve.x[-1:], curve.broke_at or 0.0)], default=0.0)
 
 
-def _title(metric: str, split: str, shown: int, total: int) -> str:
+def _title(metric: str, split: str, shown: Sequence[Curve], total: int) -> str:
     of = {"valid": " (validation)", "train": " (training)"}.get(split, "")
-    return f"{metric}{of}" + (f": {shown:,} of {total:,} models" if shown < total else "")
+    if len(shown) == 1:
+        return f"{metric}{of} of {shown[0].model}"
+    return f"{metric}{of}" + (f": {len(shown):,} of {total:,} models" if shown and len(shown) < total else "")
 
 
 def _description(shown: Sequence[Curve], metric: str, mode: str, total: int) -> str:

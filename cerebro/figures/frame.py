@@ -206,6 +206,16 @@ def number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
+def apart(values: Sequence[float], digits: int) -> list[str]:
+    """Finite numbers in words: so many significant digits, more if they would not tell different ones apart."""
+    enough = 17
+    while True:
+        words = [f"{value:.{digits}g}" for value in values]
+        if digits >= enough or len(set(words)) == len(set(values)):
+            return words
+        digits += 1
+
+
 def cut(rows: Iterable[Sequence[Cell]], columns: Sequence[str]) -> Table:
     """A table of the first `MOST_ROWS` rows, which says so."""
     found = list(rows)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from cerebro.analysis import ModelSummary, numbers_of, scale, scores, word
-from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, number, text
+from cerebro.analysis import ModelSummary, numbers_of, scale, scores, values_of
+from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, text
 from cerebro.figures.palette import LOOKS, Theme, colour_scale
 
 _MOST_VALUES = 12
@@ -43,8 +43,8 @@ def heatmap(
     shown = [row for row in rows if row.id in objective]
     if not shown:
         return empty("heatmap", f"no model has a value of {metric} yet", theme=theme, title=title)
-    across, columns = _cells(x, [row.hyperparams.get(x) for row in shown])
-    upwards, levels = _cells(y, [row.hyperparams.get(y) for row in shown])
+    across, columns = _cells(x, values_of(x, shown), values_of(x, rows))
+    upwards, levels = _cells(y, values_of(y, shown), values_of(y, rows))
     cells: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for row, column, level in zip(shown, across, upwards, strict=True):
         cells[level, column].append(row.id)
@@ -115,20 +115,22 @@ def _ticks(labels: Sequence[str]) -> dict[str, object]:
     return {"tickvals": list(range(len(labels))), "ticktext": [text(label) for label in labels]}
 
 
-def _cells(name: str, values: Sequence[JsonValue]) -> tuple[list[int], tuple[str, ...]]:
-    """Each value's place, and the places' labels in order."""
+def _cells(
+    name: str, values: Sequence[JsonValue], tried: Sequence[JsonValue]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Each value's place, and the places' labels in order; `tried` as in `cerebro.analysis.scale`."""
     numbers = numbers_of(values)
     distinct = sorted(set(numbers))
     if len(numbers) < len(values):
-        labels = scale(name, values).categories
-        return [labels.index(word(value)) for value in values], labels
+        found = scale(name, values, tried=tried)
+        return [found.position(value) for value in values], found.categories
     if len(distinct) <= _MOST_VALUES:
-        return [distinct.index(value) for value in numbers], tuple(f"{value:.6g}" for value in distinct)
+        return [distinct.index(value) for value in numbers], tuple(apart(distinct, 6))
     low, high = distinct[0], distinct[-1]
     shares = [i / _MOST_VALUES for i in range(1, _MOST_VALUES)]
-    if scale(name, values).kind == "log":
+    if scale(name, values, tried=tried).kind == "log":
         edges = [low * math.pow(high / low, share) for share in shares]
     else:
-        edges = [low + (high - low) * share for share in shares]
-    labels = tuple(f"{a:.3g} to {b:.3g}" for a, b in pairwise([low, *edges, high]))
+        edges = [low * (1 - share) + high * share for share in shares]
+    labels = tuple(f"{a} to {b}" for a, b in pairwise(apart([low, *edges, high], 3)))
     return [bisect_right(edges, value) for value in numbers], labels

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cerebro.analysis import ModelSummary, varying, word
+from cerebro.analysis import ModelSummary, values_of, varying, word
 from cerebro.figures.frame import Cell, Figure, annotation, cut, empty, figure, lines, number
 from cerebro.figures.palette import LOOKS, Look, Theme, faint, shade
 from cerebro.figures.parallel_axes import ParallelAxis, hyperparameter_axis, objective_axis
@@ -21,6 +21,9 @@ MOST_LINES = 1000
 
 _SAMPLED = 200
 """Size of that sample: every so-manieth of the others, by rank."""
+
+_FAILED = 100
+"""Most lines of models that failed, where the others would leave no room for more."""
 
 _SHADES = 6
 
@@ -40,7 +43,7 @@ def parallel(
     Models that failed are dashed and end before the metric; those without a value yet are left out.
 
     Args:
-        rows: models; of more than `MOST_LINES` the best are drawn, and a sample of the others.
+        rows: models; of more than `MOST_LINES` the best are drawn, a sample of the others, and the first that failed.
         names: hyper-parameters, from left to right; those that vary if left out.
         is_log: logarithmic axis of the metric, if all its values are positive.
         total: how many models there are, if not all of them are in `rows`.
@@ -48,12 +51,14 @@ def parallel(
     title = f"Hyper-parameters and {metric}"
     scored = sorted((row for row in rows if row.best is not None), key=lambda row: _rank(row, mode))
     failed = [row for row in rows if row.best is None and row.failure is not None]
-    drawn = _chosen(scored)
+    room = MOST_LINES - min(len(failed), _FAILED)
+    drawn = _chosen(scored, room)
     if not drawn:
         return empty("parallel", f"no model has a value of {metric} yet", theme=theme, title=title)
-    shown = drawn + failed[: MOST_LINES - len(drawn)]
+    drawn_failed = failed[: MOST_LINES - len(drawn)]
+    shown = drawn + drawn_failed
     chosen = tuple(names) or varying(rows)
-    axes = [hyperparameter_axis(name, [row.hyperparams.get(name) for row in shown]) for name in chosen]
+    axes = [hyperparameter_axis(name, values_of(name, shown), tried=values_of(name, rows)) for name in chosen]
     objective = objective_axis(
         metric, [row.best for row in drawn if row.best is not None], mode, is_log=is_log
     )
@@ -61,9 +66,9 @@ def parallel(
     everything = max(total, len(rows))
     if len(shown) < everything:
         title += f": {len(shown):,} of {everything:,} models" + (
-            f", the best and every {_step(scored)}th of the others" if len(drawn) < len(scored) else ""
+            f", the best and every {_step(scored, room)}th of the others" if len(drawn) < len(scored) else ""
         )
-    traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(failed, axes, look)]
+    traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(drawn_failed, axes, look)]
     return figure(
         "parallel",
         traces,
@@ -84,15 +89,15 @@ def _rank(row: ModelSummary, mode: str) -> float:
     return -row.best if mode == "max" else row.best
 
 
-def _step(scored: Sequence[ModelSummary]) -> int:
-    return math.ceil((len(scored) - (MOST_LINES - _SAMPLED)) / _SAMPLED)
+def _step(scored: Sequence[ModelSummary], room: int) -> int:
+    return math.ceil((len(scored) - (room - _SAMPLED)) / _SAMPLED)
 
 
-def _chosen(scored: Sequence[ModelSummary]) -> list[ModelSummary]:
-    if len(scored) <= MOST_LINES:
+def _chosen(scored: Sequence[ModelSummary], room: int) -> list[ModelSummary]:
+    if len(scored) <= room:
         return list(scored)
-    best = MOST_LINES - _SAMPLED
-    return [*scored[:best], *scored[best :: _step(scored)]]
+    best = room - _SAMPLED
+    return [*scored[:best], *scored[best :: _step(scored, room)]]
 
 
 # --- marks ----------------------------------------------------------------------------------------

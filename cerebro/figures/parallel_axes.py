@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from cerebro.analysis import numbers_of, scale, word
-from cerebro.figures.frame import number
+from cerebro.analysis import Scale, numbers_of, scale
+from cerebro.figures.frame import apart
 
 _TICKS = 4
 _FEW_VALUES = 6
+_DIGITS = 3
+_EXACT = 6
+"""Digits of a tick: in between, and at a value."""
+
 _MOST_CATEGORIES = 12
 """Of an axis with more categories only some are named."""
 
@@ -23,75 +27,97 @@ class ParallelAxis:
     its category.
 
     Attributes:
-        kind: ``linear``, ``log`` or ``category``.
-        values: the distinct numbers, if they are few.
+        scale: what it is of, and how its values lie on it.
+        values: the distinct numbers, if they are few. is_whole: all numbers are integers.
         is_reversed: of the metric, if less is better: so that the best is on top.
     """
 
-    name: str
-    kind: str
+    scale: Scale
     low: float = 0.0
     high: float = 1.0
-    categories: tuple[str, ...] = ()
     values: tuple[float, ...] = ()
+    is_whole: bool = False
     is_metric: bool = False
     is_reversed: bool = False
 
+    @property
+    def name(self) -> str:
+        """Of the hyper-parameter or the metric."""
+        return self.scale.name
+
     def place(self, value: JsonValue) -> float:
-        """Where a value lies, 0 (foot) to 1 (top)."""
-        if self.kind == "category":
-            return _spread(self.categories.index(word(value)), len(self.categories))
+        """Where one of its values lies, 0 (foot) to 1 (top)."""
+        if self.scale.kind == "category":
+            return _spread(self.scale.position(value), len(self.scale.categories))
         assert isinstance(value, int | float)
         low, high, at = self.low, self.high, float(value)
-        if self.kind == "log":
+        if self.scale.kind == "log":
             low, high, at = math.log(low), math.log(high), math.log(at)
-        share = (at - low) / (high - low) if high > low else 0.5
+        # Halves: the difference of two floats may be too large for one.
+        share = (at / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
         return 1 - share if self.is_reversed else share
 
     def told(self) -> dict[str, object]:
         """For a script that reads places back into values."""
         return {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+            "name": self.name,
+            "kind": self.scale.kind,
+            "low": self.low,
+            "high": self.high,
+            "categories": list(self.scale.categories),
+            "values": list(self.values),
+            "is_metric": self.is_metric,
+            "is_reversed": self.is_reversed,
         }
 
     def ticks(self) -> list[tuple[float, str]]:
-        """(place, label) of what is written beside it."""
-        if self.kind == "category":
-            every = math.ceil(len(self.categories) / _MOST_CATEGORIES)
-            named = list(enumerate(self.categories))[::every]
-            return [(_spread(position, len(self.categories)), label) for position, label in named]
-        if self.values:
-            return [(self.place(value), number(value)) for value in self.values]
-        found = []
-        for step in range(_TICKS + 1):
-            share = step / _TICKS
-            if self.kind == "log":
-                value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
-            else:
-                value = self.low + share * (self.high - self.low)
-            found.append((1 - share if self.is_reversed else share, f"{value:.3g}"))
-        return found
+        """(place, label) of what is written beside it; no two labels are alike."""
+        if self.scale.kind == "category":
+            labels = self.scale.categories
+            every = math.ceil(len(labels) / _MOST_CATEGORIES)
+            return [(_spread(at, len(labels)), label) for at, label in list(enumerate(labels))[::every]]
+        marked = self.values or self._between()
+        words = apart(marked, _EXACT if self.values or self.is_whole else _DIGITS)
+        return [(self.place(value), label) for value, label in zip(marked, words, strict=True)]
+
+    def _between(self) -> tuple[float, ...]:
+        """Values at even distances from end to end; of integers the nearest ones."""
+        shares = [step / _TICKS for step in range(_TICKS + 1)]
+        low, high = self.low, self.high
+        if self.scale.kind == "log":
+            inner = [math.exp(math.log(low) * (1 - share) + math.log(high) * share) for share in shares[1:-1]]
+        else:
+            inner = [low * (1 - share) + high * share for share in shares[1:-1]]
+        return (low, *(float(round(value)) if self.is_whole else value for value in inner), high)
 
 
-def hyperparameter_axis(name: str, values: Sequence[JsonValue]) -> ParallelAxis:
-    """The axis for these values of a hyper-parameter; one that a model lacks is `None`."""
-    found = scale(name, values)
-    axis = ParallelAxis(name=name, kind=found.kind, categories=found.categories)
-    numbers = numbers_of(values)
-    if axis.categories:
-        return axis
-    distinct = tuple(sorted(set(numbers)))
-    few = distinct if len(distinct) <= _FEW_VALUES else ()
-    return replace(axis, low=distinct[0], high=distinct[-1], values=few)
+def hyperparameter_axis(
+    name: str, values: Sequence[JsonValue], *, tried: Sequence[JsonValue] = ()
+) -> ParallelAxis:
+    """The axis for these values of a hyper-parameter; see `cerebro.analysis.scale`."""
+    found = scale(name, values, tried=tried)
+    if found.kind == "category":
+        return ParallelAxis(scale=found)
+    distinct = tuple(sorted(set(numbers_of(values))))
+    return ParallelAxis(
+        scale=found,
+        low=distinct[0],
+        high=distinct[-1],
+        values=distinct if len(distinct) <= _FEW_VALUES else (),
+        is_whole=all(value.is_integer() for value in distinct),
+    )
 
 
 def objective_axis(metric: str, values: Sequence[float], mode: str, *, is_log: bool) -> ParallelAxis:
     """The axis of the metric, the best value on top."""
     low, high = min(values), max(values)
-    kind = "log" if is_log and low > 0 else "linear"
-    same = (low,) if low == high else ()
     return ParallelAxis(
-        name=metric, kind=kind, low=low, high=high, values=same, is_metric=True, is_reversed=mode == "min"
+        scale=Scale(name=metric, kind="log" if is_log and low > 0 else "linear"),
+        low=low,
+        high=high,
+        values=(low,) if low == high else (),
+        is_metric=True,
+        is_reversed=mode == "min",
     )
 
 

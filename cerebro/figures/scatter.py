@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cerebro.analysis import ModelSummary, Scale, numbers_of, scale, scores, varying, word
-from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, number, text
+from cerebro.analysis import ModelSummary, Scale, numbers_of, scale, scores, values_of, varying, word
+from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, text
 from cerebro.figures.palette import LOOKS, Look, Theme, colour
 
 MOST_PANELS = 10
@@ -59,7 +59,7 @@ def scatter(
         "hoverinfo": "text",
         "hovertext": hover,
     }
-    scales = [scale(name, [row.hyperparams.get(name) for row in shown]) for name in chosen]
+    scales = [scale(name, values_of(name, shown), tried=values_of(name, rows)) for name in chosen]
     traces = [
         common | {"x": _places(found, shown), "xaxis": f"x{_suffix(panel)}", "yaxis": f"y{_suffix(panel)}"}
         for panel, found in enumerate(scales)
@@ -112,8 +112,8 @@ def _suffix(panel: int) -> str:
 
 def _x_axis(found: Scale, rows: Sequence[ModelSummary], look: Look) -> dict[str, Any]:
     if found.kind != "category":
-        values = sorted(set(numbers_of(row.hyperparams.get(found.name) for row in rows)))
-        few = {"tickvals": values, "ticktext": [number(value) for value in values]}
+        values = sorted(set(numbers_of(values_of(found.name, rows))))
+        few = {"tickvals": values, "ticktext": apart(values, 6)}
         return axis(look, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}))
     places = list(range(len(found.categories)))
     labels = [text(label) for label in found.categories]
@@ -121,8 +121,8 @@ def _x_axis(found: Scale, rows: Sequence[ModelSummary], look: Look) -> dict[str,
 
 
 def _places(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:
-    values = [row.hyperparams.get(found.name) for row in rows]
-    return [found.categories.index(word(value)) for value in values] if found.categories else values
+    values = values_of(found.name, rows)
+    return [found.position(value) for value in values] if found.categories else values
 
 
 def _hover(row: ModelSummary, value: float, metric: str, names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cerebro.analysis import Span
+from cerebro.analysis import Landmarks, Span
 from cerebro.figures import buckets
 from cerebro.figures.bars import Canvas, merged_bars, seconds, strip, unit_bars, vain_marks
 from cerebro.figures.frame import Cell, Figure, annotation, axis, cut, duration, empty, figure, text
@@ -22,6 +22,7 @@ _STRIP_PX = 70
 _FRAME_PX = 130
 _MOST_EPOCH_LINES = 30
 _MOST_EPOCH_LABELS = 6
+_MOST_BREAKS = 30
 
 
 def schedule(
@@ -29,37 +30,33 @@ def schedule(
     *,
     workers: Sequence[str],
     models: Sequence[str],
-    now_s: float,
-    lower_bound_s: float | None = None,
-    epochs: Sequence[tuple[int, float]] = (),
+    landmarks: Landmarks,
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
-    """A row per worker and a bar per attempt at a unit, in its model's colour; idle time is what is left empty.
+    """A row per worker and a bar per attempt at a unit, in its model's colour; what is left empty is time without one.
 
     Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading
-    and saving are shaded. Above, the share of the workers that is busy. Of more than `MOST_BARS` attempts each worker's
-    are put together by stretches of time: a bar then fills as much of its row's height as the worker was busy.
+    and saving are shaded, and so are breaks, in which the run had ended or no worker was there. Above, the share of the
+    workers that is busy. Of more than `MOST_BARS` attempts each worker's are put together by stretches of time: a bar
+    then fills as much of its row's height as the worker was busy.
 
     Args:
         spans: see `cerebro.analysis.spans`.
         workers: the rows from top to bottom, those that idled as well.
         models: all of the plan, in order: they have the colours.
-        now_s: seconds since the run's first unit, as all times here.
-        lower_bound_s: drawn as a dashed line.
-        epochs: (epoch, when all models had trained it).
+        landmarks: epochs and breaks; the lower bound is a dashed line where the run would have ended.
         highlight: a model whose way across the workers stands out.
     """
     if not spans:
         return empty("schedule", "no unit has started yet", theme=theme, title="Schedule")
-    end = max(span.end_s for span in spans)
-    if any(span.outcome == "running" for span in spans):
-        end = max(end, now_s)
+    end = max(landmarks.now_s, *(span.end_s for span in spans))
+    breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
     names = dict.fromkeys([*workers, *(span.worker for span in spans)])
     canvas = Canvas(
         rows={worker: row for row, worker in enumerate(names)},
         indices={model: index for index, model in enumerate(models)},
-        unit=duration(max(end, lower_bound_s or 0.0)),
+        unit=duration(max(end, landmarks.bound_at_s)),
         theme=theme,
     )
     title = f"Schedule of {len(models):,} models on {len(names):,} workers"
@@ -70,35 +67,42 @@ def schedule(
     else:
         traces = list(unit_bars(spans, canvas, highlight))
     traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
-    columns = ("worker", "units", "failed or revoked", "busy, s", "idle, s", "idle, %")
+    columns = ("worker", "units", "failed or revoked", "training, s", "not training, s", "not training, %")
     return figure(
         "schedule",
         traces,
         theme=theme,
         title=title,
-        description=_description(spans, len(names), end, lower_bound_s),
-        table=cut(_rows(spans, names, end), columns),
-        layout=_layout(canvas, end, lower_bound_s, epochs),
+        description=_description(spans, len(names), end, breaks, landmarks),
+        table=cut(_rows(spans, names, end - _total(breaks)), columns),
+        layout=_layout(canvas, end, breaks, landmarks),
     )
 
 
 def _layout(
-    canvas: Canvas, end: float, lower_bound_s: float | None, epochs: Sequence[tuple[int, float]]
+    canvas: Canvas, end: float, breaks: Sequence[tuple[float, float]], landmarks: Landmarks
 ) -> dict[str, Any]:
     look, unit, rows = canvas.look, canvas.unit, canvas.rows
     row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
     height = _FRAME_PX + _STRIP_PX + row * len(rows)
     share = _STRIP_PX / (height - _FRAME_PX)
-    shapes = [_line(unit.of(at), look, dash="dot") for _, at in epochs[-_MOST_EPOCH_LINES:]]
-    named = epochs[-_MOST_EPOCH_LINES:]
+    named = landmarks.epochs[-_MOST_EPOCH_LINES:]
+    shapes = [_shade(unit.of(since), unit.of(until), look) for since, until in breaks[-_MOST_BREAKS:]]
+    shapes += [_line(unit.of(at), look, dash="dot") for _, at in named]
     named = named[:: -(-len(named) // _MOST_EPOCH_LABELS) or 1]
-    reach = 1.02 * unit.of(max(end, lower_bound_s or 0.0))
+    bound = unit.of(landmarks.bound_at_s)
+    reach = 1.02 * max(unit.of(end), bound)
     notes = [_label(f"epoch {epoch}", unit.of(at), look, yanchor="bottom") for epoch, at in named]
-    if lower_bound_s:
-        shapes.append(_line(unit.of(lower_bound_s), look, dash="dash", color=look.ink, width=1.5))
+    if breaks:
+        # Where the longest one is; the others look the same.
+        since, until = max(breaks, key=lambda found: found[1] - found[0])
+        middle = unit.of((since + until) / 2)
+        notes.append(_label("break", middle, look, xanchor="center", yanchor="bottom"))
+    if bound:
+        shapes.append(_line(bound, look, dash="dash", color=look.ink, width=1.5))
         # On the side where there is room, and below the names of epochs.
-        side = "left" if unit.of(lower_bound_s) < reach / 2 else "right"
-        notes.append(_label("lower bound", unit.of(lower_bound_s), look, xanchor=side, yanchor="top"))
+        side = "left" if bound < reach / 2 else "right"
+        notes.append(_label("lower bound", bound, look, xanchor=side, yanchor="top"))
     places, labels = list(rows.values()), [text(worker) for worker in rows]
     return {
         "barmode": "overlay",
@@ -132,6 +136,11 @@ def _line(x: float, look: Look, **style: Any) -> dict[str, Any]:
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
+def _shade(x0: float, x1: float, look: Look) -> dict[str, Any]:
+    place = {"x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+    return {"type": "rect", "fillcolor": faint(look.ink, 0.12), "line": {"width": 0}, **place}
+
+
 def _label(words: str, x: float, look: Look, *, yanchor: str, xanchor: str = "right") -> dict[str, Any]:
     """Words at the upper end of a line."""
     place = {"x": x, "y": 1, "yref": "paper", "yanchor": yanchor, "xanchor": xanchor}
@@ -139,34 +148,41 @@ def _label(words: str, x: float, look: Look, *, yanchor: str, xanchor: str = "ri
     return annotation(words, look, font=font, bgcolor=faint(look.ground, 0.7), **place)
 
 
-def _rows(spans: Sequence[Span], workers: Iterable[str], end: float) -> Iterable[Sequence[Cell]]:
+def _rows(spans: Sequence[Span], workers: Iterable[str], open_s: float) -> Iterable[Sequence[Cell]]:
     places: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
         places[span.worker].append(span)
     for worker in workers:
         here = places[worker]
         busy = sum(span.end_s - span.start_s for span in here)
-        idle = max(0.0, end - busy)
+        rest = max(0.0, open_s - busy)
         units = sum(span.outcome == "committed" for span in here)
-        yield (
-            worker,
-            units,
-            _vain(here),
-            round(busy, 2),
-            round(idle, 2),
-            round(100 * idle / end, 1) if end else 0.0,
-        )
+        share = round(100 * rest / open_s, 1) if open_s else 0.0
+        yield (worker, units, _vain(here), round(busy, 2), round(rest, 2), share)
 
 
-def _description(spans: Sequence[Span], workers: int, end: float, lower_bound_s: float | None) -> str:
-    busy = sum(span.end_s - span.start_s for span in spans)
-    idle = max(0.0, 1 - busy / (end * workers)) if end else 0.0
-    said = f"{len(spans):,} attempts at units on {workers:,} workers in {seconds(end)}; the workers were idle for "
-    said += f"{idle:.0%} of that time."
-    if lower_bound_s:
-        said += f" No order of these units could have ended before {seconds(lower_bound_s)}."
+def _description(
+    spans: Sequence[Span],
+    workers: int,
+    end: float,
+    breaks: Sequence[tuple[float, float]],
+    landmarks: Landmarks,
+) -> str:
+    open_s = end - _total(breaks)
+    said = f"{len(spans):,} attempts at units on {workers:,} workers in {seconds(open_s)}"
+    if breaks:
+        said += f", and {seconds(_total(breaks))} in which it had ended or no worker was there"
+    said += "."
+    if landmarks.idle_share is not None:
+        said += f" The workers were idle for {landmarks.idle_share:.1%} of their time."
+    if landmarks.lower_bound_s:
+        said += f" No order of these units could have taken less than {seconds(landmarks.lower_bound_s)}."
     vain = _vain(spans)
     return said + (f" {vain:,} attempts failed or were taken back." if vain else "")
+
+
+def _total(breaks: Iterable[tuple[float, float]]) -> float:
+    return sum(until - since for since, until in breaks)
 
 
 def _vain(spans: Sequence[Span]) -> int:

@@ -226,7 +226,7 @@ class _List:
 
     def _tensorboard(self) -> Service:
         port = self._ports["tensorboard"]
-        place = ("--logdir", str(self._home.volumes / "metrics"), "--host", HOST, "--port", str(port))
+        place = ("--logdir", str(self._home.volumes / "metrics" / "tensorboard"), "--host", HOST, "--port", str(port))
         return Service(
             name="tensorboard",
             command=_module("tensorboard.main", *place, "--reload_interval", "5"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,6 @@ from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError
 from cerebro.figures import Figure, Theme
 from cerebro.state import ExperimentState, Run
-from cerebro.state.report import lower_bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,16 +119,11 @@ class Drawings:
     def schedule(self, *, highlight: str = "") -> Figure:
         """Which model was where when."""
         spans = analysis.spans(self.run, self.now)
-        places = {
-            worker.name for worker in self.state.workers.values() if worker.trains and not worker.is_removed
-        }
         return figures.schedule(
             spans,
-            workers=sorted(places.union(span.worker for span in spans), key=_by_number),
+            workers=analysis.crew(self.state, spans),
             models=tuple(self.run.models),
-            now_s=self.now - self.run.origin,
-            lower_bound_s=lower_bound(self.run, self.now) if spans else None,
-            epochs=[(report.epoch, report.makespan_s) for report in self.run.epochs],
+            landmarks=analysis.landmarks(self.state, self.run, self.now),
             highlight=highlight,
             theme=self.theme,
         )
@@ -147,8 +140,3 @@ class Drawings:
                 f"{self.run.id} has no hyper-parameter {', '.join(unknown)}: there are {', '.join(sorted(known))}"
             )
         return names
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    """worker-2 before worker-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from cerebro import analysis
 from cerebro.analysis import ModelSummary
+from cerebro.contract.runs import EvaluateRequest
 from cerebro.reporting.drawings import Drawings
 from cerebro.reporting.html import Html, Value, code, element, facts, joined, paragraph, table, text
+from cerebro.state import RunState
 
 _MOST_MODELS = 1000
 """Rows of the table of models: the best."""
@@ -33,7 +35,7 @@ def answer(drawings: Drawings) -> Html:
     checkpoint = run.models[best.id].epoch_checkpoint(best.best_epoch)
     file: dict[str, Value] = {}
     if checkpoint is not None:
-        file = {"file": checkpoint.name, "bytes": checkpoint.size, "xxh3-64": checkpoint.checksum}
+        file = {"file": checkpoint.name, "bytes": checkpoint.size, "checksum": checkpoint.checksum}
     return element(
         "section",
         element("h2", text(f"Best model: {best.id}")),
@@ -57,7 +59,7 @@ def models(drawings: Drawings) -> Html:
     """A row per model, best first, and what is the same for all."""
     rows, metric = drawings.rows, drawings.request.metric
     names = analysis.varying(rows)
-    columns = ("model", "state", f"best {metric}", "at epoch", "units", *names, "in vain", "compute, s")
+    columns = ("model", "state", f"best {metric}", "at epoch", "units", *names, "begun again", "compute, s")
     shown = (
         (
             row.id,
@@ -75,6 +77,18 @@ def models(drawings: Drawings) -> Html:
     fixed = {k: analysis.word(v) for k, v in (rows[0].hyperparams if rows else {}).items() if k not in names}
     same = joined([paragraph("The same for all models:"), facts(fixed)]) if fixed else Html("")
     return joined([table("Models, best first", columns, shown, note=note), same])
+
+
+def tests(drawings: Drawings) -> Iterator[Html]:
+    """A table for each test run of models of this fit: what they reached on rows that chose none of them."""
+    for run in analysis.tests_of(drawings.state, drawings.run):
+        found = analysis.tested(run)
+        metrics = sorted({name for one in found for name in one.metrics})
+        columns = ("model", "of epoch", "rows", *metrics)
+        shown = ((m.model, m.epoch, m.rows, *(m.metrics.get(name) for name in metrics)) for m in found)
+        assert isinstance(run.request, EvaluateRequest)
+        note = "" if run.state is RunState.FINISHED else str(run.state)
+        yield table(f"{run.id}, on the split {run.request.split}", columns, shown, note=note)
 
 
 def failures(rows: Sequence[ModelSummary]) -> Iterator[Html]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cerebro import analysis
 from cerebro.contract import SCHEMA_VERSION
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import EtlPlan, FitPlan
+from cerebro.errors import NotFoundError
 from cerebro.reporting.drawings import Drawings
 from cerebro.reporting.html import Html, Value, element, facts, joined, moment, paragraph, table, text
 from cerebro.state import ExperimentState, schedule_lines
@@ -34,7 +35,9 @@ def data(drawings: Drawings) -> Iterator[Html]:
         yield paragraph(f"Training partitions: {len(sizes)}, of {sizes[0]:,} to {sizes[-1]:,} rows.")
 
 
-def provenance(drawings: Drawings, record: ExperimentRecord | None) -> Iterator[Html]:
+def provenance(
+    drawings: Drawings, record: ExperimentRecord | None, code: Callable[[str], CodeRecord] | None
+) -> Iterator[Html]:
     """Settings and hashes, locators, schedule, audit list."""
     state, run, request = drawings.state, drawings.run, drawings.request
     plan = run.plan if isinstance(run.plan, FitPlan) else None
@@ -51,10 +54,11 @@ def provenance(drawings: Drawings, record: ExperimentRecord | None) -> Iterator[
             "metric": f"{request.metric} ({request.mode})",
             "seed": str(request.seed),
             "scheduler": run.scheduler + (", with planner" if run.planner else ""),
+            "training code": _class_name(request.code, code),
             "training code, SHA-256": request.code,
             "code archive, SHA-256": (record.archive or "") if record else "",
             "data set": plan.dataset if plan else "",
-            **_etl(state, plan.dataset if plan else ""),
+            **_etl(state, plan.dataset if plan else "", code),
             "event log": f"{state.seq:,} events, schema {SCHEMA_VERSION}",
             "report written": f"{moment(drawings.now)}, by Python {sys.version.split()[0]}",
         }
@@ -80,12 +84,22 @@ def provenance(drawings: Drawings, record: ExperimentRecord | None) -> Iterator[
     yield table("Who asked for what", ("time", "who", "what"), done, note=note)
 
 
-def _etl(state: ExperimentState, dataset: str) -> dict[str, Value]:
+def _etl(
+    state: ExperimentState, dataset: str, code: Callable[[str], CodeRecord] | None
+) -> dict[str, Value]:
     request = state.etl_request(dataset)
     if request is None:
         return {}
     return {
+        "ETL code": _class_name(request.code, code),
         "ETL code, SHA-256": request.code,
         "ETL seed": str(request.seed),
         "share of the rows": f"{request.fraction:g}",
     }
+
+
+def _class_name(sha256: str, code: Callable[[str], CodeRecord] | None) -> str:
+    try:
+        return code(sha256).class_name if code else ""
+    except NotFoundError:
+        return ""

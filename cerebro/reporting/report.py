@@ -6,7 +6,9 @@ each figure's data are a table as well.
 
 from __future__ import annotations
 
-from cerebro.contract.records import ExperimentRecord
+from collections.abc import Callable
+
+from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import BadRequestError
 from cerebro.figures import Figure, Theme
@@ -26,6 +28,7 @@ def report_html(
     record: ExperimentRecord | None,
     now: float,
     page: str = "",
+    code: Callable[[str], CodeRecord] | None = None,
     theme: Theme = "light",
 ) -> str:
     """The whole report as one HTML document.
@@ -36,6 +39,7 @@ def report_html(
         record: what the experiment is, for its locators and its code archive.
         now: the store's clock, seconds since the epoch.
         page: address of the experiment's web page.
+        code: gives the code of a hash, so that the report says what it is called; `NotFoundError` if it is gone.
 
     Raises:
         BadRequestError: `run` is no fit run.
@@ -52,11 +56,12 @@ def report_html(
         element("header", element("h1", text(f"{state.name}, {run.id}")), _standing(run, now, page)),
         outcome.answer(drawings),
         element("nav", element("ul", *links), aria_label="Contents"),
+        section("Test", *outcome.tests(drawings), id_="test"),
         section("Models", outcome.models(drawings), id_="models"),
         section("Figures", *drawn, id_="drawn"),
         section("Failures", *outcome.failures(drawings.rows), id_="failures"),
         section("Data", *provenance.data(drawings), id_="data"),
-        section("How it was made", *provenance.provenance(drawings, record), id_="provenance"),
+        section("How it was made", *provenance.provenance(drawings, record, code), id_="provenance"),
     )
     head = _head(f"{state.name}, {run.id}: report", theme)
     scripts = plotting.scripts({place: figure for place, (_, figure) in figures.items() if figure})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import RunFailedError
 from cerebro.files import Files
@@ -15,18 +16,23 @@ from cerebro.results.fit_figures import FitFigures
 from cerebro.results.tables import beside, cell
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
-from cerebro.state import ExperimentState, Model, Run, gap, schedule_of
+from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, wording
 
 
 class FitResult(FitFigures):
     """What `run_fit` found. A view of the state: made anew, it shows what has happened since."""
 
     def __init__(
-        self, state: ExperimentState, run: Run, files: Files, record: ExperimentRecord | None = None
+        self,
+        state: ExperimentState,
+        run: Run,
+        files: Files,
+        record: ExperimentRecord | None = None,
+        code: Callable[[str], CodeRecord] | None = None,
     ) -> None:
         if not isinstance(run.request, FitRequest):
             raise RunFailedError(f"{run.id} is no fit run")
-        super().__init__(state, run, record)
+        super().__init__(state, run, record, code)
         self._files = files
         self._request = run.request
 
@@ -73,7 +79,7 @@ class FitResult(FitFigures):
             )
             facts = {
                 "model": model.id,
-                "state": str(model.state),
+                "state": wording.model(model, self._run),
                 self._request.metric: value,
                 "best_epoch": epoch,
                 "epochs": model.completed_epochs,

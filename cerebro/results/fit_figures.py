@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cerebro.analysis import Axis
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
 from cerebro.figures import Theme
 from cerebro.reporting import Drawings, report_html
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 class FitFigures:
     """What can be drawn of a fit run, made anew at each call, so it shows what has happened since."""
 
-    def __init__(self, state: ExperimentState, run: Run, record: ExperimentRecord | None) -> None:
-        self._state, self._run, self._record = state, run, record
+    def __init__(
+        self,
+        state: ExperimentState,
+        run: Run,
+        record: ExperimentRecord | None,
+        code: Callable[[str], CodeRecord] | None,
+    ) -> None:
+        self._state, self._run, self._record, self._code = state, run, record, code
 
     def plot_curves(
         self,
@@ -141,7 +147,9 @@ class FitFigures:
             ValueError: `path` does not end in ``.html``.
         """
         target = html_file(path)
-        document = report_html(self._state, self._run, record=self._record, now=time.time(), theme=theme)
+        document = report_html(
+            self._state, self._run, record=self._record, now=time.time(), code=self._code, theme=theme
+        )
         target.write_text(document, encoding="utf-8")
         return target
 

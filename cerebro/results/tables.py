@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from cerebro.analysis import tested
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.data.tables import read_columns
 from cerebro.files import Files
@@ -14,27 +15,28 @@ from cerebro.state import Run
 
 
 def test_table(run: Run) -> pd.DataFrame:
-    """Metrics of a test run, one row per model: means over the partitions, weighted by rows."""
-    assert isinstance(run.plan, EvaluatePlan)
-    rows = []
-    for model, epoch in run.plan.models.items():
-        results = [t.result for t in run.tasks.values() if t.key.model == model and t.result is not None]
-        total = sum(result.rows for result in results)
-        names = sorted(set.intersection(*(set(result.metrics) for result in results)) if results else set())
-        means = {name: sum(r.metrics[name] * r.rows for r in results) / total for name in names}
-        rows.append(beside({"model": model, "epoch": epoch, "rows": total}, means, "metric"))
+    """Metrics of a test run, one row per model; see `cerebro.analysis.tested`."""
+    rows = [
+        beside({"model": one.model, "epoch": one.epoch, "rows": one.rows}, one.metrics, "metric") for one in tested(run)
+    ]
     return pd.DataFrame(rows).set_index("model")
 
 
 def prediction_table(run: Run, files: Files) -> pd.DataFrame:
-    """Predictions of a run as one table keyed by row id; with several models, keyed by (model, id)."""
+    """Predictions of a run as one table keyed by row id; with several models, keyed by (model, id).
+
+    Without an output that has rows it is empty.
+    """
     assert isinstance(run.plan, EvaluatePlan)
     frames = []
     for task in run.tasks.values():
         if task.result is not None:
             frame = pd.DataFrame(read_columns(files.shared(task.result.output)))
             frames.append(frame.assign(model=task.key.model))
-    table = pd.concat(frames, ignore_index=True)
+    filled = (
+        [frame for frame in frames if len(frame)] or frames[:1] or [pd.DataFrame(columns=["id", "model"])]
+    )
+    table = pd.concat(filled, ignore_index=True)
     if len(run.plan.models) == 1:
         return table.drop(columns="model").set_index("id").sort_index()
     return table.set_index(["model", "id"]).sort_index()

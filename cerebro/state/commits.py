@@ -44,6 +44,7 @@ def _train(event: TaskCommitted, run: Run, task: Task, model: Model) -> None:
     # Trained on from a copy loaded earlier: the epoch before cannot be validated any more.
     for epoch in model.unreadable:
         run.validation(model, epoch).state = TaskState.FAILED
+    model.unvalidated |= model.unreadable
     model.unreadable.clear()
     attempt = task.attempts[-1]
     visit = Visit.of(

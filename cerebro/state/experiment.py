@@ -39,7 +39,7 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import commits, failures, invariants, plans, steering, workers
+from cerebro.state import breaks, commits, failures, invariants, plans, steering, workers
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.steering import Action
@@ -132,10 +132,10 @@ class ExperimentState:
                 self._note(event)
             case WorkerJoined():
                 workers.join(self.workers, event)
-                self._void_plans(event.worker)
+                self._crew_changed(event.worker)
             case WorkerLost():
                 workers.lose(self.workers, event)
-                self._void_plans(event.worker)
+                self._crew_changed(event.worker)
             case WorkerRemoved():
                 workers.remove(self.workers, event)
             case _:
@@ -154,8 +154,9 @@ class ExperimentState:
                 self._delete(event)
             case _:
                 run = self._run(event.run)
-                is_over = self.deletion is not None and not run.is_open
-                return not is_over and steering.steer(run, event)
+                # One run is open at a time, and none of what is being deleted.
+                stays_ended = not run.is_open and (self.deletion is not None or self.active_run() is not None)
+                return not stays_ended and steering.steer(run, event)
         return True
 
     def _request(self, event: RunRequested) -> None:
@@ -209,12 +210,13 @@ class ExperimentState:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _void_plans(self, worker: str) -> None:
-        """Plans were made for the workers there were, and for what they held."""
+    def _crew_changed(self, worker: str) -> None:
+        """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
         if self.workers[worker].trains:
             for run in self.runs.values():
                 if run.is_open:
                     run.planned = None
+                    breaks.end(run, self.workers.values())
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -242,11 +244,13 @@ class ExperimentState:
         task.assign(event, worker.name)
 
     def _begin(self, event: TaskStarted) -> None:
-        run, task, worker, _ = self._concerned(event)
+        run, task, worker, model = self._concerned(event)
         invariants.check_start(event, worker)
-        task.start(event)
-        if task.key.kind == "train":
+        if model and task.key.kind == "train":
             run.origin = min(run.origin, event.time)
+            model.redone += any(attempt.has_run for attempt in task.attempts)
+        task.start(event)
+        run.worked = event.time
 
     def _close(self, event: TaskCommitted | TaskFailed | TaskRevoked) -> None:
         run, task, worker, model = self._concerned(event)
@@ -254,7 +258,8 @@ class ExperimentState:
         del run.open[event.task]
         if model and model.busy == event.task:
             model.busy = None
-            model.redone += task.state is TaskState.RUNNING and event.type != "TaskCommitted"
+        if not isinstance(event, TaskRevoked):  # that is the controller's word
+            run.worked = event.time
         match event:
             case TaskCommitted():
                 task.commit(event)

@@ -54,6 +54,7 @@ def _lose_checkpoint(failure: Failure, run: Run, task: Task, model: Model) -> No
             task.failures += 1
             if task.failures >= run.max_attempts:
                 task.state = TaskState.FAILED
+                model.unvalidated.add(epoch)
                 run.settle(model)
             return
     unit = len(model.visits) - 1

@@ -64,12 +64,14 @@ class Model:
     """Epoch -> what the user's test function returned."""
     failure: Failure | None = None
     redone: int = 0
-    """Attempts at its units that had started and came to nothing."""
+    """Attempts at its units that began although an earlier one had begun: work done again."""
     reopened: Counter[int] = field(default_factory=Counter)
     """Unit number -> how often its checkpoint was lost."""
     unreadable: set[int] = field(default_factory=set)
     """Epochs whose last checkpoint a validation could not read. The next unit starts from it, so it finds out as well
     and has it made again; until then the validation waits."""
+    unvalidated: set[int] = field(default_factory=set)
+    """Epochs whose validation was given up because no attempt could read their checkpoint: nobody needs it now."""
     trained_s: float = 0.0
     """Seconds of its visits, from start to commit."""
     compute_s: float = 0.0
@@ -103,7 +105,6 @@ class Model:
     def take_back(self) -> Visit:
         """The newest unit is to be done again."""
         lost = self.visits.pop()
-        self.redone += 1
         self.unreadable.discard(lost.epoch)
         self.trained_s = sum(visit.seconds for visit in self.visits)
         self.compute_s = sum(visit.compute_s for visit in self.visits)
@@ -171,6 +172,10 @@ class Model:
             else None
         )
 
+    def may_be_validated(self, epoch: int) -> bool:
+        """Whether the validation of a completed epoch may still come."""
+        return epoch not in self.validations and epoch not in self.unvalidated
+
     # --- how good it is --------------------------------------------------------------------------
 
     def training_metrics(self, epoch: int) -> dict[str, float]:
@@ -224,10 +229,11 @@ class Model:
         """Names of checkpoints that must not be removed.
 
         The newest (the next unit's input), the one before (should the newest turn out corrupt, its unit is redone from
-        there), ends of epochs not validated yet, and the best epoch's.
+        there), ends of epochs whose validation is still due, and the best epoch's.
         """
         names = {visit.file for visit in self.visits[-2:]}
-        waiting = [e for e in range(1, self.completed_epochs + 1) if validated and e not in self.validations]
+        completed = range(1, self.completed_epochs + 1)
+        waiting = [epoch for epoch in completed if validated and self.may_be_validated(epoch)]
         for epoch in {*waiting, self.best_epoch(name, mode, validated=validated) or 0}:
             if 0 < epoch <= self.completed_epochs:
                 names.add(self.visits[epoch * len(self.partitions) - 1].file)

@@ -1,8 +1,8 @@
 """How well a fit run is scheduled: makespan so far, lower bound, gap and idle time; in numbers and in words.
 
 Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
-was: with the times its units took and the workers they ran on, no order of them could have ended earlier. While a run
-had ended, until a user resumed it, its clock stands still. Pure.
+was: with the times its units took and the workers they ran on, no order of them could have ended earlier. In breaks
+(`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. Pure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
+from cerebro.state import breaks
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
 from cerebro.state.timeline import TrainedUnit, besides, busy, committed, running
@@ -65,7 +66,7 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
     # Of all epochs up to this one: a unit of a model that goes no further may have ended last.
     end = max((unit.ended for unit in committed(run, epoch)), default=0.0)
     zero = run.origin if end else end
-    begin = _moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
+    begin = moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
     return EpochCompleted(
         run=run.id,
         epoch=epoch,
@@ -84,8 +85,9 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
     models = [model for model in run.models.values() if not model.is_cut_short]
     is_growing = run.is_open and not all(model.is_trained for model in models)
     begun = [unit.ended for unit in running(run, now)]
-    end = max([zero, run.newest_commit, *begun, *([now] if is_growing else [])])
-    begin = _moment(run, zero, run.epochs[-1].makespan_s) if run.epochs else zero
+    latest = run.worked if breaks.is_deserted(run, state.workers.values()) else now
+    end = max([zero, run.newest_commit, *begun, *([latest] if is_growing else [])])
+    begin = moment(run, zero, run.epochs[-1].makespan_s) if run.epochs else zero
     idle_s = sum(sum(report.idle_s.values()) for report in run.epochs)
     idle_s += sum(_idle(state, run, begin, end).values())
     return ScheduleNow(
@@ -97,7 +99,7 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         # Visits lie between the two; what else ran may not.
         worker_s=idle_s
         + sum(run.trained_s.values())
-        + sum(task.within(zero, end) for task in besides(run, end)),
+        + sum(_open_s(run, max(zero, t.started), min(t.ended, end)) for t in besides(run, end)),
         is_growing=is_growing,
     )
 
@@ -110,6 +112,14 @@ def lower_bound(run: Run, now: float) -> float:
         models[unit.model] += unit.seconds
         workers[unit.worker] += unit.seconds
     return max([*models.values(), *workers.values()], default=0.0)
+
+
+def moment(run: Run, zero: float, seconds: float) -> float:
+    """When the run had gone on for so long since `zero`: breaks do not count."""
+    at = zero + seconds
+    for since, until in run.breaks:
+        at += until - since if zero <= since < at else 0.0
+    return at
 
 
 # --- in words ------------------------------------------------------------------------------------
@@ -143,16 +153,9 @@ def plan_line(run: Run) -> str:
 
 
 def _open_s(run: Run, begin: float, end: float) -> float:
-    """Seconds between two times, but for those while the run had ended."""
-    return end - begin - sum(max(0.0, min(end, until) - max(begin, since)) for since, until in run.breaks)
-
-
-def _moment(run: Run, zero: float, seconds: float) -> float:
-    """When the run had been open for so long since `zero`."""
-    at = zero + seconds
-    for since, until in run.breaks:
-        at += until - since if zero <= since < at else 0.0
-    return at
+    """Seconds from `begin` to `end`, if that is later, but for breaks."""
+    in_breaks = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in run.breaks)
+    return max(0.0, end - begin - in_breaks)
 
 
 def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
@@ -191,5 +194,5 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
     for name, started, ended in busy(run, end, since=begin):
         if name in there:
             since, until = there[name]
-            idle[name] -= max(0.0, min(ended, until) - max(started, since))
+            idle[name] -= _open_s(run, max(started, since), min(ended, until))
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

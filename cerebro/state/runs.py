@@ -107,7 +107,10 @@ class Run:
     started: float = 0.0
     ended: float = 0.0
     breaks: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when it had ended, until a user resumed it or one of its models."""
+    """From when to when it stood still, ascending: it had ended, until a user resumed it or one of its models; or no
+    worker of it was there. See `cerebro.state.breaks`."""
+    worked: float = 0.0
+    """When a worker last began or ended a task of it, or it last went on after a break."""
     reason: str = ""
     """Why it is paused."""
     needs_bytes: int = 0
@@ -181,14 +184,18 @@ class Run:
         return self.task(TaskKey(run=self.id, kind="valid", model=model.id, epoch=epoch))
 
     def progress(self) -> tuple[int, int]:
-        """(tasks committed, tasks in all). Of models that failed or were stopped all units count as done: nothing more
-        is due of them."""
+        """(tasks committed, tasks in all). What models that failed or were stopped lack is not due, so it counts as
+        neither; but in a run that failed as a whole all counts, or it would look complete."""
         if not isinstance(self.plan, FitPlan) or not isinstance(self.request, FitRequest):
             tasks = self.own_tasks()
-            return sum(task.state in ENDED for task in tasks), len(tasks)
-        per_model = len(self.plan.partitions) * self.request.epochs
-        done = sum(per_model if m.is_cut_short else len(m.visits) for m in self.models.values())
-        return done, per_model * len(self.models)
+            return sum(task.state is TaskState.COMMITTED for task in tasks), len(tasks)
+        done = sum(len(model.visits) for model in self.models.values())
+        return done, done + sum(self.due(model) for model in self.models.values())
+
+    def due(self, model: Model) -> int:
+        """Units of a model that are missing and to be done; see `progress`."""
+        is_due = self.state is RunState.FAILED or not model.is_cut_short
+        return model.epochs * len(model.partitions) - len(model.visits) if is_due else 0
 
     # --- what changes it -------------------------------------------------------------------------
 

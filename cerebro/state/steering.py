@@ -22,7 +22,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
 )
-from cerebro.state import models
+from cerebro.state import breaks, models
 from cerebro.state.models import ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
@@ -115,7 +115,7 @@ def move(run: Run, event: RunWish | RunStarted | RunPaused) -> bool:
         (run.state,) = targets
     else:
         run.state = RunState.QUEUED if run.plan is None else RunState.RUNNING
-        run.breaks.append((run.ended, event.time))
+        breaks.add(run, run.ended, event.time)
         run.ended, run.error = 0.0, ""
         # It was made for the workers there were then.
         run.planned = None
@@ -142,6 +142,7 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
     if isinstance(event, ModelRetried):
         model.failure = None
         model.reopened.clear()
+        model.unvalidated.clear()
         for task in run.tasks.values():
             if task.key.model == model.id:
                 task.retry()

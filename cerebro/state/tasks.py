@@ -64,7 +64,7 @@ class Attempt:
     started: float = 0.0
     ended: float = 0.0
     outcome: str = ""
-    """`committed`, `revoked: REASON` or the failure's kind; empty while open."""
+    """`committed`, `revoked: REASON` (or given back by a worker that ends), or the failure's kind; empty while open."""
     has_run: bool = False
     """Whether it ever started. (At 0, perhaps, where virtual time begins.)"""
 
@@ -139,8 +139,13 @@ class Task:
         """The open attempt came to nothing."""
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, event.failure.kind
-        if self.state is TaskState.RUNNING:
-            self.is_interrupted = event.failure.kind is FailureKind.PREEMPTED
+        is_running = self.state is TaskState.RUNNING
+        if event.failure.kind is FailureKind.PREEMPTED:
+            # Its worker gave it back unasked, because it ends itself: the attempt is no failed one.
+            newest.outcome = f"revoked: {event.failure.message}"
+            self.state, self.is_interrupted = TaskState.PENDING, is_running
+            return
+        self.is_interrupted &= not is_running
         self._fail(event.failure, max_attempts)
 
     def revoke(self, event: TaskRevoked, max_attempts: int) -> None:

@@ -44,10 +44,6 @@ class Busy(NamedTuple):
     started: float
     ended: float
 
-    def within(self, begin: float, end: float) -> float:
-        """Seconds of it between two times."""
-        return max(0.0, min(self.ended, end) - max(self.started, begin))
-
 
 class Try(NamedTuple):
     """One attempt at a task."""

@@ -26,17 +26,18 @@ State = dict[str, Any]
 
 
 def save(root: Path, name: str, state: State) -> CheckpointRef:
-    """Write a state durably under ``root / name``.
+    """Write a state durably under ``root / name``, into a folder that is there.
 
     Returns:
         What identifies the file: with this reference its bytes can be checked.
 
     Raises:
+        FileNotFoundError: the folder is gone: the experiment was deleted meanwhile.
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
         StorageFullError: no room; what was there before is untouched, and nothing of this file stays.
     """
     state = {**state, "checkpoint": _storable(state["checkpoint"], "checkpoint")}
-    file = DurableFile(root / name)
+    file = DurableFile(root / name, makes_folder=False)
     sink = _Sink(file)
     try:
         with _without_crc():

@@ -6,15 +6,21 @@ group is shared with programs that are not Cerebro's (a login's session), so the
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cerebro.contract.records import WorkerUsage
 from cerebro.usage.gpus import Gpus
 from cerebro.usage.volumes import disk
+
+log = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
 
 PAUSE_S = 10.0
 """Between two measurements: a page shows them, nothing is decided on them."""
@@ -66,18 +72,28 @@ class Meter:
         """Time of the measurement before, and processor seconds until then."""
 
     def measure(self) -> WorkerUsage:
-        """What is used now; processor time since the call before, so the first call knows none."""
-        seconds, memory = self._group.measure() if self._group else self._tree.measure()
-        found = disk(self._shards)
+        """What is used now; processor time since the call before, so the first call knows none. Whatever fails is not
+        measured, and keeps nothing else from being."""
+        nothing: tuple[float | None, int | None] = (None, None)
+        seconds, memory = self._tried((self._group or self._tree).measure, nothing)
+        found = self._tried(lambda: disk(self._shards), None)
         return WorkerUsage(
             cores_used=self._cores_used(seconds),
             cores=self._cores,
             memory_bytes=memory,
-            memory_limit_bytes=self._limit(),
-            gpus=self._gpus.measure(),
+            memory_limit_bytes=self._tried(self._limit, None),
+            gpus=self._tried(self._gpus.measure, ()),
             shards_used_bytes=found.used if found else None,
             shards_total_bytes=found.total if found else None,
         )
+
+    def _tried(self, measure: Callable[[], _Found], otherwise: _Found) -> _Found:
+        try:
+            return measure()
+        except Exception:
+            # Kernels and drivers say what they like; no page is worth a worker.
+            log.exception("not measured")
+            return otherwise
 
     def _cores_used(self, seconds: float | None) -> float | None:
         now, before = self._clock(), self._before
@@ -143,8 +159,7 @@ class _Tree:
         ticks, private, shared, is_there = 0, 0, 0, False
         for pid in self._pids():
             try:
-                # The name, in brackets, may hold anything.
-                fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+                fields = _stat(self._proc / str(pid) / "stat")
                 pages = (self._proc / str(pid) / "statm").read_text().split()
             except OSError:  # it has ended
                 continue
@@ -178,11 +193,20 @@ class _Tree:
         known: dict[int, list[int]] = {}
         for path in self._proc.glob("[0-9]*/stat"):
             try:
-                fields = path.read_text().rpartition(")")[2].split()
+                fields = _stat(path)
             except OSError:
                 continue
             known.setdefault(int(fields[1]), []).append(int(path.parent.name))
         return lambda pid: known.get(pid, [])
+
+
+def _stat(path: Path) -> list[bytes]:
+    """The fields behind a process' name, which stands in brackets and may hold any bytes (proc_pid_stat(5)).
+
+    Raises:
+        OSError: it has ended.
+    """
+    return path.read_bytes().rpartition(b")")[2].split()
 
 
 def _number(path: Path) -> int | None:

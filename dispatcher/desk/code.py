@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import TypeVar
 
 from flask import Blueprint, Response, request
@@ -11,32 +12,32 @@ from flask import Blueprint, Response, request
 from cerebro.archive import ArchiveListing, inspect
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
-from dispatcher.desk.tabs import tab_page
 from dispatcher.followed import Followed
 from dispatcher.pages.rendering import live_route
+from dispatcher.pages.tabs import Tabs
 from dispatcher.services import Services
 from dispatcher.start import FILES_SHOWN
 from dispatcher.views import code as views
 from dispatcher.views.header import Header
 
 SPECS_SHOWN = 20
-"""Pieces of user code that one page names, newest first."""
+"""Pieces of user code that one page names, newest first; it shows one."""
 _KEPT = 64
 
 T = TypeVar("T")
 _Found = tuple[ExperimentRecord, dict[str, tuple[str, ...]], tuple[views.RequestView, ...]]
 
 
-def add(blueprint: Blueprint, services: Services) -> None:
+def add(blueprint: Blueprint, services: Services, tabs: Tabs) -> None:
     """Add the route."""
     library = _Library(services)
 
     @live_route(blueprint, "/experiments/<name:name>/code", "code")
     def page(name: str) -> Response:
-        return Response(tab_page(services, name, "code", _look, library.shown))
+        return tabs.answer(name, "code", "code.html", _look, library.shown)
 
 
-def _look(followed: Followed) -> _Found:
+def _look(followed: Followed, header: Header, now: float) -> _Found:
     return followed.record, views.hashes(followed.state), views.requests(followed.state)
 
 
@@ -51,11 +52,11 @@ class _Library:
     def shown(self, head: Header, found: _Found) -> Mapping[str, object]:
         """What the template shows."""
         record, used, asked = found
-        used = dict(list(used.items())[:SPECS_SHOWN])
-        known = {sha256: code for sha256 in used if (code := self._code(sha256)) is not None}
+        used = dict(islice(used.items(), SPECS_SHOWN))
+        chosen = views.chosen(used, request.args.get("spec", ""))
+        code = self._code(chosen) if chosen else None
         listing = self._listing(record.archive, record.name) if record.archive else None
-        spec = request.args.get("spec", "")
-        view = views.code(record, used=used, records=known, asked=asked, listing=listing, spec=spec)
+        view = views.code(record, used=used, chosen=chosen, code=code, asked=asked, listing=listing)
         return {"view": view, "files_shown": FILES_SHOWN}
 
     def _code(self, sha256: str) -> CodeRecord | None:

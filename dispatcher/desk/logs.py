@@ -3,75 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, render_template, request, url_for
 
 from cerebro.errors import BadRequestError, NotFoundError
-from dispatcher.desk.tabs import tab_page
 from dispatcher.followed import Followed
 from dispatcher.log_reading import Chunk, Hits
 from dispatcher.pages.addresses import is_fragment
+from dispatcher.pages.asking import asked
 from dispatcher.pages.rendering import live_route
+from dispatcher.pages.tabs import Tabs
 from dispatcher.services import Services
 from dispatcher.views import logs as views
 from dispatcher.views.header import Header
-from dispatcher.views.logs import PAGE, Cursor, LogQuery, Source
+from dispatcher.views.logs import MOST_NEW, PAGE, Chosen, Cursor, LogPageQuery, LogQuery
+from dispatcher.views.paging import page_of
 from dispatcher.views.terminal import LEVELS
-
-MOST_NEW = 60
-"""Logs that one answer to a follower reads of; the next ones come with the next answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
     """What the log of events says about `query`."""
 
-    query: LogQuery
-    sources: tuple[Source, ...]
-    run: str
+    query: LogPageQuery
+    sources: Chosen
     runs: tuple[str, ...]
     workers: tuple[str, ...]
     waits: str
 
 
-def add(blueprint: Blueprint, services: Services) -> None:
+def add(blueprint: Blueprint, services: Services, tabs: Tabs) -> None:
     """Add the routes."""
 
     @live_route(blueprint, "/experiments/<name:name>/logs", "logs")
     def page(name: str) -> Response:
-        def build() -> str:
-            return tab_page(services, name, "logs", _look, lambda head, found: _shown(services, head, found))
+        def finish(head: Header, found: _Found) -> Mapping[str, object]:
+            return _shown(services, head, found)
 
-        if not is_fragment():
-            return Response(build())
-        version = (*services.reader.version(name), request.full_path, services.reader.outage)
-        return services.answers.answer(version, build)
+        sizes = _sizes(services, name) if is_fragment() else ()
+        return tabs.answer(name, "logs", "logs.html", _look, finish, beside=sizes)
 
     @blueprint.get("/experiments/<name:name>/logs/lines")
     def log_lines(name: str) -> Response:
         """What is new behind the cursor `after`: 204 if nothing is."""
-        cursor = Cursor.parse(request.args.get("after", ""))
+        cursor, query = Cursor.parse(request.args.get("after", "")), asked(LogQuery)
         if cursor is None:
             abort(400)
-        found = services.reader.look(name, _look)
-        chunks, ends = [], dict(cursor.offsets)
-        for source, offset in cursor.unread(found.sources)[:MOST_NEW]:
-            chunk = services.logs.since(name, source, offset)
-            ends[source.key] = max(offset, chunk.end)
-            if chunk.lines:
-                chunks.append(chunk)
-        cursor = Cursor.behind(found.sources, ends)
-        if not chunks:
+        pending = services.reader.look(name, lambda followed: views.unread(followed.state, query, cursor))
+        chunks = [services.logs.since(name, source, offset) for source, offset in pending[:MOST_NEW]]
+        told = sorted((chunk for chunk in chunks if chunk.lines), key=lambda chunk: chunk.source.started)
+        if not told:
             return Response(status=204)
-        html = render_template("_log.html", name=name, chunks=chunks, is_news=True)
-        return Response(html, headers={"X-Cursor": str(cursor)})
+        after = cursor.moved(pending, {chunk.source.key: (chunk.end, chunk.is_end) for chunk in chunks})
+        html = render_template("_log.html", name=name, chunks=told, is_news=True)
+        return Response(html, headers={"X-Cursor": str(after)})
 
     @blueprint.get("/experiments/<name:name>/logs/file")
     def log_file(name: str) -> Response:
         """One attempt's whole log."""
-        query = replace(LogQuery.parse(request.args), model="", worker="")
+        query = asked(LogQuery, model="", worker="")
         sources = services.reader.look(name, lambda followed: views.sources(followed.state, query))
         if not query.task or not sources:
             raise NotFoundError(
@@ -81,13 +73,18 @@ def add(blueprint: Blueprint, services: Services) -> None:
         return services.files.download("logs", path, path.rpartition("/")[2])
 
 
-def _look(followed: Followed) -> _Found:
-    query, state = LogQuery.parse(request.args), followed.state
-    run = views.chosen_run(state, query.task.partition("/")[0] or query.fit)
+def _sizes(services: Services, name: str) -> tuple[object, ...]:
+    """Of the newest logs that may grow: they do so without a word in the log of events."""
+    query = asked(LogQuery)
+    growing = services.reader.look(name, lambda followed: views.growing(followed.state, query))
+    return tuple((source.key, services.logs.size(name, source)) for source in growing[-PAGE:])
+
+
+def _look(followed: Followed, header: Header, now: float) -> _Found:
+    query, state = asked(LogPageQuery), followed.state
     return _Found(
         query=query,
         sources=views.sources(state, query),
-        run=run.id if run else "",
         runs=tuple(reversed(state.runs)),
         workers=tuple(sorted(state.workers)),
         waits=views.waits_for(state, query.task) if query.task else "",
@@ -95,18 +92,15 @@ def _look(followed: Followed) -> _Found:
 
 
 def _shown(services: Services, head: Header, found: _Found) -> Mapping[str, object]:
-    newest_first = found.sources[::-1]
-    pages = max(1, -(-len(newest_first) // PAGE))
-    page = min(found.query.page, pages)
-    units = newest_first[(page - 1) * PAGE : page * PAGE]
+    page = page_of(found.sources[::-1], found.query.page, PAGE)
     shown: dict[str, object] = {
         "found": found,
         "query": found.query,
         "levels": LEVELS,
         "is_mounted": services.logs.is_mounted,
-        "units": [(unit, services.logs.size(head.name, unit)) for unit in units],
-        "page": page,
-        "pages": pages,
+        "units": [(unit, services.logs.size(head.name, unit)) for unit in page.rows],
+        "page": page.page,
+        "pages": page.pages,
         "chunks": [],
         "hits": None,
         "problem": "",
@@ -137,12 +131,12 @@ def _lines(services: Services, name: str, found: _Found) -> dict[str, object]:
     }
 
 
-def _cursor(services: Services, name: str, chosen: Sequence[Source], chunks: Sequence[Chunk]) -> Cursor:
+def _cursor(services: Services, name: str, chosen: Chosen, chunks: Sequence[Chunk]) -> Cursor:
     ends = {chunk.source.key: chunk.end for chunk in chunks}
     # Of what runs but is not shown only what comes from now on is told.
-    for source in reversed(chosen):
-        if source.is_open and len(ends) < MOST_NEW:
-            ends.setdefault(source.key, services.logs.size(name, source) or 0)
+    for source in chosen.growing():
+        if source.key not in ends:
+            ends[source.key] = services.logs.size(name, source) or 0
     return Cursor.behind(chosen, ends)
 
 
@@ -151,7 +145,7 @@ def _filter(query: LogQuery) -> dict[str, object]:
     return {name: value for name in names if (value := getattr(query, name))}
 
 
-def _searched(services: Services, name: str, chosen: Sequence[Source], query: LogQuery) -> dict[str, object]:
+def _searched(services: Services, name: str, chosen: Chosen, query: LogQuery) -> dict[str, object]:
     try:
         hits: Hits | None = services.logs.search(name, chosen, query)
     except BadRequestError as error:

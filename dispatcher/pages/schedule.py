@@ -17,6 +17,15 @@ from dispatcher.views.schedule import schedule
 from dispatcher.views.units import UnitQuery, units
 
 _UNITS = 50
+_RULES = {
+    "random": "any model on any worker",
+    "fifo": "who has waited longest",
+    "lrptw": "most work left first",
+    "cyclic": "in turn, around the workers",
+    "monte-carlo": "the best of many dry runs",
+}
+_POLICIES = {name: _RULES[name] for name in POLICIES}
+"""What they do, in a few words; docs/scheduling.md says more."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -33,6 +42,6 @@ def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object
         "view": schedule(followed, fit=header.fit, now=now),
         "units": units(followed.state, asked(UnitQuery, run=header.fit, size=_UNITS)),
         "model": model,
-        "policies": tuple(POLICIES),
+        "policies": _POLICIES,
         "figure": figure_url(header.name, "schedule", fit=header.fit, model=model),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar, overload
 
 from flask import Response, request
 
@@ -14,8 +15,14 @@ from dispatcher.pages.rendering import render
 from dispatcher.services import Services
 from dispatcher.views.header import Header, header
 
-Fill = Callable[[Followed, Header, float], Mapping[str, object]]
-"""What a tab's template shows, from the followed experiment, its header and the time; pure."""
+T = TypeVar("T")
+Shown = Mapping[str, object]
+"""What a tab's template shows."""
+Look = Callable[[Followed, Header, float], T]
+"""What a tab takes from the followed experiment, its header and the time. Others wait meanwhile: it is pure, and
+quick."""
+Finish = Callable[[Header, T], Shown]
+"""What the template shows of that; may read files and ask the store, since nobody waits any more."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,35 @@ class Tabs:
 
     services: Services
 
-    def answer(self, name: str, tab: str, template: str, fill: Fill) -> Response:
+    @overload
+    def answer(self, name: str, tab: str, template: str, look: Look[Shown]) -> Response: ...
+
+    @overload
+    def answer(
+        self,
+        name: str,
+        tab: str,
+        template: str,
+        look: Look[T],
+        finish: Finish[T],
+        *,
+        beside: tuple[object, ...] = (),
+    ) -> Response: ...
+
+    def answer(
+        self,
+        name: str,
+        tab: str,
+        template: str,
+        look: Look[Any],
+        finish: Finish[Any] = lambda _, shown: shown,
+        *,
+        beside: tuple[object, ...] = (),
+    ) -> Response:
         """The page of one tab, or its fragment.
+
+        Args:
+            beside: differs whenever what `finish` finds outside the log does.
 
         Raises:
             NotFoundError: there is no such experiment.
@@ -37,20 +71,25 @@ class Tabs:
         def build() -> str:
             statuses, now = reader.workers(), reader.now()
 
-            def look(followed: Followed) -> tuple[Header, Mapping[str, object]]:
+            def both(followed: Followed) -> tuple[Header, Action | None, Any]:
                 head = header(followed, now=now, fit=fit, statuses=statuses)
-                acted = newest_action(followed.state, head.run)
-                return head, {"acted": acted, **fill(followed, head, now)}
+                return head, newest_action(followed.state, head.run), look(followed, head, now)
 
-            head, shown = reader.look(name, look)
-            title, icon = _title(head, tab), head.state
+            head, acted, found = reader.look(name, both)
             return render(
-                template, title=title, is_live=head.is_live, icon=icon, header=head, tab=tab, **shown
+                template,
+                title=_title(head, tab),
+                is_live=head.is_live,
+                icon=head.state,
+                header=head,
+                tab=tab,
+                acted=acted,
+                **finish(head, found),
             )
 
         if not is_fragment():
             return Response(build())
-        version = (*reader.version(name), reader.crew_version(), reader.outage)
+        version = (*reader.version(name), reader.crew_version(), reader.outage, *beside)
         return self.services.answers.answer(version, build)
 
 

@@ -10,6 +10,8 @@
 
   const columnOf = (axis) => (axis.is_metric ? "best" : `hp.${axis.name}`);
   const quoted = (text) => `"${String(text).replace(/["\\]/g, "\\$&")}"`;
+  const QUOTED = /"(?:[^"\\]|\\.)*"/g;
+  const nameOf = (axis) => (/^[\w.-]+$/.test(columnOf(axis)) ? columnOf(axis) : quoted(columnOf(axis)));
   const valueAt = (axis, place) => {
     const share = axis.is_reversed ? 1 - place : place;
     if (axis.kind === "log") return Math.exp(Math.log(axis.low) + share * (Math.log(axis.high) - Math.log(axis.low)));
@@ -25,7 +27,7 @@
   // An end of an axis is reached when the brush comes near: no value is lost to rounding.
   const sentence = () => [...brushes].map(([index, [low, high]]) => {
     const axis = axes[index];
-    const name = /^[\w.-]+$/.test(columnOf(axis)) ? columnOf(axis) : quoted(columnOf(axis));
+    const name = nameOf(axis);
     if (axis.kind === "category") {
       const inside = axis.categories.filter((_, at) => spread(at, axis.categories.length) >= low && spread(at, axis.categories.length) <= high);
       return inside.length ? `${name} in (${inside.map(quoted).join(", ")})` : "";
@@ -39,14 +41,15 @@
     brushes.clear();
     const text = new URL(location.href).searchParams.get("brush") || "";
     axes.forEach((axis, index) => {
-      const column = columnOf(axis).replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-      const range = text.match(new RegExp(`"?${column}"? in (-?[\\d.e+-]+?)\\.\\.(-?[\\d.e+-]+)`));
-      const list = text.match(new RegExp(`"?${column}"? in \\(([^)]*)\\)`));
+      const start = `(?:^| and )${nameOf(axis).replace(/[.*+?^${}()|[\]\\]/g, "\\$&")} in `;
+      const range = text.match(new RegExp(`${start}(-?[\\d.e+-]+?)\\.\\.(-?[\\d.e+-]+)`));
+      const list = text.match(new RegExp(`${start}\\(((?:${QUOTED.source}(?:, )?)*)\\)`));
       if (range) {
         const places = [placeOf(axis, Number(range[1])), placeOf(axis, Number(range[2]))].sort((a, b) => a - b);
         brushes.set(index, [Math.max(0, places[0]), Math.min(1, places[1])]);
       } else if (list) {
-        const inside = axis.categories.map((name, at) => [name, spread(at, axis.categories.length)]).filter(([name]) => list[1].includes(quoted(name)));
+        const named = new Set(list[1].match(QUOTED));
+        const inside = axis.categories.map((name, at) => [name, spread(at, axis.categories.length)]).filter(([name]) => named.has(quoted(name)));
         if (inside.length) brushes.set(index, [inside[0][1] - 0.02, inside.at(-1)[1] + 0.02]);
       }
     });

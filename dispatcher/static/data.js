@@ -1,4 +1,4 @@
-// Shows the rows that failed in a partition beside the table. Without this script the link leads to them as JSON.
+// Shows the rows that failed in a partition below the table, without loading the page anew.
 "use strict";
 (() => {
   const line = (kind, values) => {
@@ -20,7 +20,7 @@
     title.textContent = `Rows that failed in ${link.closest("tr").querySelector("th").textContent}`;
     title.tabIndex = -1;
     try {
-      const answer = await fetch(link.href, { headers: { Accept: "application/json" } });
+      const answer = await fetch(link.dataset.failed, { headers: { Accept: "application/json" } });
       const found = await answer.json();
       if (!answer.ok) throw new Error(found.message);
       const table = document.createElement("table");
@@ -33,7 +33,7 @@
       const more = document.createElement("p");
       more.className = "hint";
       const all = document.createElement("a");
-      all.href = link.href;
+      all.href = link.dataset.failed;
       all.download = "failed-rows.json";
       all.textContent = "Download";
       more.append(all);

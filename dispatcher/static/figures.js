@@ -6,6 +6,7 @@
   const CONFIG = {
     responsive: true, displaylogo: false, showSendToCloud: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], toImageButtonOptions: { format: "png", scale: 2 },
+    displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover", // there it would always lie over the title
   };
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const known = new WeakMap(); // figure -> what is drawn: {source, etag, spec}

@@ -68,7 +68,7 @@
       const answer = await fetch(from, { headers, cache: "no-store", redirect: "error", signal: mine.signal });
       if (answer.status === 401) return location.reload(); // the session ended: the page leads to the sign-in
       if (answer.status === 404) return location.reload(); // it was deleted
-      if (!answer.ok && answer.status !== 304 && answer.status !== 400) throw new Error(answer.statusText);
+      if (!answer.ok && answer.status !== 304) throw new Error(answer.statusText);
       if (answer.status !== 304) {
         const html = await answer.text();
         if (!isWanted && isBusy()) return plan(700);

@@ -23,6 +23,12 @@
     button.textContent = isFollowing ? "Following" : waiting ? `${waiting} new below` : "Paused: go to the end";
   };
 
+  // What the reader looks at: it stays where it is when lines above it go.
+  const firstSeen = () => {
+    const line = [...log.getElementsByTagName("li")].find((each) => each.offsetTop - log.offsetTop >= log.scrollTop);
+    return line && { line, top: line.offsetTop };
+  };
+
   const trim = () => {
     const lines = log.getElementsByTagName("li");
     for (let left = lines.length - MOST_LINES; left > 0; left -= 1) lines[0].remove();
@@ -43,10 +49,10 @@
       else log.append(stretch);
       waiting += isFollowing ? 0 : lines.length;
     }
-    if (isFollowing) {
-      trim();
-      toEnd();
-    }
+    const held = isFollowing ? null : firstSeen();
+    trim();
+    if (isFollowing) toEnd();
+    else if (held?.line.isConnected) log.scrollTop += held.line.offsetTop - held.top;
   };
 
   const plan = (ms) => {

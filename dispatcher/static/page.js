@@ -162,7 +162,7 @@
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey || shortcuts.open) return;
     const isInside = event.target.closest(".scroll, .plot"); // arrows scroll there
     const action = isInside && event.key.startsWith("Arrow") ? null : pressed[event.key];
-    const tab = /^[1-9]$/.test(event.key) && document.querySelectorAll(".tabs a")[Number(event.key) - 1];
+    const tab = /^[0-9]$/.test(event.key) && document.querySelectorAll(".tabs a")[(Number(event.key) + 9) % 10];
     if (!action && !tab) return;
     event.preventDefault();
     if (action) action();

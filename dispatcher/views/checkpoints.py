@@ -130,5 +130,5 @@ def _reasons(run: Run, model: Model, unit: int, *, is_best: bool, is_end: bool) 
         yield "last state" if model.is_trained else "the next unit starts from it"
     if unit == newest - 1:
         yield "in case the newest one cannot be read"
-    if is_end and run.is_validated and model.visits[unit].epoch not in model.validations:
+    if is_end and run.is_validated and model.may_be_validated(model.visits[unit].epoch):
         yield "to be validated"

@@ -22,9 +22,8 @@ from cerebro.contract.records import (
 from dispatcher.views.glimpse import Glimpse, doing
 from dispatcher.views.queue import QueueRow, queue_rows
 from dispatcher.views.slots import occupied, slots
+from dispatcher.views.workers import by_number, worker_state
 
-SILENT_S = 20.0
-"""A worker that has not reported for longer counts as lost."""
 PAGE = 100
 HIGH_SHARE = 0.8
 """Memory and disk beyond stand out."""
@@ -126,7 +125,7 @@ class Told:
 
     Attributes:
         statuses: all registered workers.
-        glimpses: by experiment, of those whose runs are open and of the newest one.
+        glimpses: by experiment, of those at work, of those that worked within the span, and of the newest one.
         usage: samples by worker, of those that are shown.
     """
 
@@ -171,8 +170,8 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
 
 
 def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
-    """By name, worker-2 before worker-10: rows never change places."""
-    return sorted(statuses, key=lambda status: _number(status.record.worker))
+    """By name: rows never change places."""
+    return sorted(statuses, key=lambda status: by_number(status.record.worker))
 
 
 # --- workers ------------------------------------------------------------------------------------
@@ -181,14 +180,15 @@ def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
 def _card(
     status: WorkerStatus, held: Mapping[str, set[tuple[str, int]]], glimpses: Mapping[str, Glimpse]
 ) -> WorkerCard:
-    record, is_lost = status.record, status.silent_s > SILENT_S
+    record, state = status.record, worker_state(status, is_busy=bool(status.running))
+    is_lost = state == "lost"
     usage = None if is_lost else status.usage
     experiment, _, task = ("" if is_lost else status.running or "").partition("/")
     known = glimpses.get(experiment)
     volume = record.volume or record.worker
     return WorkerCard(
         name=record.worker,
-        state="lost" if is_lost else "stopping" if status.leaving else "running" if task else "idle",
+        state=state,
         note=status.leaving or (_last_words(record.worker, glimpses) if is_lost else ""),
         host=record.host,
         kinds=record.kinds,
@@ -267,9 +267,3 @@ def _with_history(
     ]
     spans = [span for each in glimpses.values() for span in each.busy.get(card.name, ())]
     return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end))
-
-
-def _number(name: str) -> tuple[str, int, str]:
-    head = name.rstrip("0123456789")
-    tail = name[len(head) :]
-    return head, int(tail) if tail else -1, name

@@ -9,7 +9,7 @@ from typing import Any
 
 from cerebro.archive import ArchiveListing
 from cerebro.contract.records import CodeRecord, ExperimentRecord
-from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest
+from cerebro.contract.runs import EtlRequest, FitRequest
 from cerebro.state import ExperimentState, Run
 
 MODELS_SHOWN = 20
@@ -42,9 +42,10 @@ class RequestView:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeView:
-    """The code page. `chosen` is the spec whose source is shown."""
+    """The code page. `specs`: hash of each piece of code -> the runs that used it; `chosen` is the one whose source is
+    shown."""
 
-    specs: tuple[SpecView, ...]
+    specs: Mapping[str, tuple[str, ...]]
     chosen: SpecView | None
     requests: tuple[RequestView, ...]
     archive: str
@@ -66,31 +67,31 @@ def requests(state: ExperimentState) -> tuple[RequestView, ...]:
     return tuple(_request(run) for run in reversed(state.runs.values()))
 
 
+def chosen(used: Mapping[str, tuple[str, ...]], spec: str) -> str:
+    """The hash of the code to show: the one that begins with `spec`, else the newest; empty without any."""
+    return next((sha256 for sha256 in used if spec and sha256.startswith(spec)), next(iter(used), ""))
+
+
 def code(
     record: ExperimentRecord,
     *,
     used: Mapping[str, tuple[str, ...]],
-    records: Mapping[str, CodeRecord],
+    chosen: str,
+    code: CodeRecord | None,
     asked: tuple[RequestView, ...],
     listing: ArchiveListing | None,
-    spec: str = "",
 ) -> CodeView:
     """The view.
 
     Args:
         record: the experiment.
         used: of `hashes`. asked: of `requests`.
-        records: what the store has of that code.
+        chosen: of `chosen`. code: what the store has of it.
         listing: of the archive, if there is one.
-        spec: hash, or a beginning of it, of the code to show.
     """
-    specs = tuple(_spec(sha256, runs, records.get(sha256)) for sha256, runs in used.items())
-    chosen = next(
-        (each for each in specs if spec and each.sha256.startswith(spec)), specs[0] if specs else None
-    )
     return CodeView(
-        specs=specs,
-        chosen=chosen,
+        specs=used,
+        chosen=_spec(chosen, used[chosen], code) if chosen else None,
         requests=asked,
         archive=record.archive or "",
         listing=listing,
@@ -120,29 +121,22 @@ def _spec(sha256: str, runs: tuple[str, ...], record: CodeRecord | None) -> Spec
 
 
 def _request(run: Run) -> RequestView:
-    asked = run.request.model_dump(mode="json")
-    models = asked.get("models") or []
-    if isinstance(run.request, FitRequest):
-        asked["models"] = [json.dumps(model, ensure_ascii=False) for model in models[:MODELS_SHOWN]]
-        if len(models) > MODELS_SHOWN:
-            asked["models"].append(f"... and {len(models) - MODELS_SHOWN:,} more")
+    request = run.request
+    differs: tuple[tuple[str, str, str], ...] = ()
+    # Not the models of a fit request: ten thousand take a second to write, and twenty are shown.
+    asked = request.model_dump(mode="json", exclude={"models"} if isinstance(request, FitRequest) else None)
+    if isinstance(request, FitRequest):
+        shown = [json.dumps(model, ensure_ascii=False) for model in request.models[:MODELS_SHOWN]]
+        more = len(request.models) - len(shown)
+        asked["models"] = [*shown, f"... and {more:,} more"] if more else shown
+        settings = (
+            ("scheduler", request.scheduler, run.scheduler),
+            ("planner", request.planner, run.planner),
+        )
+        differs = tuple((name, _json(then), _json(now)) for name, then, now in settings if then != now)
     return RequestView(
-        run=run.id,
-        kind=run.kind,
-        author=run.author,
-        configuration=_lines(asked),
-        differs=_changes(run),
+        run=run.id, kind=run.kind, author=run.author, configuration=_lines(asked), differs=differs
     )
-
-
-def _changes(run: Run) -> tuple[tuple[str, str, str], ...]:
-    if isinstance(run.request, EvaluateRequest) or not isinstance(run.request, FitRequest):
-        return ()
-    pairs = (
-        ("scheduler", run.request.scheduler, run.scheduler),
-        ("planner", run.request.planner, run.planner),
-    )
-    return tuple((name, _json(asked), _json(now)) for name, asked, now in pairs if asked != now)
 
 
 def _lines(asked: Mapping[str, Any]) -> str:

@@ -1,25 +1,23 @@
-"""The data of an experiment: how far preprocessing is, per split, partition and worker; rows that failed."""
+"""The data of an experiment: how far preprocessing is, per split, partition and worker; rows that failed. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.runs import PartitionPlan
-from cerebro.errors import StoreUnavailableError
+from cerebro.contract.tasks import Failure
 from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
-from cerebro.volumes import Volumes
 from dispatcher.followed import Followed
-from dispatcher.opening import open_below
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
     """One partition: ``rows_in = rows + failed`` once it is committed, `done` of them before.
 
-    `state` is that of its task; `seconds` that its newest attempt took, or takes.
+    `state` is that of its task, ``stopped`` where the run has ended without it; `seconds` that its newest attempt took,
+    or takes. `task` is the key of that task, empty where this run had none; `failure` why it was given up.
     """
 
     partition: int
@@ -31,6 +29,8 @@ class PartitionRow:
     done: int
     rows_per_s: float
     seconds: float | None
+    task: str
+    failure: Failure | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,14 @@ class EtlWorkerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class DataView:
-    """The newest data set of an experiment, made by the run `run`."""
+    """The newest data set of an experiment, made by the run `run`; `is_open`: it is still being made. `error`: why that
+    run failed, empty if it did not. `broken`: partitions that were given up."""
 
     dataset: str
     run: str
+    is_open: bool
+    error: str
+    broken: tuple[PartitionRow, ...]
     splits: tuple[SplitRow, ...]
     workers: tuple[EtlWorkerRow, ...]
 
@@ -101,36 +105,19 @@ def data(followed: Followed, *, now: float) -> DataView | None:
     splits = split_rows(followed, dataset, now)
     run = _maker(followed, dataset)
     return DataView(
-        dataset=dataset.id, run=run.id if run else "", splits=splits, workers=tuple(_workers(splits))
+        dataset=dataset.id,
+        run=run.id if run else "",
+        is_open=run is not None and run.is_open,
+        error=run.error if run else "",
+        broken=tuple(part for split in splits for part in split.parts if part.failure is not None),
+        splits=splits,
+        workers=tuple(_workers(splits)),
     )
 
 
 def newest_dataset(followed: Followed) -> Dataset | None:
     """The data set that was planned last."""
     return next(reversed(followed.state.datasets.values()), None)
-
-
-def failed_rows(volumes: Volumes, dataset: str, split: str, partition: int) -> FailedRowsView:
-    """Which rows of a partition were left out, as its worker wrote it on the shared volume; none if it wrote nothing.
-
-    Raises:
-        StoreUnavailableError: the volume cannot be read.
-    """
-    path = volumes.failed_rows(dataset, split, partition)
-    try:
-        with open_below(volumes.shared, str(path.relative_to(volumes.shared))) as file:
-            found = json.load(file)
-    except FileNotFoundError:
-        found = {"rows": [], "total": 0}
-    except (OSError, ValueError) as cause:
-        raise StoreUnavailableError(f"{path} cannot be read: {cause}") from cause
-    return FailedRowsView(
-        dataset=dataset,
-        split=split,
-        partition=partition,
-        rows=tuple(FailedRow(**row) for row in found["rows"]),
-        total=found["total"],
-    )
 
 
 def split_rows(followed: Followed, dataset: Dataset, now: float) -> tuple[SplitRow, ...]:
@@ -165,17 +152,21 @@ def _partition(
         done = made + failed
     else:
         done, failed, made = point.rows if point else 0, point.rows_failed if point else 0, 0
+    state = task.state if task else (TaskState.COMMITTED if made else TaskState.PENDING)
+    is_left = state is TaskState.PENDING and run is not None and not run.is_open
     return PartitionRow(
         partition=part.partition,
         worker=task.attempts[-1].worker if task and task.attempts else part.worker,
         # One without a task was there before this run.
-        state=task.state.value if task else ("committed" if made else "pending"),
+        state="stopped" if is_left else state.value,
         rows_in=part.rows,
         rows=made,
         failed=failed,
         done=done,
         rows_per_s=done / seconds if seconds else 0.0,
         seconds=seconds,
+        task=key if task else "",
+        failure=task.failure if task and task.state is TaskState.FAILED else None,
     )
 
 

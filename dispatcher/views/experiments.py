@@ -11,7 +11,8 @@ from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
-from cerebro.state import ModelState, wording
+from cerebro.state import ModelState, Run, wording
+from cerebro.steering import resumable
 from dispatcher.followed import Followed
 from dispatcher.pace import TimeLeft
 from dispatcher.views.best import Best, best
@@ -59,7 +60,7 @@ class ExperimentRow:
         models, models_done, models_failed, best: of the newest planned fit run.
         started, ended: of `run`; `ended` is `None` while it is open.
         left: how long `run` will take yet, as estimated at its newest event.
-        problem: why `run` failed or waits, or why the log cannot be read.
+        problem: why `run` failed or waits, or why the log cannot be read; else which other run was stopped on the way.
         is_read: whether the log is read: without, only what the record says is known.
     """
 
@@ -187,11 +188,19 @@ def row_of(followed: Followed, summary: ExperimentSummary, now: float) -> Experi
         started=(run.started or run.requested or None) if run else None,
         ended=(run.ended or None) if run else None,
         left=followed.pace(now).left,
-        problem=(run.error or run.reason) if run else "",
+        problem=_problem(followed, run) if run else "",
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_read=True,
     )
+
+
+def _problem(followed: Followed, run: Run) -> str:
+    halted = resumable(followed.state)
+    if run.error or run.reason or halted is None or halted is run:
+        return run.error or run.reason
+    done, total = followed.progress(halted)
+    return f"{halted.id} was stopped after {done:,} of {total:,} tasks"
 
 
 def _fitting(rows: Sequence[ExperimentRow], asked: ListQuery) -> list[ExperimentRow]:

@@ -7,7 +7,6 @@ there is nothing to draw yet, ``layout.meta.empty`` says why.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -21,7 +20,6 @@ from cerebro.contract.runs import FitRequest
 from cerebro.errors import BadRequestError
 from cerebro.figures import Figure, Theme
 from cerebro.state import Run
-from cerebro.state.report import lower_bound
 from dispatcher.followed import Followed
 from dispatcher.query import ModelQuery, matching
 from dispatcher.views.curves import CurveQuery
@@ -184,18 +182,15 @@ def schedule(followed: Followed, asked: ScheduleFigureQuery, now: float) -> Draw
     run = followed.fit(asked.fit)
     if run is None:
         return _nothing()
-    spans, zero = analysis.spans(run, now), run.origin
-    if not spans or not math.isfinite(zero):
+    spans = analysis.spans(run, now)
+    if not spans:
         return _nothing(f"No unit of {run.id} has started yet.")
-    trained = {span.worker for span in spans}
     draw = partial(
         figures.schedule,
         spans,
-        workers=sorted(trained),
+        workers=analysis.crew(followed.state, spans),
         models=list(run.models),
-        now_s=(run.ended or now) - zero,
-        lower_bound_s=lower_bound(run, now),
-        epochs=[(report.epoch, report.makespan_s) for report in run.epochs],
+        landmarks=analysis.landmarks(followed.state, run, now),
         highlight=asked.model,
         theme=asked.theme,
     )

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, wording
-from cerebro.steering import allowed
+from cerebro.steering import allowed, resumable
 from dispatcher.followed import Followed
 from dispatcher.pace import TimeLeft
 from dispatcher.views.best import Best, best
+from dispatcher.views.runs import RunRow, run_row
 from dispatcher.views.workers import WorkerRow, worker_rows
 
 
@@ -20,6 +21,7 @@ class Header:
     Attributes:
         state: a word of `cerebro.state.wording`. note: what the word does not say, such as why a run is paused.
         run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
+        halted: another run, which somebody stopped and may resume.
         fits, fit: planned fit runs, and the one whose models are shown; empty without any.
         left: how long the run in progress will take yet, if that can be told. best: of `fit`.
         is_live: whether anything may change by itself soon. is_complete: whether the whole log is read, of which `seq`
@@ -36,6 +38,7 @@ class Header:
     kind: str
     done: int
     total: int
+    halted: RunRow | None
     fits: tuple[str, ...]
     fit: str
     left: TimeLeft | None
@@ -56,7 +59,7 @@ def header(
     state, record = followed.state, followed.record
     run, chosen = wording.shown_run(state), followed.fit(fit)
     done, total = followed.progress(run) if run else (0, 0)
-    word = wording.experiment(state)
+    word, halted = wording.experiment(state), resumable(state)
     may = allowed(state) | (allowed(state, run) if run else frozenset())
     return Header(
         name=record.name,
@@ -68,6 +71,7 @@ def header(
         kind=run.kind if run else "",
         done=done,
         total=total,
+        halted=run_row(followed, halted) if halted and halted is not run else None,
         fits=followed.fits(),
         fit=chosen.id if chosen else "",
         left=followed.pace(now).left,
@@ -77,7 +81,7 @@ def header(
         is_live=word in wording.IN_PROGRESS or not followed.is_complete or state.deletion is not None,
         is_complete=followed.is_complete,
         seq=state.seq,
-        stalled=_stalled(run, list(worker_rows(state, statuses))),
+        stalled=_stalled(run, list(worker_rows(state, statuses, now))),
         may=tuple(sorted(may)),
     )
 
@@ -96,8 +100,8 @@ def _stalled(run: Run | None, workers: list[WorkerRow]) -> str:
     """Only what the page itself can see: whether anybody is there to do the work."""
     if run is None or run.state is not RunState.RUNNING:
         return ""
-    if not any(row.state in ("running", "idle") for row in workers):
+    if all(row.state == "lost" for row in workers):
         return (
-            f"no worker answers, so {run.id} waits: `cerebro status` says more, `cerebro up` starts workers"
+            f"No worker answers, so {run.id} waits: `cerebro status` says more, `cerebro up` starts workers."
         )
     return ""

@@ -18,9 +18,8 @@ from dispatcher.followed import Followed
 from dispatcher.query import ModelQuery, chosen, matching
 from dispatcher.views.best import Best, best
 from dispatcher.views.paging import page_of
-from dispatcher.views.units import UnitRow, model_units
 
-_DEFAULT = ("id", "state", "epoch", "progress", "latest", "best", "best_epoch")
+_DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
 _DEFAULT_AFTER = ("worker", "redone")
 
 
@@ -83,7 +82,7 @@ class EpochRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model of a fit run, its epochs and its units, newest first; `previous` and `next` are its neighbours' ids."""
+    """One model of a fit run and its epochs; `previous` and `next` are its neighbours' ids."""
 
     run: str
     metric: str
@@ -93,7 +92,6 @@ class ModelView:
     previous: str
     next: str
     epochs: tuple[EpochRow, ...]
-    units: tuple[UnitRow, ...]
     may: tuple[str, ...]
 
 
@@ -131,19 +129,14 @@ def models(followed: Followed, asked: ModelQuery) -> ModelsView | None:
     )
 
 
-def models_csv(followed: Followed, asked: ModelQuery) -> str | None:
+def models_csv(rows: list[ModelSummary], columns: Columns, asked: ModelQuery) -> str:
     """All models that fit, not a page of them, as CSV; all columns unless some are asked for.
 
     Raises:
         BadRequestError: the filter, the order or a column cannot be understood.
     """
-    run = followed.fit(asked.fit)
-    if run is None:
-        return None
-    table = followed.table(run)
-    columns = table.columns()
     shown = chosen(asked.columns, columns, columns.all())
-    found = matching(table.rows(), asked, columns)
+    found = matching(rows, asked, columns)
     return csv_text([column.name for column in shown], ([c.cell(row) for c in shown] for row in found))
 
 
@@ -169,7 +162,6 @@ def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
         previous=ids[row.index - 1] if row.index else "",
         next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
         epochs=tuple(_epoch(found, epoch) for epoch in range(1, found.completed_epochs + 1)),
-        units=model_units(run, name),
         may=tuple(sorted(allowed(followed.state, run, found))),
     )
 

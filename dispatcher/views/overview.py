@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.contract.runs import FitRequest
-from cerebro.state import Run, RunState, TaskState, wording
+from cerebro.state import Run, TaskState, wording
 from dispatcher.followed import Followed
 from dispatcher.pace import Pace
 from dispatcher.views.best import Best, best
@@ -22,6 +22,14 @@ _NAMED = 20
 """Most models that a group of failures names."""
 _RUNNING = 100
 """Most tasks that are listed as running or next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A worker that the run in progress misses; `reported`: when it last did (seconds since the epoch)."""
+
+    text: str
+    reported: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +80,9 @@ class RunningTask:
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """Everything on the first tab. `notes` are what a person should know before anything else."""
+    """Everything on the first tab. `notes` are what a person should know beside what the header says."""
 
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     runs: tuple[RunRow, ...]
     fit: FitSummary | None
     failures: tuple[FailureGroup, ...]
@@ -92,10 +100,10 @@ def overview(
     """The first tab at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
     state, run = followed.state, followed.fit(fit)
     dataset = next(reversed(state.datasets.values()), None)
-    workers = tuple(worker_rows(state, statuses))
+    workers = tuple(worker_rows(state, statuses, now))
     active = state.active_run()
     return Overview(
-        notes=tuple(_notes(active, workers)),
+        notes=tuple(_notes(workers)) if active else (),
         runs=tuple(run_row(followed, each) for each in reversed(state.runs.values())),
         fit=_fit(followed, run) if run else None,
         failures=tuple(_failures(followed.table(run).failed())) if run else (),
@@ -172,17 +180,9 @@ def _running(followed: Followed, run: Run) -> Iterator[RunningTask]:
         )
 
 
-def _notes(run: Run | None, workers: tuple[WorkerRow, ...]) -> Iterator[str]:
-    if run is None:
-        return
-    if run.state is RunState.PAUSED:
-        yield f"{run.id} is paused: {run.reason or 'no reason was given'}."
-    if run.state is RunState.QUEUED:
-        yield f"{run.id} waits for the controller to plan it, or for other experiments' runs before it."
-    if run.state is RunState.RUNNING and not any(row.state in ("running", "idle") for row in workers):
-        yield f"No worker answers, so {run.id} waits: see `cerebro status`; `cerebro up` starts workers."
+def _notes(workers: tuple[WorkerRow, ...]) -> Iterator[Note]:
     for row in workers:
         if row.state == "lost":
-            yield f"{row.name} is lost ({row.doing}): what only it holds waits for its return."
-        elif row.state == "silent":
-            yield f"{row.name} has been silent for {row.silent_s:.0f} s."
+            why = f" ({row.lost})" if row.lost else ""
+            text = f"{row.name} is lost{why}: what only it holds waits for its return."
+            yield Note(text=text, reported=row.reported)

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cerebro.contract.runs import EvaluatePlan
-from cerebro.state import Run, wording
+from cerebro.state import Run, breaks, wording
 from dispatcher.followed import Followed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run; times are seconds since the epoch, None while unknown."""
+    """One run; times are seconds since the epoch, None while unknown.
+
+    `begun` is `started`, later by the run's breaks (`cerebro.state.breaks`): from then to the end is what it took.
+    """
 
     id: str
     kind: str
@@ -22,13 +25,10 @@ class RunRow:
     author: str
     requested: float
     started: float | None
+    begun: float | None
     ended: float | None
     note: str
     is_open: bool
-
-    def duration_s(self, now: float) -> float | None:
-        """From start to end, or to now."""
-        return (self.ended or now) - self.started if self.started else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ def run_row(followed: Followed, run: Run) -> RunRow:
         author=run.author,
         requested=run.requested,
         started=run.started or None,
+        begun=breaks.begun(run) or None,
         ended=run.ended or None,
         note=run.error or run.reason,
         is_open=run.is_open,

@@ -96,13 +96,6 @@ def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
     )
 
 
-def model_units(run: Run, model: str) -> tuple[UnitRow, ...]:
-    """All tasks of one model, newest first."""
-    asked = UnitQuery(model=model)
-    found = sorted((*_tasks(run, asked), *_visits(run, asked)), key=itemgetter(0), reverse=True)
-    return tuple(_row(run, each) for each in found)
-
-
 def _count(state: ExperimentState) -> int:
     """How many there are of all, committed units counted once."""
     return sum(

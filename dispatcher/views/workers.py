@@ -1,8 +1,9 @@
-"""The workers as one experiment's page shows them: what they do for it, and since when they are silent.
-Pure."""
+"""The workers as one experiment's page shows them: what they do for it, and since when they do not answer; and what
+every page calls a worker. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ from dispatcher.reading import SILENT_S
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRow:
-    """A worker and what it does for this experiment."""
+    """A worker and what it does for this experiment. Of one that does not answer, `reported` is when it last did, and
+    `lost` why the controller gave it up."""
 
     name: str
     state: str
@@ -22,35 +24,52 @@ class WorkerRow:
     since: float | None
     next: str
     partitions: int
-    silent_s: float | None
+    reported: float | None
+    lost: str
 
 
-def worker_rows(state: ExperimentState, statuses: tuple[WorkerStatus, ...]) -> Iterable[WorkerRow]:
-    """All workers that the log or the store knows, by name; without those that are gone for good."""
+def by_number(worker: str) -> list[tuple[int, str]]:
+    """A key to sort workers by: worker-2 before worker-10, so that rows never change places."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", worker)]
+
+
+def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:
+    """A word for a worker by what it last reported, the same on all pages."""
+    if status.silent_s > SILENT_S:
+        return "lost"
+    if status.leaving:
+        return "stopping"
+    return "running" if is_busy else "idle"
+
+
+def worker_rows(
+    state: ExperimentState, statuses: tuple[WorkerStatus, ...], now: float
+) -> Iterable[WorkerRow]:
+    """All workers that the log or the store knows, at `now` (seconds since the epoch), `by_number`; without those that
+    are gone for good."""
     known = {status.record.worker: status for status in statuses}
     tasks = {key: task for run in state.runs.values() if run.is_open for key, task in run.tasks.items()}
     there = {name for name, worker in state.workers.items() if not worker.is_removed}
-    for name in sorted({*there, *known}):
+    for name in sorted({*there, *known}, key=by_number):
         worker, status = state.workers.get(name), known.get(name)
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
         doing = wording.task(running[0].key) if running else _elsewhere(state.name, status)
-        is_silent = status is not None and status.silent_s > SILENT_S
-        if worker is not None and not worker.is_alive and (status is None or is_silent):
-            word, doing = "lost", worker.lost
-        elif is_silent:
-            word = "silent"
+        if status is not None:
+            word = worker_state(status, is_busy=bool(doing))
         else:
-            word = "running" if doing else "idle"
+            word = "lost" if worker is not None and not worker.is_alive else "running" if doing else "idle"
+        lost = worker.lost if word == "lost" and worker is not None and not worker.is_alive else ""
         yield WorkerRow(
             name=name,
             state=word,
-            doing=doing,
+            doing=lost or doing,
             since=running[0].attempts[-1].started if running else None,
             next=", ".join(wording.task(task.key) for task in waiting),
             partitions=len(worker.holdings) if worker else 0,
-            silent_s=status.silent_s if status else None,
+            reported=now - status.silent_s if status and word == "lost" else None,
+            lost=lost,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.agent import reclaiming
+from cerebro import trash
 from cerebro.agent.reclaiming import Reclaimer
 from cerebro.contract.records import Reclaim
 from cerebro.volumes import Volumes
@@ -41,9 +41,17 @@ class Shelf:
     def act(self) -> bool:
         """As after a report; waits for the removal."""
         has_changed = self.reclaimer.act(self.reclaim.seq)
-        if self.reclaimer.removal.ident is not None:
-            self.reclaimer.removal.join()
+        self.wait()
         return has_changed
+
+    def wait(self) -> None:
+        """Until what is being removed is gone."""
+        if self.reclaimer.removal.thread.ident is not None:
+            self.reclaimer.removal.thread.join()
+
+    def trash(self) -> Path:
+        """What was moved aside."""
+        return self.volumes.trash(self.volumes.shards)
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ def test_what_nobody_uses_goes_and_the_rest_stays(shelf: Shelf) -> None:
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     assert shelf.act()
     assert sorted(path.name for path in shelf.volumes.shards.glob("*/*")) == ["new", "new"]
-    assert not shelf.volumes.trash(shelf.volumes.shards).exists()
+    assert not shelf.trash().exists()
 
 
 def test_the_list_is_asked_for_when_it_has_changed(shelf: Shelf) -> None:
@@ -82,13 +90,70 @@ def test_a_process_before_may_have_left_something(shelf: Shelf, monkeypatch: pyt
     """It was killed while it removed: the next one does it at its start."""
     shelf.reclaim = Reclaim(seq=1, datasets=("old",))
     with monkeypatch.context() as patch:
-        patch.setattr(reclaiming, "_remove", lambda trash: None)
+        patch.setattr(trash, "empty", lambda trash: None)
         shelf.act()
-    trash = shelf.volumes.trash(shelf.volumes.shards)
-    assert trash.exists()
+    assert shelf.trash().exists()
     shelf.reclaimer.sweep()
-    shelf.reclaimer.removal.join()
-    assert not trash.exists()
+    shelf.wait()
+    assert not shelf.trash().exists()
+
+
+def test_what_could_not_be_removed_is_removed_later(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same process, though the list of data sets does not change any more."""
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    with monkeypatch.context() as patch:
+        patch.setattr(trash, "empty", lambda trash: None)
+        shelf.act()
+    assert not shelf.act()
+    assert shelf.asked == 1
+    assert not shelf.trash().exists()
+
+
+def test_a_data_set_is_not_taken_for_moved_while_it_is_there(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that removes may take the trash away under a move."""
+    rename = Path.rename
+    removed: list[Path] = []
+
+    def late(path: Path, target: Path) -> Path:
+        if not removed:
+            removed.append(target)
+            target.parent.rmdir()
+        return rename(path, target)
+
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    monkeypatch.setattr(Path, "rename", late)
+    assert shelf.act()
+    assert removed
+    assert not shelf.partition("old").exists()
+
+
+def test_only_what_is_there_is_looked_for(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list names every data set that was ever deleted."""
+    shelf.reclaim = Reclaim(seq=1, datasets=("old", *(f"gone-{n}" for n in range(1000))))
+    exists, looked = Path.exists, []
+
+    def counted(path: Path) -> bool:
+        looked.append(path)
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", counted)
+    assert shelf.act()
+    assert not shelf.partition("old").exists()
+    assert not [path for path in looked if "gone" in str(path)]
+
+
+def test_a_volume_that_does_not_answer_is_no_error(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker lives on: it may need nothing of it now."""
+
+    def refuse(_: Path) -> bool:
+        raise OSError("stale file handle")
+
+    shelf.reclaim = Reclaim(seq=1, datasets=("old",))
+    monkeypatch.setattr(Path, "exists", refuse)
+    assert shelf.act()
+    shelf.reclaimer.sweep()
 
 
 def test_a_volume_that_cannot_be_written_is_tried_again(

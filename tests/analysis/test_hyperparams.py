@@ -23,6 +23,9 @@ from tests.figures.samples import row
         ([True, False], "category"),
         ([1, None], "category"),
         ([1, "1"], "category"),
+        ([1, 10**400], "category"),
+        ([float("inf"), 1.0], "category"),
+        ([0.0008, 0.003, 0.05, 0.09], "log"),
     ],
 )
 def test_the_axis_suits_the_values(values: list[JsonValue], kind: str) -> None:
@@ -43,6 +46,32 @@ def test_what_is_the_same_for_all_does_not_vary() -> None:
         row(1, 1.0, {"a": 1, "b": [2], "c": 1, "d": 1}),
     ]
     assert varying(rows) == ("b", "d")
+
+
+def test_values_are_compared_and_not_their_words() -> None:
+    """Six digits are the same of both seeds; 1 and "1" differ, 1 and 1.0 do not; no number is too large."""
+    rows = [
+        row(
+            0,
+            1.0,
+            {"seed": 1_000_001.0, "kind": 1, "same": 1, "list": [1, {"a": 1, "b": 2}], "huge": 10**400},
+        ),
+        row(
+            1, 1.0, {"seed": 1_000_002.0, "kind": "1", "same": 1.0, "list": [1, {"b": 2, "a": 1}], "huge": 1}
+        ),
+    ]
+    assert varying(rows) == ("seed", "kind", "huge")
+
+
+def test_no_two_categories_read_alike() -> None:
+    """What would is written as JSON: text in quotes, numbers in full."""
+    values: list[JsonValue] = [True, "true", 1.0, "1", 1, 1e9 + 1, 1e9 + 2, None, "(absent)", "x"]
+    found = scale("x", values)
+    assert set(found.categories) == {
+        "true", '"true"', "1.0", '"1"', "1000000001.0", "1000000002.0", "(absent)", '"(absent)"', "x",
+    }  # fmt: skip
+    assert found.position(1) == found.position(1.0) == found.categories.index("1.0")
+    assert [found.categories[found.position(value)] for value in ("1", True)] == ['"1"', "true"]
 
 
 def test_values_are_words_of_six_digits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from random import Random
 from statistics import mean
@@ -9,7 +10,7 @@ from statistics import mean
 import pytest
 
 from cerebro.analysis import Importance, ModelSummary, importance
-from cerebro.analysis.importance import MINIMUM
+from cerebro.analysis.importance import MINIMUM, _chi_squared
 from cerebro.contract.records import Hyperparameters
 from tests.figures.samples import row
 
@@ -62,6 +63,53 @@ def test_in_a_random_search_numbers_and_words_are_compared_fairly() -> None:
         found.append(shares(importance(models(given), mode="min")))
     assert mean(one["act"] for one in found) > 0.75
     assert max(mean(one[name] for one in found) for name in ("seed", "momentum", "lr")) < 0.1
+
+
+def test_noise_has_no_importance() -> None:
+    """Of runs in which nothing matters about one in twenty has an answer: see the limit in `importance`."""
+    random, runs, answers = Random(7), 300, 0
+    for _ in range(runs):
+        given: list[tuple[Hyperparameters, float]] = [
+            (
+                {
+                    "lr": 10 ** random.uniform(-5, -1),
+                    "momentum": random.random(),
+                    "width": random.choice([16, 32, 64, 128]),
+                    "act": random.choice(["relu", "gelu", "tanh"]),
+                    "is_deep": random.random() < 0.5,
+                },
+                random.random(),
+            )
+            for _ in range(64)
+        ]
+        answers += bool(importance(models(given), mode="min").shares)
+    assert answers <= 0.08 * runs
+
+
+def test_what_chance_explains_has_no_part_in_what_does_not() -> None:
+    """Beside one that decides, hyper-parameters that do not matter mostly have no share at all."""
+    random, without = Random(8), 0
+    for _ in range(50):
+        given: list[tuple[Hyperparameters, float]] = [
+            (
+                {"lr": (lr := 10 ** random.uniform(-5, -1)), "momentum": random.random()},
+                abs(math.log10(lr) + 3),
+            )
+            for _ in range(64)
+        ]
+        found = shares(importance(models(given), mode="min"))
+        assert found["lr"] > 0.75
+        without += found["momentum"] == 0.0
+    assert without >= 45
+
+
+@pytest.mark.parametrize(
+    ("freedom", "probability", "quantile"),
+    [(1, 0.95, 3.841), (1, 0.99, 6.635), (2, 0.99, 9.210), (5, 0.99, 15.086), (63, 0.95, 82.529)],
+)
+def test_quantiles_are_those_of_the_tables(freedom: int, probability: float, quantile: float) -> None:
+    """To 3 %; the approximation is worst for one degree of freedom."""
+    assert _chi_squared(freedom, probability) == pytest.approx(quantile, rel=0.03)
 
 
 def test_a_logarithm_of_a_hyperparameter_has_the_same_importance() -> None:

@@ -86,7 +86,7 @@ def test_a_validated_epoch_without_validation_has_no_values_yet() -> None:
     assert summary(story.run, story.model(), 0).worker == ""
 
 
-def test_where_its_unit_is_and_what_was_in_vain() -> None:
+def test_where_its_unit_is_and_what_was_done_again() -> None:
     """While it runs and when it has failed; another model is untouched."""
     story = Story()
     story.fit()
@@ -95,7 +95,7 @@ def test_where_its_unit_is_and_what_was_in_vain() -> None:
     story.start(unit(1, 1), 1)
     assert rows(story.run) == {"m00": ("running", 1, 1, "worker-1", 1), "m01": ("queued", 1, 0, "", 0)}
     story.break_off(unit(1, 1), 1, 2, FailureKind.USER_ERROR, "shape mismatch")
-    assert rows(story.run)["m00"] == ("failed", 1, 1, "", 2)
+    assert rows(story.run)["m00"] == ("failed", 1, 1, "", 1)
     failure = summary(story.run, story.model(), 0).failure
     assert failure is not None
     assert failure.message == "shape mismatch"

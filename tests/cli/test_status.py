@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import pytest
+
 from cerebro import cli_status, cli_text
-from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract import api
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
@@ -14,10 +19,12 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
-from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.kvs import KvsClient
 from cerebro.state import ModelState
 from cerebro.state.experiment import ExperimentState, fold
+from controller.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
 from tests.state.stories import unit
 
@@ -44,15 +51,47 @@ def test_workers_of_one_volume_hold_the_same_partitions() -> None:
 
 
 def test_experiments_are_listed_with_their_open_runs() -> None:
-    """An experiment without open runs is idle; one without events has no last event."""
-    lines = cli_status.experiment_lines(
-        [_summary("digits", 7, ("fit-2",)), _summary("new", 0, ())], now=1060.0
-    )
-    assert [line.split() for line in lines[1:]] == [
-        ["digits", "running", "fit-2", "1", "min", "ago", "ada"],
-        ["new", "idle", "-", "ada"],
+    """With the page's words, and marked when archived or being deleted; one without events has no last event."""
+    archived = _summary("old", 9, ()).model_copy(update={"is_archived": True})
+    leaving = _summary("leaving", 9, ()).model_copy(update={"is_deleting": True})
+    states = {"digits": "running fit-2", "new": "new", "old": "failed etl-1", "leaving": "finished fit-1"}
+    listed = [_summary("digits", 7, ("fit-2",)), _summary("new", 0, ()), archived, leaving]
+    lines = cli_status.experiment_lines(listed, states, now=1060.0)
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "digits running fit-2 1 min ago ada",
+        "new new - ada",
+        "old failed etl-1, archived 1 min ago ada",
+        "leaving being deleted 1 min ago ada",
     ]
-    assert cli_status.experiment_lines([], now=0.0) == ["  no experiments yet"]
+    assert cli_status.experiment_lines([], {}, now=0.0) == ["  no experiments yet"]
+
+
+def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed, finished and never began are told apart; of a log too many, whether a run is in progress."""
+    store = VirtualStore(lambda: 0.0)
+    kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
+    kept = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
+    for name, outcome in (("none", ""), ("bad", "failed"), ("good", "finished"), ("open", "")):
+        store.create_experiment(_summary(name, 0, ()).experiment)
+        if name != "none":
+            store.append(name, RunRequested(run="etl-1", request=kept))
+        if outcome:
+            ended = RunFinished.model_validate({"run": "etl-1", "outcome": outcome})
+            step = api.Note.model_validate({"event": ended})
+            store.decide(name, api.DecideRequest(term=term, after=1, steps=(step,)))
+    assert cli_status.states_of(kvs, store.experiments()) == {
+        "none": "new",
+        "bad": "failed etl-1",
+        "good": "finished etl-1",
+        "open": "queued etl-1",
+    }
+    monkeypatch.setattr(cli_status, "_PATIENCE_S", -1.0)
+    assert cli_status.states_of(kvs, store.experiments()) == {
+        "none": "new",
+        "bad": "ended",
+        "good": "ended",
+        "open": "in progress: etl-1",
+    }
 
 
 def test_an_experiment_shows_its_runs_and_models() -> None:
@@ -62,9 +101,9 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
     failed.state, failed.failure = ModelState.FAILED, Failure(kind=FailureKind.USER_ERROR, message="no\nmore")
     lines = cli_status.state_lines(state, now=160.0)
     assert lines[0] == "Experiment digits"
-    assert lines[3].split()[:5] == ["fit-1", "running", "4/8", "1", "min"]
+    assert lines[3].split()[:2] == ["fit-1", "starting"]
     assert [line.split() for line in lines[-2:]] == [
-        ["m00", "active", "0/2", "-", "lr=0.1,", "batch_size=32"],
+        ["m00", "queued", "0/2", "-", "lr=0.1,", "batch_size=32"],
         ["m01", "failed", "0/2", "-", "lr=0.2,", "batch_size=32", "no"],
     ]
 

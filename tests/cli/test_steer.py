@@ -84,11 +84,17 @@ def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]
     assert "no model 'm7'" in capsys.readouterr().err
     assert main(["stop", "one", "--model", "m00", "--model", "m01"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "Asked to stop the model m00 of one.",
-        "Asked to stop the model m01 of one.",
+        "m00 of fit-1 of one: asked to stop the model.",
+        "m01 of fit-1 of one: asked to stop the model.",
+    ]
+    assert main(["archive", "one"]) == main(["unarchive", "one"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "one: asked to archive the experiment.",
+        "one: asked to take the experiment out of the archive.",
     ]
     assert main(["resume", "one", "--model", "m01"]) == 0
-    assert [event.type for event in store.events("one")[-3:]] == [
+    wishes = [event.type for event in store.events("one") if event.type.startswith("Model")]
+    assert wishes[-3:] == [
         "ModelStopRequested",
         "ModelStopRequested",
         "ModelResumed",

@@ -135,6 +135,7 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
     story = Story()
     story.fit(models=1, partitions=1, epochs=1)
     weights = torch.arange(3.0)
+    volumes.model_checkpoints("one", "fit-1", "m00").mkdir(parents=True)
     reference = save(
         volumes.checkpoints, "one/fit-1/m00/u0.pt", {"models": [{"w": weights}], "checkpoint": {"n": 1}}
     )
@@ -338,6 +339,33 @@ def test_a_test_is_the_mean_over_partitions_weighted_by_rows() -> None:
     assert list(table.columns) == ["epoch", "rows", "accuracy", "rows (metric)"]
     assert table.loc["m00", "accuracy"] == pytest.approx(0.9)
     assert (table.loc["m00", "rows"], table.loc["m00", "epoch"]) == (40, 2)
+
+
+def test_a_test_without_rows_has_no_mean() -> None:
+    """Every row of the split failed in ETL: not a number, rather than a division by zero."""
+    story, run = evaluation("test", {"m00": 2, "m01": 1})
+    key = TaskKey(run="e-1", kind="test", model="m00", partition=0)
+    story.do(key, 0, TaskResult(rows=0, metrics={"accuracy": 0.0}))
+    table = results.test_table(run)
+    assert list(table["rows"]) == [0, 0]
+    assert table["accuracy"].isna().all()
+
+
+@pytest.mark.parametrize("models", [{"m00": 1}, {"m00": 1, "m01": 1}])
+@pytest.mark.parametrize("is_written", [True, False])
+def test_predictions_of_no_rows_are_an_empty_table(
+    volumes: Volumes, models: dict[str, int], is_written: bool
+) -> None:
+    """Keyed as any other, whether or not a task wrote an empty output."""
+    story, run = evaluation("predict", models)
+    if is_written:
+        volumes.shared.mkdir(parents=True, exist_ok=True)
+        write_columns(volumes.shared / "none.arrow", {"id": [], "prediction": []})
+        key = TaskKey(run="e-1", kind="predict", model="m00", partition=0)
+        story.do(key, 0, TaskResult(rows=0, output="none.arrow"))
+    table = results.prediction_table(run, MountedFiles(volumes))
+    assert (len(table), list(table.index.names)) == (0, ["id"] if len(models) == 1 else ["model", "id"])
+    assert list(table.columns) == (["prediction"] if is_written else [])
 
 
 def test_predictions_are_one_table_keyed_by_row_id(volumes: Volumes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import cast
 
 import pytest
 
+from cerebro import trash
 from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunFinished, RunRequested, RunStarted
-from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, Reclaim
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import ConflictError, NotFoundError
 from cerebro.kvs import KvsClient
 from cerebro.volumes import Volumes
-from controller import deletion
 from controller.deletion import Deletion
 from controller.simulation.store import VirtualStore
 from tests.state.stories import SHA
@@ -61,7 +62,16 @@ class Ward:
 
     def controller(self) -> Deletion:
         """One that knows nothing yet."""
-        return Deletion(cast(KvsClient, self.store), self.volumes, self.forgotten.append)
+        return Deletion(cast(KvsClient, self.store), self.volumes, self.forgotten.append, self.renew)
+
+    def renew(self) -> int:
+        """As the leader does."""
+        return self.store.lead("controller-0", 1e9).term
+
+    def is_taken_over(self) -> None:
+        """Another controller leads from now on."""
+        self.store.lead("controller-0", -1.0)
+        assert self.store.lead("controller-1", 1e9).term == self.term + 1
 
     def left(self, name: str) -> list[Path]:
         """Files of the experiment that are still where they were."""
@@ -85,8 +95,8 @@ def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     for _ in range(5):
         made.tend(ward.term)
-        if made.removal.ident is not None:
-            made.removal.join()
+        if made.removal.thread.ident is not None:
+            made.removal.thread.join()
     assert not ward.trash()
 
 
@@ -120,7 +130,42 @@ def test_a_wish_is_found_when_the_bell_rings(ward: Ward) -> None:
     assert ward.left("one")
     made.look_again()
     made.tend(ward.term)
+    made.tend(ward.term)
     assert not ward.left("one")
+
+
+def test_experiments_go_one_at_a_time(ward: Ward) -> None:
+    """Each takes the store a while, and the controller has to lead meanwhile."""
+    for name in ("one", "two"):
+        ward.store.append(name, DeletionRequested(by="ann"))
+    made = ward.controller()
+    for left in (("two",), ()):
+        made.tend(ward.term)
+        assert ward.store.deleting() == left
+
+
+def test_nothing_is_asked_while_the_rest_is_removed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop with running units turns many times a second."""
+    may_end, asked, deleting = threading.Event(), [], ward.store.deleting
+    monkeypatch.setattr(trash, "empty", lambda trash: may_end.wait(30))
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made = ward.controller()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def counted() -> tuple[str, ...]:
+        asked.append(now)
+        return deleting()
+
+    monkeypatch.setattr(ward.store, "deleting", counted)
+    for seconds in range(3):
+        now += seconds
+        for _ in range(10):
+            made.tend(ward.term)
+    # Once to delete, once to find nothing, and once a second while the thread is at work.
+    assert len(asked) == 4
+    may_end.set()
+    made.removal.thread.join()
 
 
 class Killed(BaseException):
@@ -152,9 +197,11 @@ def test_a_deletion_that_was_cut_short_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", or_die(Path.rename))
         patch.setattr(ward.store, "delete_experiment", or_die(ward.store.delete_experiment))
-        patch.setattr(deletion, "remove", lambda folders: None)
+        patch.setattr(trash, "empty", lambda trash: None)
+        made = ward.controller()
         try:
-            ward.controller().tend(ward.term)
+            for _ in range(3):
+                made.tend(ward.term)
         except Killed:
             pass
     finish(ward.controller(), ward, monkeypatch)
@@ -169,8 +216,9 @@ def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: p
     ward.store.append("one", DeletionRequested(by="ann"))
     made = ward.controller()
     with monkeypatch.context() as patch:
-        patch.setattr(deletion, "remove", lambda folders: None)
-        made.tend(ward.term)
+        patch.setattr(trash, "empty", lambda trash: None)
+        for _ in range(3):
+            made.tend(ward.term)
     ward.make("one")
     assert ward.trash()
     finish(ward.controller(), ward, monkeypatch)
@@ -178,11 +226,79 @@ def test_a_new_experiment_of_the_name_keeps_its_files(ward: Ward, monkeypatch: p
 
 
 def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
-    """The store refuses it, and the loop hears that another one leads."""
+    """Nor moves it, and the loop hears that another one leads."""
     ward.store.append("one", DeletionRequested(by="ann"))
+    made = ward.controller()
+    ward.is_taken_over()
     with pytest.raises(ConflictError, match="term"):
-        ward.controller().tend(ward.term - 1)
+        made.tend(ward.term)
+    assert ward.left("one") == ward.files("one")
     assert ward.store.deleting() == ("one",)
+
+
+def test_what_another_leader_has_made_anew_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has deleted the experiment since this controller asked, and the name was given away; then this one led again."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made, deleting = ward.controller(), ward.store.deleting
+    listed: list[tuple[str, ...]] = []
+
+    def slow() -> tuple[str, ...]:
+        if not listed:
+            listed.append(deleting())
+            ward.is_taken_over()
+            ward.store.delete_experiment("one", ward.term + 1)
+            ward.store.create_experiment(
+                ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+            )
+            ward.store.lead("controller-1", -1.0)
+            return listed[0]
+        return deleting()
+
+    monkeypatch.setattr(ward.store, "deleting", slow)
+    with pytest.raises(ConflictError, match="term"):
+        made.tend(ward.term)
+    assert ward.left("one") == ward.files("one")
+
+
+def test_a_data_set_that_another_leader_has_begun_to_use_stays(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list that names it may be older."""
+    ward.store.append("one", DeletionRequested(by="ann"))
+    made, reclaim = ward.controller(), ward.store.reclaim
+    made.tend(ward.term)
+
+    def slow() -> Reclaim:
+        found = reclaim()
+        ward.is_taken_over()
+        return found
+
+    monkeypatch.setattr(ward.store, "reclaim", slow)
+    with pytest.raises(ConflictError, match="term"):
+        made.tend(ward.term)
+    assert ward.volumes.metadata("one-d", "train", 0).exists()
+
+
+def test_one_that_cannot_be_moved_keeps_no_other(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the data sets that nobody uses; it is tried again."""
+    for name in ("one", "two"):
+        ward.store.append(name, DeletionRequested(by="ann"))
+    made, rename = ward.controller(), Path.rename
+
+    def refuse_one(path: Path, target: Path) -> Path:
+        if path.name == "one":
+            raise PermissionError("owned by somebody else")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse_one)
+        for _ in range(4):
+            made.tend(ward.term)
+    assert ward.store.deleting() == ("one",)
+    assert ward.left("two") == []
+    finish(made, ward, monkeypatch)
+    assert ward.store.deleting() == ()
+    assert ward.left("one") == []
 
 
 def test_a_volume_that_cannot_be_written_is_tried_again(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,11 @@ import errno
 import os
 import shutil
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tensorboard.backend.event_processing import plugin_event_multiplexer
@@ -22,6 +23,7 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS, STATUS_UNKNOWN
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from cerebro.analysis.downsample import FEWEST
 from cerebro.contract.events import (
     EpochCompleted,
     Event,
@@ -30,6 +32,9 @@ from cerebro.contract.events import (
     ModelRetried,
     ModelStopRequested,
     RunFinished,
+    TaskAssigned,
+    TaskRevoked,
+    TaskStarted,
 )
 from cerebro.contract.records import (
     ExperimentRecord,
@@ -43,9 +48,9 @@ from cerebro.errors import NotFoundError, StoreUnavailableError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState, epoch_report
 from cerebro.volumes import Volumes
-from controller import projection
+from controller import event_file, projected, projection
 from controller.event_file import FILE_NAME, EventFile
-from controller.projected import LIVE_VALUES
+from controller.projected import LIVE_VALUES, additions, live_share
 from controller.projection import Projection
 from tests.state.stories import Story, unit
 
@@ -392,7 +397,7 @@ def test_only_what_has_trained_all_its_epochs_counts_as_a_success(written: Path)
 def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path) -> None:
     """Its HParams plugin, asked as its page asks it: a row per model, with the newest value of each metric."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer()
-    multiplexer.AddRunsFromDirectory(str(written / "metrics"))
+    multiplexer.AddRunsFromDirectory(str(volumes(written).tensorboard))
     multiplexer.Reload()
     provider = MultiplexerDataProvider(multiplexer, str(written))
     context = backend_context.Context(TBContext(data_provider=provider, logdir=str(written)))
@@ -477,7 +482,7 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
     made = [
         LivePoint(
             seq=n,
-            time=float(n),
+            time=100.0 + n / 10_000,
             task=str(unit(1, 0)),
             attempt=1,
             worker="worker-0",
@@ -498,6 +503,173 @@ def test_of_many_live_values_extremes_and_the_last_are_kept(tmp_path: Path) -> N
     assert drawn == sorted(drawn)
 
 
+@pytest.mark.parametrize("units", [1, 4, 125, 126, 1_600, 100_000])
+def test_live_values_of_a_model_are_bounded(units: int) -> None:
+    """Whatever the number of its units: about 500, of the first unit on, and more than half of them are used."""
+    shares = [live_share(unit, units) for unit in range(units)]
+    assert shares[0] >= FEWEST
+    assert LIVE_VALUES / 2 < sum(shares) <= LIVE_VALUES
+    assert all(share == 0 or share >= FEWEST for share in shares)
+
+
+def test_units_without_a_share_draw_no_live_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their other values are there."""
+    monkeypatch.setattr(projected, "LIVE_VALUES", 8)
+    told = Story()
+    told.fit(models=1, epochs=4)
+    for epoch in (1, 2):
+        for partition in (0, 1):
+            told.train(epoch, partition, rows=10, loss=1.0)
+    units = [unit(epoch, partition) for epoch in (1, 2) for partition in (0, 1)]
+    made = [
+        LivePoint(seq=n, time=100.0, task=str(one), attempt=1, worker="w", rows=5, values={"loss": 1.0})
+        for n, one in enumerate(units, start=1)
+    ]
+    Once(LogStore(told.log, made), tmp_path).write()
+    found = records(file_of(tmp_path))
+    # Eight units, eight values: every fourth unit has four.
+    assert [step for tag, step, _, _ in found if tag == "live/loss"] == [5]
+    assert [step for tag, step, _, _ in found if tag == "unit/train/loss"] == [1, 2, 3, 4]
+
+
+def long_story() -> tuple[Sequence[Event], Sequence[LivePoint]]:
+    """A run whose units report as they train: 20 of them, 30 points each before its commit."""
+    told, made = Story(), list[LivePoint]()
+    told.fit(models=1, epochs=10)
+    for epoch in range(1, 11):
+        for partition in (0, 1):
+            for row in range(30):
+                point = LivePoint(
+                    seq=len(made) + 1, time=told.time + 0.5, task=str(unit(epoch, partition)), attempt=1, worker="w",
+                    rows=row, values={"loss": 1.0},
+                )  # fmt: skip
+                made.append(point)
+            told.train(epoch, partition, rows=30, loss=1.0)
+    return told.log, made
+
+
+def test_a_restart_holds_the_points_of_the_commit_that_it_writes(tmp_path: Path) -> None:
+    """Not those of all the run: live points are read as far as the commit, and dropped once it is written."""
+    log, made = long_story()
+
+    class Counted(LogStore):
+        furthest = 0
+
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            found = super().live(experiment, after)
+            self.furthest = max(self.furthest, after + len(found))
+            return found
+
+    store = Counted(log, made)
+    own = Once(store, tmp_path)
+    own._read_logs()
+    held, entries = [], own._gather()
+    for done, entry in enumerate(entries):
+        assert own._is_written(entry)
+        held.append(sum(map(len, own._live["one"]._points.values())))
+        if done == 2:  # start, commit and end of the first unit
+            assert store.furthest < 60
+    assert store.furthest == len(made)
+    assert max(held) < 60
+    assert held[-1] == 0
+    own.forget("one")
+
+
+def test_points_of_attempts_that_ended_in_vain_are_dropped(tmp_path: Path) -> None:
+    """Failed for good or taken back; and those of a unit that was done again."""
+    told = Story()
+    told.fit(models=3)
+    told.train(1, 0, loss=1.0)
+    told.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    told.train(1, 0, loss=1.0)
+    told.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    taken = unit(1, 1, "m02")
+    told.tell(TaskAssigned(task=str(taken), attempt=1, worker="worker-1"))
+    told.tell(TaskStarted(task=str(taken), attempt=1, worker="worker-1"))
+    told.tell(TaskRevoked(task=str(taken), attempt=1, worker="worker-1", reason="stopped"))
+    reporting = [(unit(1, 0), 1), (unit(1, 0), 2), (unit(1, 1), 1), (unit(1, 0, "m01"), 1), (taken, 1)]
+    made = [
+        LivePoint(seq=n, time=100.0, task=str(key), attempt=attempt, worker="w", rows=1, values={"loss": 1.0})
+        for n, (key, attempt) in enumerate(reporting, start=1)
+    ]
+    own = Once(LogStore(told.log, made), tmp_path)
+    own.write()
+    assert own._live["one"]._points == {}
+    assert contents(tmp_path).keys() == {file_of(tmp_path).relative_to(tmp_path)}
+
+
+# --- what cannot be written ----------------------------------------------------------------------
+
+
+def test_numbers_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
+    """An integer that no double holds is told as text, a value that no 32-bit float holds as the largest."""
+    told = Story()
+    told.fit(
+        models=1, hyperparams={"m00": {"batch_size": 1, "lr": 0.1, "huge": 10**400, "small": -(10**400)}}
+    )
+    told.train(1, 0, loss=1e300)
+    Once(LogStore(told.log), tmp_path).write()
+    ((_, start),) = sessions(file_of(tmp_path))
+    assert start.hparams["huge"].string_value == str(10**400)
+    assert start.hparams["small"].string_value == str(-(10**400))
+    ((_, _, _, value),) = records(file_of(tmp_path))
+    assert value == pytest.approx(3.4028235e38)
+
+
+def test_what_cannot_be_written_holds_nobody_up(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out as a whole and told with its cause; what comes after is written, and no more by the next life."""
+    scalar = event_file._scalar
+
+    def unforeseen(one: event_file.Scalar) -> Any:
+        if (one.tag, one.step) == ("unit/train/loss", 2):
+            raise ValueError("nobody thought of this")
+        return scalar(one)
+
+    monkeypatch.setattr(event_file, "_scalar", unforeseen)
+    root = tmp_path / "own"
+    Once(LogStore(story().log, points()), root).write()
+    of_unit = [
+        r for r in records(file_of(written)) if not (r[0].startswith(("unit", "live")) and r[1] in (2, 30))
+    ]
+    left = [r for r in of_unit if r[:2] not in (("epoch/train/loss", 1), ("epoch/train/accuracy", 1))]
+    assert records(file_of(root)) == left
+    assert contents(root).keys() == contents(written).keys()
+    assert "fit-1/train/m00/e1/p1" in caplog.text
+    assert "nobody thought of this" in caplog.text
+    before = contents(root)
+    Once(LogStore(story().log, points()), root).write()
+    assert contents(root) == before
+
+
+def test_a_log_that_cannot_be_read_leaves_the_others(tmp_path: Path, written: Path) -> None:
+    """One experiment's log does not fold: that of the next is written all the same."""
+
+    class Two(LogStore):
+        def experiments(self) -> tuple[ExperimentSummary, ...]:
+            (one,) = super().experiments()
+            broken = one.experiment.model_copy(update={"name": "broken"})
+            return (one.model_copy(update={"experiment": broken}), one)
+
+        def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+            found = super().events(experiment, after)
+            return found[1:] if experiment == "broken" else found
+
+    Once(Two(story().log, points()), tmp_path / "own").write()
+    assert contents(tmp_path / "own") == contents(written)
+
+
+def test_each_model_has_one_start_however_many_units_it_has() -> None:
+    """It is made with the first unit, not at every commit."""
+    told = story()
+    state, starts = ExperimentState(name="one"), []
+    for event in told.log:
+        state.apply(event)
+        starts += [what.key for what in additions(state, event) if what.key.endswith("/start")]
+    assert starts == ["fit-1/m00/start", "fit-1/m01/start"]
+
+
 # --- deletion, lag -------------------------------------------------------------------------------
 
 
@@ -506,14 +678,48 @@ def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
     store = LogStore(story().log, points())
     own = Once(store, written)
     own._read_logs()
-    assert own.waiting() > 0
+    assert not own._entries.empty()
     own.forget("one")
-    shutil.rmtree(written / "metrics" / "one")
+    shutil.rmtree(volumes(written).tensorboard / "one")
     own.drain()
-    assert not (written / "metrics" / "one").exists()
+    assert not (volumes(written).tensorboard / "one").exists()
     Once(store, written.parent / "fresh").write()
     own.write()
     assert contents(written) == contents(written.parent / "fresh")
+
+
+def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None:
+    """The experiment is forgotten while its log is being read: the rest of the old log is not that of the new one."""
+
+    class Forgetful(LogStore):
+        def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+            found = super().events(experiment, after)
+            if after == 7:  # once, with some of the log observed and more to come
+                own.forget(experiment)
+            return found
+
+    own = Once(Forgetful(story().log, points()), written)
+    before = contents(written)
+    shutil.rmtree(volumes(written).tensorboard / "one")
+    own.write()
+    assert contents(written) == {}
+    # Its successor shows the log of a new life from its beginning, and nothing of it counts as written.
+    state = ExperimentState(name="one")
+    for event in story().log:
+        state.apply(event)
+        own.observe(state, event)
+    own.drain()
+    assert contents(written) == before
+
+
+def test_tensorboard_is_not_shown_what_is_being_removed(written: Path) -> None:
+    """What was moved aside on the metrics volume lies beside its folder, not in it."""
+    root, trash = volumes(written).tensorboard, volumes(written).trash(volumes(written).metrics)
+    trash.mkdir()
+    (root / "one").rename(trash / "one.1")
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(root))
+    assert multiplexer.Runs() == {}
 
 
 def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> None:
@@ -530,9 +736,23 @@ def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> Non
 
 
 def test_what_waits_is_told(tmp_path: Path) -> None:
-    """How much, and for how long; nothing once all is written."""
-    own = Once(LogStore(story().log), tmp_path)
-    assert (own.waiting(), own.lag_s()) == (0, 0.0)
-    own._read_logs()
-    waiting = own.waiting()
-    assert waiting == own._entries.qsize() > 0
+    """For how long the oldest commit has waited, while the store does not answer; 0 once all is written."""
+
+    class Unreachable(LogStore):
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            self.is_asked.set()
+            assert self.may_answer.wait(20)
+            return super().live(experiment, after)
+
+    store = Unreachable(story().log, points())
+    own = Projection(cast(KvsClient, store), volumes(tmp_path))
+    assert own.lag_s() == 0.0
+    own.start()
+    assert store.is_asked.wait(20)
+    assert 0.0 < own.lag_s() < 60.0
+    store.may_answer.set()
+    deadline = time.monotonic() + 20
+    while own.lag_s() > 0.0:
+        assert time.monotonic() < deadline, "what waited is not written"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cerebro.data.tables import parse_table, read_columns, write_columns
 
 
@@ -34,3 +36,10 @@ def test_columns_come_back_as_they_were_written(tmp_path: Path) -> None:
     """Predictions are read as plain values."""
     write_columns(tmp_path / "p.arrow", {"id": ["a", "b"], "digit": [1, 2]})
     assert read_columns(tmp_path / "p.arrow") == {"id": ["a", "b"], "digit": [1, 2]}
+
+
+def test_a_folder_that_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
+    """A prediction that was taken back may still be at its end when its experiment is gone."""
+    with pytest.raises(FileNotFoundError, match="one"):
+        write_columns(tmp_path / "one" / "p.arrow", {"id": ["a"]})
+    assert list(tmp_path.iterdir()) == []

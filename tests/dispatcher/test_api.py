@@ -196,6 +196,32 @@ def test_failed_rows_are_told_with_id_and_cause(bench: Bench) -> None:
     assert told(bench, "/experiments/digits/failed-rows?split=train&partition=0")["rows"] == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]",
+        b"{}",
+        b'{"total": 1, "rows": [{"id": 1}]}',
+        b'{"total": 1, "rows": 5}',
+        b"[" * 99_999,
+        b" " * 9_000_000,
+    ],
+)
+def test_failed_rows_that_are_none_are_no_fault_of_the_store(bench: Bench, content: bytes) -> None:
+    """User code writes to that volume: another shape, or a file of any size, is told as what it is."""
+    path = bench.settings.volumes.failed_rows("d1", "train", 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    answer = get(bench, "/experiments/digits/failed-rows?split=train&partition=1")
+    assert answer.status_code == 503
+    problem = api.Problem.model_validate(answer.get_json())
+    assert problem.error == "UnreadableError"
+    assert "train-0001.json cannot be read" in problem.message
+    assert (
+        bench.app.extensions["cerebro-metrics"].exposition().count(b"cerebro_dispatcher_store_away 0.0") == 1
+    )
+
+
 def test_the_list_says_how_many_logs_are_read(bench: Bench) -> None:
     for number in range(30):
         bench.store.add(running_story(f"more-{number:02}"))

@@ -181,6 +181,23 @@ def test_page_stands_while_the_store_is_away() -> None:
     assert "does not answer" in answer.text
 
 
+def test_however_many_look_the_store_is_asked_once() -> None:
+    """Pages and read API share what was found, for as long as workers are shown without asking again."""
+    bench = Bench()
+    bench.store.add(running_story())
+    bench.store.statuses = [worker("worker-0", usage=usage(cores_used=1.0))]
+    browser = bench.signed_in()
+    bench.store.calls.clear()
+    for path in ("/cluster", "/fragments/cluster", "/api/views/cluster", "/api/views/volumes") * 5:
+        assert browser.get(path).status_code == 200
+    for call in ("queue", "troubles", "size", "audit", "reclaim", "usage", "workers"):
+        assert bench.store.calls.count(call) == 1, call
+    bench.monotonic.now += 2.1
+    browser.get("/cluster")
+    assert bench.store.calls.count("queue") == 2
+    assert bench.store.calls.count("usage") == 1
+
+
 # --- disks --------------------------------------------------------------------------------------
 
 
@@ -280,3 +297,56 @@ def test_page_shows_disks(places: Volumes) -> None:
     page = browser.get("/cluster").text
     assert "data set d2" in page
     assert "files of gone" in page
+
+
+def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every poll of every viewer would begin another one."""
+    tries: list[float] = []
+
+    def fails(*_: object) -> None:
+        tries.append(now[0])
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr("dispatcher.disks.measure", fails)
+    now = [NOW]
+    disks = Disks(places, lambda: now[0])
+    for _ in range(3):
+        disks.newest()
+        disks.wait()
+    assert tries == [NOW]
+    assert disks.newest() == (None, False)
+    now[0] += 61
+    disks.newest()
+    disks.wait()
+    assert tries == [NOW, NOW + 61]
+
+
+class Broken:
+    """A folder whose listing breaks off, as one of a server that went away does."""
+
+    def __enter__(self) -> Broken:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> None:
+        raise OSError("stale file handle")
+
+
+def test_folder_that_cannot_be_listed_hides_no_other(
+    places: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else is there is measured all the same."""
+    listed = os.scandir
+
+    def scandir(path: Path) -> object:
+        return Broken() if path.name == "gone" else listed(path)
+
+    monkeypatch.setattr("dispatcher.disks.os.scandir", scandir)
+    folders = measure(roots(places), lambda: NOW).folders
+    assert folders["checkpoints", "experiment", "digits"] == 8192
+    assert ("checkpoints", "experiment", "gone") not in folders

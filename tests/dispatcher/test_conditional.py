@@ -15,15 +15,15 @@ from dispatcher.conditional import Answers
 class Page:
     """A page whose version is set by hand, and which counts how often it was built."""
 
-    def __init__(self, *, is_shared: bool = True, content: str = "short") -> None:
+    def __init__(self, *, content: str = "short") -> None:
         self.version, self.built = 1, 0
-        self.answers, self.is_shared, self.content = Answers("program-1"), is_shared, content
+        self.answers, self.content = Answers("program-1"), content
         app = Flask(__name__)
         app.add_url_rule("/page", "page", self.view)
         self.client: FlaskClient = app.test_client()
 
     def view(self) -> Response:
-        return self.answers.answer((self.version,), self.build, is_shared=self.is_shared)
+        return self.answers.answer((self.version,), self.build)
 
     def build(self) -> str:
         self.built += 1
@@ -56,13 +56,6 @@ def test_fifty_viewers_cost_one_page() -> None:
     assert page.built == 1
 
 
-def test_what_is_not_shared_is_built_for_everybody() -> None:
-    page = Page(is_shared=False)
-    for _ in range(3):
-        page.client.get("/page")
-    assert page.built == 3
-
-
 def test_a_large_answer_is_packed_for_who_takes_it() -> None:
     page = Page(content="word " * 1000)
     packed = page.client.get("/page", headers={"Accept-Encoding": "gzip"})
@@ -84,6 +77,25 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     page.client.get("/page?n=0")  # was forgotten
     page.client.get("/page?n=99")  # was not
     assert page.built == 22
+
+
+def test_small_answers_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditional, "_MAX_BODIES", 5)
+    page = Page()
+    for number in range(20):
+        page.client.get(f"/page?n={number}")
+    page.client.get("/page?n=19")
+    assert page.built == 20
+    assert len(page.answers._bodies) == 5
+
+
+def test_addresses_that_cannot_be_answered_leave_nothing_behind() -> None:
+    page = Page()
+    page.build = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    page.client.application.testing = False
+    for number in range(20):
+        assert page.client.get(f"/page?n={number}").status_code == 500
+    assert not page.answers._bodies
 
 
 def test_a_failed_build_is_tried_again() -> None:

@@ -17,6 +17,7 @@ from cerebro.volumes import Volumes
 from dispatcher.followed import Followed
 from dispatcher.settings import Settings
 from dispatcher.views.checkpoints import checkpoints, reference
+from dispatcher.views.code import chosen, hashes
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import CODE, Story, running_story
 
@@ -137,6 +138,29 @@ def test_code_as_it_ran(bench: Bench) -> None:
     assert "/data/train.csv" in page
     assert "epochs: 2" in page
     assert EVIL not in page
+
+
+def test_only_the_code_that_is_shown_is_fetched(bench: Bench) -> None:
+    """Each may have 32 MiB: a page names many and shows one; whoever polls fetches none again."""
+    story = Story("many")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    runs = story.state.runs
+    runs["fit-1"].request = runs["fit-1"].request.model_copy(update={"code": "f" * 64})
+    used = hashes(story.state)
+    assert used == {"f" * 64: ("fit-1",), CODE: ("etl-1",)}
+    assert chosen(used, "") == "f" * 64
+    assert chosen(used, CODE[:12]) == CODE
+    assert chosen(used, "nothing") == "f" * 64
+    assert chosen({}, "") == ""
+    bench.store.codes[CODE] = CodeRecord(
+        sha256=CODE, fingerprint="1" * 64, class_name="Digits", source="class Digits: pass", encoded="x"
+    )
+    browser = bench.signed_in()
+    for path in (f"{PAGE}/code", f"/fragments{PAGE}/code", f"{PAGE}/code"):
+        assert "class Digits: pass" in browser.get(path).text
+    assert bench.store.calls.count("code") == 1
 
 
 def test_code_that_the_store_lost(bench: Bench) -> None:

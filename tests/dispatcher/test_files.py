@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import urllib3
+from flask import Flask
 
 from cerebro import errors
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import checksum
 from cerebro.files import FetchedFiles
+from cerebro.volumes import Volumes
+from dispatcher.files import Files
 from dispatcher.opening import open_below
 from tests.dispatcher.gateways import BEARER, Served, served
 from tests.kvs_api.conftest import service, shared_service
@@ -223,3 +226,18 @@ def test_a_wrong_token_is_told(served: Served, tmp_path: Path) -> None:
     """At once."""
     with pytest.raises(errors.UnauthorizedError):
         FetchedFiles(f"{served.address}/api", "wrong", tmp_path / "cache").shared("x")
+
+
+def test_a_file_that_grows_is_sent_as_long_as_was_promised(tmp_path: Path) -> None:
+    """A log does while it is sent: more bytes than its Content-Length would break the connection's next answer."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    volumes.logs.mkdir()
+    path = volumes.logs / "x.log"
+    path.write_bytes(b"begun")
+    with Flask("test").test_request_context("/"):
+        response = Files(volumes, 1).view("logs", "x.log")
+        with path.open("ab") as file:
+            file.write(b", and went on")
+        assert response.content_length == 5
+        assert b"".join(response.iter_encoded()) == b"begun"
+        response.close()

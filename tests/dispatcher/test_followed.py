@@ -16,6 +16,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from dispatcher import followed as followed_module
 from dispatcher.followed import Followed
 from dispatcher.pace import BASIS
 from dispatcher.views.header import header
@@ -103,6 +104,51 @@ def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
     followed.apply(story.events[: started - 1])
     followed.take([live("fit-1/train/m05/e1/p0", 20)])
     assert followed.live_rows("fit-1/train/m05/e1/p0") == 20
+
+
+def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(followed_module, "_SCHEDULE_SHARE", 1e-9)  # one look is enough for a long time
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2, epochs=1)
+    story.train("m00", 1)
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    run = followed.fit()
+    assert run is not None
+    first = followed.schedule_now(run, story.time)
+    assert first is not None
+    assert first.is_growing
+    story.train("m01", 1)
+    followed.apply(story.events[followed.state.seq :])
+    assert followed.schedule_now(run, story.time) is first
+    story.finish()
+    followed.apply(story.events[followed.state.seq :])
+    last = followed.schedule_now(run, story.time)
+    assert last is not None
+    assert not last.is_growing
+
+
+def test_a_schedule_that_is_behind_the_log_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = running_story()
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    run = followed.fit()
+    assert run is not None
+    monkeypatch.setattr(followed_module, "_SCHEDULE_SHARE", 1e-9)
+    followed.schedule_now(run, story.time)
+    asked = story.time + 0.001
+    up_to_date = followed.version(asked)
+    assert followed.version(asked) == up_to_date
+    story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
+    followed.apply(story.events[followed.state.seq :])
+    behind = followed.version(asked)
+    assert behind != up_to_date
+    monkeypatch.setattr(followed_module, "_SCHEDULE_SHARE", 1e9)  # the time to look again has come
+    assert followed.version(asked) != behind
 
 
 @pytest.mark.parametrize("is_running", [False, True])

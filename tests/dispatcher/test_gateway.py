@@ -7,7 +7,7 @@ import itertools
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import pytest
@@ -210,3 +210,74 @@ def test_half_an_answer_is_not_passed_off_as_a_whole_one(sent: int, problem: str
     finally:
         served.close()
         hasty.close()
+
+
+class Slow:
+    """A store that takes requests and answers when it is told to, with that status."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._held: list[socket.socket] = []
+        self.heard = threading.Semaphore(0)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.recv(1 << 16)
+            self._held.append(connection)
+            self.heard.release()
+
+    def answer(self, status: str) -> None:
+        """Everybody who waits."""
+        for connection in self._held:
+            with connection:
+                connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        self._held.clear()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+
+def test_a_slow_store_leaves_room_for_pages(tmp_path: Path) -> None:
+    """Reads that wait for nothing take threads as well while the store is slow: their number is bounded, and their
+    places are free again afterwards."""
+    slow = Slow()
+    served = Served(slow.address, tmp_path)
+    try:
+        for _ in range(2):
+            with ThreadPoolExecutor(9) as pool:
+                asking = [pool.submit(lambda: served.ask("GET", "/api/v1/queue").status) for _ in range(9)]
+                for _ in range(5):
+                    assert slow.heard.acquire(timeout=20)
+                at_once = [future.result() for future in itertools.islice(as_completed(asking, 20), 4)]
+                assert at_once == [503] * 4
+                assert served.ask("GET", "/sign-in", headers={}).status == 200
+                slow.answer("200 OK")
+                assert sorted(future.result(20) for future in asking) == [200] * 5 + [503] * 4
+    finally:
+        slow.answer("200 OK")
+        served.close()
+        slow.close()
+
+
+def test_a_token_that_the_store_refuses_is_not_the_callers(tmp_path: Path) -> None:
+    """Who has the cluster's token is not told that it is wrong."""
+    slow = Slow()
+    served = Served(slow.address, tmp_path)
+    try:
+        with ThreadPoolExecutor() as pool:
+            asking = pool.submit(lambda: served.ask("GET", "/api/v1/queue"))
+            assert slow.heard.acquire(timeout=20)
+            slow.answer("401 Unauthorized")
+            answer = asking.result(20)
+        assert answer.status == 503
+        assert "the store refuses the dispatcher's token" in answer.json()["message"]
+    finally:
+        served.close()
+        slow.close()

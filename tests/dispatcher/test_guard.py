@@ -15,6 +15,7 @@ from tests.dispatcher.stories import running_story
 
 OPEN = {"health", "live", "sign_in", "static"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+OWN_SITE = {"Sec-Fetch-Site": "same-origin"}
 LOCAL = "http://127.0.0.1:7080"
 
 
@@ -147,15 +148,29 @@ def test_wrong_bearer_token(bench: Bench, header: str) -> None:
 
 
 def test_guessing_by_header_is_slowed_down(bench: Bench) -> None:
-    """After some wrong headers even the right one has to wait; sessions do not."""
+    """And told how long; neither sessions nor the right token wait for it, on pages as below `/api`."""
     browser = bench.signed_in()
     client = bench.app.test_client()
-    for _ in range(5):
-        client.get("/experiments", headers={"Authorization": "Bearer no"}, base_url=LOCAL)
-    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 429
+    wrong = {"Authorization": "Bearer no"}
+    for path in ("/experiments", "/api/v1/queue", VIEW, "/experiments", VIEW):
+        assert client.get(path, headers=wrong, base_url=LOCAL).status_code == 401
+    for path in ("/experiments", "/api/v1/queue", VIEW):
+        answer = client.get(path, headers=wrong, base_url=LOCAL)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "60"), path
+    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
+    assert client.get(VIEW, headers=BEARER, base_url=LOCAL).status_code == 200
     assert browser.get("/experiments").status_code == 200
     bench.monotonic.now += 61
-    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
+    assert client.get("/experiments", headers=wrong, base_url=LOCAL).status_code == 401
+
+
+@pytest.mark.parametrize("header", ["Basic " + TOKEN, "Bearer", "Bearer  ", TOKEN])
+def test_what_is_no_bearer_token_is_no_try(bench: Bench, header: str) -> None:
+    """It opens nothing and is never compared with the token, so it makes nobody wait."""
+    client = bench.app.test_client()
+    for path in ("/experiments", VIEW, "/api/v1/queue") * 4:
+        assert client.get(path, headers={"Authorization": header}, base_url=LOCAL).status_code == 401
+    assert bench.browser().post("/sign-in", {"token": TOKEN}).status_code == 303
 
 
 @pytest.mark.parametrize("path", ["/start", "/sign-out"])
@@ -174,6 +189,20 @@ def test_form_token_of_another_session_is_worth_nothing(bench: Bench) -> None:
     theirs = re.search(r'name="csrf" value="([^"]+)"', bench.signed_in().get("/start").text)
     assert theirs
     assert bench.signed_in().send("/sign-out", {"csrf": theirs[1]}).status_code == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_change_that_another_site_asks_for_is_refused(bench: Bench, site: str) -> None:
+    """Whatever else comes with it, the form's token too: a browser says where a request comes from."""
+    browser = bench.signed_in()
+    token = re.search(r'name="csrf" value="([^"]+)"', browser.get("/start").text)
+    assert token
+    fields = {"csrf": token[1], "action": "stop_run", "run": "fit-1"}
+    path = "/experiments/digits/actions"
+    answer = browser.client.post(path, data=fields, headers={"Sec-Fetch-Site": site}, base_url=LOCAL)
+    assert answer.status_code == 403
+    assert "append" not in bench.store.calls
+    assert browser.client.post(path, data=fields, headers=OWN_SITE, base_url=LOCAL).status_code == 303
 
 
 def test_every_form_carries_a_token(bench: Bench) -> None:
@@ -415,6 +444,36 @@ def test_proxied_browser_still_needs_form_tokens() -> None:
     answer = client.post(path, data=fields | {"csrf": token[1]}, headers=headers, **place)
     assert answer.status_code == 303
     assert bench.store.logs["digits"][-1].by == "ada"  # type: ignore[union-attr]
+
+
+def test_form_token_behind_a_proxy_is_the_persons() -> None:
+    """Another one's cookie, planted in a browser, brings a token for nobody but himself."""
+    bench = proxied()
+    client = bench.app.test_client()
+    place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
+    mallory, ada = ({"Accept": "text/html", "X-Forwarded-User": name} for name in ("mallory", "ada"))
+    token = re.search(r'name="csrf" value="([^"]+)"', client.get("/start", headers=mallory, **place).text)
+    assert token
+    path, fields = "/experiments/digits/actions", {"action": "stop_run", "run": "fit-1", "csrf": token[1]}
+    assert client.post(path, data=fields, headers=ada, **place).status_code == 403
+    assert client.post(path, data=fields, headers=mallory, **place).status_code == 303
+
+
+@pytest.mark.parametrize("header", ["Basic YWRhOng=", "Bearer of-the-proxys-own"])
+def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
+    """nginx' auth_basic does: its word counts for pages and for the read API, its header is no try at the token, and a
+    mistake of a browser's user is a page."""
+    bench = proxied()
+    client = bench.app.test_client()
+    place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
+    headers = {"Accept": "text/html", "X-Forwarded-User": "ada", "Authorization": header}
+    for _ in range(7):
+        assert client.get(VIEW, headers=headers, **place).status_code == 200
+        assert client.get("/experiments", headers=headers, **place).status_code == 200
+    assert client.get("/experiments/none", headers=headers, **place).mimetype == "text/html"
+    assert client.get(VIEW, headers=headers | {"Host": "evil.example"}, **place).status_code == 421
+    assert client.get(VIEW, headers=headers | {"Sec-Fetch-Site": "cross-site"}, **place).status_code == 403
+    assert client.get(VIEW, headers=BEARER, **place).status_code == 200
 
 
 def test_proxy_does_not_speak_for_programs() -> None:

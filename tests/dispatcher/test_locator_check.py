@@ -12,6 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -121,6 +123,27 @@ def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = found(checker(data), f"{data}/train.csv")
     assert finding.state == "unseen"
     assert "no mistake of yours" in finding.message
+
+
+def test_long_names_types_and_values_are_cut(data: Path) -> None:
+    """Whoever wrote the table: a page is not made to show, nor this process to hold, what nobody can read."""
+    long = "y" * 2_000_000
+    deep = pa.struct([(f"field{number}", pa.int64()) for number in range(2_000)])
+    table = pa.table(
+        {
+            "id": pa.array([1, 2]),
+            "file": ["im0.png", long],
+            "z" * 300_000: [long, long],
+            "nested": pa.array([None, None], deep),
+        }
+    )
+    pq.write_table(table, data / "wide.parquet")
+    wide, objects = found(checker(data), f"{data}/wide.parquet", f"file://{data}/images")
+    assert (wide.state, objects.state) == ("fine", "fine")
+    assert (objects.column, objects.sample, objects.kind) == ("file", "im0.png", "image/png")
+    assert objects.missing == ("y" * 80 + "...",)
+    assert max(len(text) for row in (*wide.columns, *wide.preview) for text in row) <= 83
+    assert len(repr(wide)) + len(repr(objects)) < 4_000
 
 
 def test_token_is_not_shown(data: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.errors import StoreUnavailableError
+from cerebro import logs
+from cerebro.errors import NotFoundError, StoreUnavailableError
+from dispatcher import __main__ as main_module
 from dispatcher.reading import Reader
 from tests.dispatcher.fakes import Bench, Clock, FakeStore
 from tests.dispatcher.stories import NOW, running_story
@@ -60,6 +62,36 @@ def test_known_outage_is_not_waited_for_by_everybody() -> None:
     with pytest.raises(StoreUnavailableError):
         reader.record("digits")
     assert len(store.calls) == 2
+
+
+def test_refusal_of_the_store_ends_the_outage() -> None:
+    """It is an answer: whoever gives one is not away."""
+    store, monotonic = FakeStore(is_away=True), Clock()
+    reader = Reader(store, clock=Clock(), monotonic=monotonic)
+    with pytest.raises(StoreUnavailableError):
+        reader.record("digits")
+    assert reader.outage
+    store.is_away, monotonic.now = False, NOW + 10
+    with pytest.raises(NotFoundError):
+        reader.record("digits")
+    assert reader.outage is None
+
+
+def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one hanging call would hold a page for half a minute."""
+    asked: dict[str, float] = {}
+
+    def client(*_: object, patience_s: float, timeout_s: float, pool: int) -> None:
+        asked.update(patience_s=patience_s, timeout_s=timeout_s)
+        raise SystemExit
+
+    for name, value in (("CEREBRO_TOKEN", "secret"), ("CEREBRO_SERVER", "http://127.0.0.1:1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(main_module, "KvsClient", client)
+    monkeypatch.setattr(logs, "set_up", lambda *_, **__: None)
+    with pytest.raises(SystemExit):
+        main_module.main()
+    assert asked["timeout_s"] <= asked["patience_s"] == 3.0
 
 
 def test_wish_is_tried_although_the_store_was_away(bench: Bench) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 
 import pytest
+from werkzeug.test import TestResponse
 
-from cerebro.contract.events import ModelStopRequested, RunStopRequested, SchedulePlanned
+from cerebro.contract.events import ClientEvent, ModelStopRequested, RunStopRequested, SchedulePlanned
 from cerebro.state import epoch_report
-from tests.dispatcher.fakes import Bench, Browser
+from dispatcher import formats
+from dispatcher.pages import report
+from dispatcher.views import models as models_view
+from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import NOW, Story, running_story, status
 
 
@@ -114,6 +119,10 @@ def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> Non
     assert "Why it failed failed 2\u00d7 ValueError: shapes differ" in text_of(page)
     assert re.search(r'<details class="card failure" id="failure-1"[^>]* open>', page)
     assert page.index("Why it failed") < page.index("Models</dt>")
+    # Nothing is due of models that were given up; but nothing of the run is done either.
+    assert "failed of fit-1: 0/12 tasks" in text_of(page)
+    assert "100 %" not in page
+    assert "100 %" not in browser.get("/experiments").text
 
 
 def test_table_of_models(bench: Bench, browser: Browser) -> None:
@@ -266,9 +275,9 @@ def test_paused_run_says_why(bench: Bench, browser: Browser) -> None:
     story = running_story()
     story.pause("the checkpoint volume is full")
     bench.store.add(story)
-    assert "fit-1 is paused: the checkpoint volume is full." in text_of(
-        browser.get("/experiments/digits").text
-    )
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "digits paused the checkpoint volume is full" in page
+    assert page.count("the checkpoint volume is full") == 2  # beside the name, and in the table of runs
     assert "the checkpoint volume is full" in browser.get("/experiments").text
 
 
@@ -282,9 +291,46 @@ def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> No
     bench.store.add(story)
     bench.store.statuses = [status("worker-0", silent_s=40.0)]
     page = text_of(browser.get("/experiments/digits").text)
-    assert "worker-0 has been silent for 40 s." in page
+    assert "worker-0 is lost: what only it holds waits for its return. It last reported 40 s ago ." in page
     assert "worker-1 is lost (silent for 15 s)" in page
-    assert "No worker answers, so fit-1 waits" in page
+    assert page.count("No worker answers, so fit-1 waits") == 1
+    cluster = text_of(browser.get("/cluster").text)
+    assert "worker-0 lost" in cluster  # the same word
+
+
+def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser) -> None:
+    """A page that is not sent again, since nothing happened, must not look younger than it is."""
+    story = running_story()
+    bench.store.add(story)
+    bench.store.statuses = [status("worker-0"), status("worker-1", silent_s=40.0)]
+    bench.clock.now = story.time
+    page = browser.get("/experiments/digits").text
+    reported = formats.iso(story.time - 40.0)
+    assert f'It last reported <time datetime="{reported}" data-show="ago"' in page
+    assert len(re.findall(r'<time datetime="[\dT:-]+Z" data-show="left">', page)) == 2
+
+
+def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, browser: Browser) -> None:
+    """Throughput falls and the end moves away while no unit ends."""
+    bench.store.add(running_story())
+    path, host = "/fragments/experiments/digits", {"base_url": "http://127.0.0.1:7080"}
+    first = browser.get(path)
+    bench.clock.now += 60
+    bench.monotonic.now += 60
+    later = browser.client.get(path, headers={"If-None-Match": first.headers["ETag"]}, **host)
+    assert later.status_code == 200
+    rate = re.compile(r"Throughput</dt><dd class=\"large\">([\d.,]+) rows/s")
+    old, new = (float(rate.findall(page.text)[0].replace(",", "")) for page in (first, later))
+    assert new < old
+
+
+def test_workers_stand_in_the_order_of_their_numbers(bench: Bench, browser: Browser) -> None:
+    """Here as on the cluster page."""
+    bench.store.add(running_story())
+    bench.store.statuses = [status(f"worker-{number}") for number in (10, 2, 1, 0)]
+    for path in ("/experiments/digits", "/cluster"):
+        rows = re.findall(r'<tr [^>]*data-key="(worker-\d+)"', browser.get(path).text)
+        assert rows == ["worker-0", "worker-1", "worker-2", "worker-10"], path
 
 
 def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
@@ -400,8 +446,44 @@ def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser
         "/experiments/actions", {"action": "unarchive", "name": ["one", "nobody"]}, form="/experiments"
     )
     assert again.status_code == 409
-    assert "1 of 2 done. nobody: " in text_of(again.text)
+    assert "1 of 2 done: one. nobody: " in text_of(again.text)
+    assert "Nothing was done" not in again.text
     assert len(bench.store.logs["one"]) == 2
+
+
+def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browser: Browser) -> None:
+    """And of which experiment it is not known, and which were not tried."""
+    names = ["one", "two", "three"]
+    for name in names:
+        bench.store.add(Story(name))
+    append = bench.store.append
+
+    def then_away(experiment: str, event: ClientEvent) -> int:
+        bench.store.is_away = experiment == "two"
+        return append(experiment, event)
+
+    bench.store.append = then_away  # type: ignore[method-assign]
+    sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
+    told = text_of(sent.text)
+    assert sent.status_code == 409
+    assert "1 of 3 done: one. two: it is not known whether it was done: " in told
+    assert "Not tried: three." in told
+
+
+def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
+    """However many experiments it names, and however slow the store is."""
+    names = [f"x-{number}" for number in range(10)]
+    for name in names:
+        bench.store.add(Story(name))
+    append = bench.store.append
+
+    def slow(experiment: str, event: ClientEvent) -> int:
+        bench.monotonic.now += 4.0
+        return append(experiment, event)
+
+    bench.store.append = slow  # type: ignore[method-assign]
+    sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
+    assert "4 of 10 done: x-0, x-1, x-2, x-3. Not tried: x-4, x-5," in text_of(sent.text)
 
 
 def test_batch_of_nothing_says_what_to_do(bench: Bench, browser: Browser) -> None:
@@ -428,9 +510,50 @@ def test_report_is_one_file_to_keep(bench: Bench, browser: Browser) -> None:
     bench.store.add(running_story())
     bench.store.add(Story("bare"))
     sent = browser.get("/experiments/digits/report")
-    assert sent.headers["Content-Disposition"] == 'attachment; filename="digits-fit-1.html"'
+    assert sent.headers["Content-Disposition"] == "attachment; filename=digits-fit-1.html"
     assert "<h1>digits, fit-1</h1>" in sent.text
     assert browser.get("/experiments/bare/report").status_code == 404
+
+
+def test_long_files_are_written_while_others_look(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever downloads a report or a table holds nobody up; one report is written at a time."""
+    bench.store.add(running_story())
+    seen: list[int] = []
+
+    def look(*_: object, **__: object) -> str:
+        at = threading.Thread(target=lambda: seen.append(browser_of_another().status_code))
+        at.start()
+        at.join(5.0)
+        return "written"
+
+    def browser_of_another() -> TestResponse:
+        return bench.app.test_client().get(
+            "/api/views/experiments/digits", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+
+    monkeypatch.setattr(report, "report_html", look)
+    monkeypatch.setattr(models_view, "csv_text", look)
+    assert browser.get("/experiments/digits/report").text == "written"
+    assert browser.get("/api/views/experiments/digits/models.csv").text == "written"
+    assert seen == [200, 200]
+
+
+def test_one_report_is_written_at_a_time(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is asked for again."""
+    bench.store.add(running_story())
+    inner: list[int] = []
+
+    def write(*_: object, **__: object) -> str:
+        inner.append(bench.signed_in().get("/experiments/digits/report").status_code)
+        return "written"
+
+    monkeypatch.setattr(report, "report_html", write)
+    assert browser.get("/experiments/digits/report").status_code == 200
+    assert inner == [503]
 
 
 def test_times_are_exact_on_hover(bench: Bench, browser: Browser) -> None:

@@ -44,6 +44,21 @@ def test_settings_that_are_given() -> None:
 
 
 @pytest.mark.parametrize(
+    "proxy",
+    [
+        {"CEREBRO_AUTH_HEADER": "X-Forwarded-User", "CEREBRO_AUTH_PROXIES": "127.0.0.1"},
+        {"CEREBRO_PUBLIC_HOSTS": "cerebro.example"},
+        {"CEREBRO_HTTPS": "1"},
+        {"CEREBRO_BIND": "0.0.0.0:7080"},
+    ],
+)
+def test_page_behind_a_proxy_is_not_local(proxy: dict[str, str]) -> None:
+    """It listens on loopback, but others reach it: what only this machine's user may read is not theirs."""
+    assert Settings.from_environment(NEEDED).is_local
+    assert not Settings.from_environment(NEEDED | proxy).is_local
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"CEREBRO_TOKEN": ""},

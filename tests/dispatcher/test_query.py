@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from cerebro.analysis.summary import ModelSummary
 from cerebro.errors import BadRequestError
+from dispatcher import formats
 from dispatcher.columns import FIXED, Columns
 from dispatcher.csv_file import csv_text
 from dispatcher.query import ModelQuery, chosen, matching
@@ -75,6 +78,8 @@ def found(sentence: str, sort: str = "") -> list[str]:
         ("best in ..0.4", ["m01"]),
         ("best in 0.6..", ["m10"]),
         ("optimizer in sgd, adam", ["m00", "m01", "m02"]),
+        ('hp.optimizer in ("sgd")', ["m00"]),
+        ('(hp.optimizer in ("sgd", "adam")) and hp.lr in 0.005..0.2', ["m00", "m01"]),
         ("best is empty", ["m02"]),
         ("worker is not empty", ["m01"]),
         ("NOT best IS EMPTY AND lr<=0.01", ["m01"]),
@@ -161,4 +166,20 @@ def test_a_spreadsheet_does_not_execute_what_a_user_wrote(text: str) -> None:
 
 
 def test_negative_numbers_stay_numbers_in_csv() -> None:
-    assert csv_text(["x"], [[-0.5], [None], [True]]) == 'x\r\n-0.5\r\n""\r\nTrue\r\n'
+    assert csv_text(["x"], [[-0.5], [None], [True]]) == '"x"\r\n-0.5\r\n""\r\nTrue\r\n'
+
+
+def test_a_text_with_semicolons_stays_one_cell_where_they_part_cells() -> None:
+    table = csv_text(["note"], [["a;=1+1"]])
+    assert list(csv.reader(io.StringIO(table), delimiter=";")) == [["note"], ["a;=1+1"]]
+
+
+def test_a_whole_number_beyond_floats_is_sorted_found_and_written() -> None:
+    huge = [
+        row(0, hyperparams={"lr": 10**400}),
+        row(1, hyperparams={"lr": 2}),
+        row(2, hyperparams={"lr": -(10**400)}),
+    ]
+    assert [found.id for found in matching(huge, ModelQuery(sort="lr"), COLUMNS)] == ["m02", "m01", "m00"]
+    assert [found.id for found in matching(huge, ModelQuery(filter="lr > 5"), COLUMNS)] == ["m00"]
+    assert formats.number(10**400) == str(10**400)

@@ -126,6 +126,26 @@ def test_only_so_many_events_are_kept_and_the_oldest_looked_at_go_first(
         desk.seq("a")
 
 
+def test_live_points_count_for_what_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    stories = [running_story(name) for name in ("a", "b")]
+    monkeypatch.setattr(reading, "_MAX_EVENTS", 2 * len(stories[0].events) + 10)
+    for story in stories:
+        name = story.record.name
+        desk.store.add(story)
+        desk.store.points[name] = [
+            LivePoint(
+                seq=n, time=NOW + n, task="fit-1/train/m05/e1/p0", attempt=1, rows=n, values={"loss": 1.0 / n}
+            )
+            for n in range(1, 101)
+        ]
+        desk.seq(name)
+        desk.clock.now += 10
+    desk.store.is_away = True
+    assert desk.seq("b") > 0
+    with pytest.raises(StoreUnavailableError):
+        desk.seq("a")
+
+
 def test_the_list_of_experiments_is_read_for_a_small_share_of_the_time(desk: Desk) -> None:
     def slow() -> tuple[object, ...]:
         desk.clock.now += 1.0
@@ -189,6 +209,38 @@ def test_the_state_of_a_log_that_was_never_read_is_not_made_up(desk: Desk) -> No
     desk.store.is_away = True
     with pytest.raises(StoreUnavailableError):
         desk.reader.glance(record, Followed.fits, patience_s=1.0)
+
+
+def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(desk: Desk) -> None:
+    desk.store.add(running_story())
+    desk.store.statuses = [status("worker-0")]
+    summaries, workers = desk.reader.summaries(), desk.reader.workers()
+    desk.clock.now += 100
+    desk.store.records.clear()
+    desk.store.statuses.clear()
+    with desk.reader._reading_summaries, desk.reader._reading_workers:
+        assert desk.reader.summaries() == summaries
+        assert desk.reader.workers() == workers
+    assert desk.reader.summaries() == ()
+
+
+def test_an_old_list_does_not_bring_a_deleted_experiment_back(desk: Desk) -> None:
+    old, new = Story("digits", began=NOW - 900), running_story()
+    desk.store.add(new)
+    assert desk.seq() == len(new.events)
+    with pytest.raises(NotFoundError, match="was deleted"):
+        desk.reader.glance(old.record, Followed.fits, patience_s=1.0)
+    desk.store.calls.clear()
+    assert desk.seq() == len(new.events)
+    assert not desk.store.calls
+
+
+def test_what_is_read_anew_is_the_callers_alone(desk: Desk) -> None:
+    desk.store.add(long_story())
+    found = desk.reader.read_anew("long")
+    assert found.is_complete
+    assert found.state.seq == len(desk.store.logs["long"])
+    assert desk.reader.look("long", lambda followed: followed) is not found
 
 
 def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(desk: Desk) -> None:

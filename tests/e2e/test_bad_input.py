@@ -74,9 +74,8 @@ def test_locators_that_are_malformed(lab: Lab) -> None:
 def test_one_name_for_two_experiments(lab: Lab, prepared: str) -> None:
     """The same name with other locators is refused; with the same ones it is the same experiment."""
     locators = lab.attach(prepared).locators
-    with pytest.raises(
-        ConflictError, match=rf"experiment '{prepared}' exists already with another dataset locators"
-    ):
+    told = rf"'{prepared}' exists already with other dataset locators: .*`cerebro delete {prepared}`"
+    with pytest.raises(ConflictError, match=told):
         Experiment(prepared, locators=lab.tables(train=3))
     assert Experiment(prepared, locators=locators).locators == locators
 

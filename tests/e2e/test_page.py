@@ -247,7 +247,7 @@ def delete(walk: Walk) -> None:
     state = walk.lab.log(Experiment.attach(NAME)).state()
     (dataset,) = state.datasets
     held = [
-        volumes.checkpoints / NAME, volumes.metrics / NAME, volumes.logs / "tasks" / NAME,
+        volumes.checkpoints / NAME, volumes.tensorboard / NAME, volumes.logs / "tasks" / NAME,
         volumes.shared / "datasets" / dataset,
     ]  # fmt: skip
     assert [path for path in held if not path.exists()] == []

@@ -121,7 +121,7 @@ def test_readme_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     )
     with pytest.raises(SystemExit):
         main(["--help"])
-    known = set(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, flags=re.MULTILINE))
+    known = set(re.findall(r"^    ([a-z]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
     assert shown == known
 
 

@@ -6,7 +6,7 @@ import math
 from random import Random
 
 from cerebro import figures
-from cerebro.analysis import Curve, ModelSummary, Outcome, Span, SplitProgress, importance
+from cerebro.analysis import Curve, Landmarks, ModelSummary, Outcome, Span, SplitProgress, importance
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.figures import Figure, Theme
@@ -158,13 +158,18 @@ def gallery(theme: Theme) -> dict[str, Figure]:
             spans(),
             workers=workers[:5],
             models=names[:6],
-            now_s=33.0,
-            lower_bound_s=22.0,
-            epochs=[(1, 14.0), (2, 27.0)],
+            landmarks=Landmarks(
+                now_s=33.0,
+                breaks=((15.0, 18.0),),
+                epochs=((1, 14.0), (2, 27.0)),
+                lower_bound_s=22.0,
+                bound_at_s=25.0,
+                idle_share=0.2,
+            ),
             theme=theme,
         ),
         "schedule-merged": figures.schedule(
-            spans(8, 16, 20), workers=workers, models=names, now_s=0.0, theme=theme
+            spans(8, 16, 20), workers=workers, models=names, landmarks=Landmarks(now_s=0.0), theme=theme
         ),
         "utilisation": figures.utilisation(usage, what="GPU", theme=theme),
         "etl": figures.etl(splits, theme=theme),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from cerebro import figures
-from cerebro.analysis import importance
+from cerebro.analysis import Curve, importance
+from cerebro.contract.records import Hyperparameters
 from cerebro.figures import Figure, description, table
 from cerebro.figures.curves import MOST_LINES, smoothed
 from cerebro.figures.frame import text
 from cerebro.figures.parallel import MOST_LINES as MOST_PARALLEL
+from cerebro.figures.parallel_axes import hyperparameter_axis, objective_axis
 from tests.figures.samples import NASTY, curve, row, rows
 
 
@@ -76,6 +80,21 @@ def test_a_cross_marks_where_a_metric_was_not_finite() -> None:
     assert broke["y"][0] == given[0].y[-1]
 
 
+def test_a_cross_has_a_place_on_a_logarithmic_axis() -> None:
+    """Zero and less have none: it sits at the smallest positive value then."""
+    given = [
+        Curve(model="m00", index=0, x=(1.0, 2.0), y=(0.5, 0.0), broke_at=3.0),
+        Curve(model="m01", index=1, x=(), y=(), broke_at=1.0),
+        Curve(model="m02", index=2, x=(1.0,), y=(-7.0,)),
+    ]
+    (log,) = traces(figures.curves(given, metric="loss", mode="min", is_log=True), "broke")
+    assert log["y"] == [0.5, 0.5]
+    (linear,) = traces(figures.curves(given, metric="loss", mode="min"), "broke")
+    assert linear["y"] == [0.0, -7.0]
+    (nothing,) = traces(figures.curves(given[2:] + given[1:2], metric="l", mode="min", is_log=True), "broke")
+    assert nothing["y"] == [1.0]
+
+
 def test_axes_are_named_and_scaled() -> None:
     """Epochs are whole; time is in the unit that suits it."""
     epochs = figures.curves([curve(0)], metric="loss", mode="min", is_log=True)["layout"]
@@ -136,6 +155,60 @@ def test_of_thousands_of_models_the_best_and_a_stated_sample_are_drawn() -> None
     )
 
 
+@pytest.mark.parametrize(
+    "unseen",
+    [{"lr": 0.1, "opt": "rmsprop"}, {"lr": 0.0, "opt": "adam"}, {"lr": -1.0, "opt": "sgd"}, {"opt": "adam"}],
+)
+def test_a_failed_model_of_a_value_that_no_other_has_is_drawn(unseen: Hyperparameters) -> None:
+    """However many others there are: axes are made of the very models that are drawn on them."""
+    given = [row(i, float(i), {"lr": 10.0 ** -(i % 5), "opt": ("adam", "sgd")[i % 2]}) for i in range(1200)]
+    failed = [row(2000 + i, None, unseen, is_failed=True) for i in range(300)]
+    found = figures.parallel([*given, *failed], metric="loss", mode="min")
+    dashed = {model for trace in traces(found, "failed") for (model,) in trace["customdata"]}
+    scored = {model for trace in traces(found, "scored") for (model,) in trace["customdata"]}
+    assert len(dashed) >= 100
+    assert dashed == {model.id for model in failed[: len(dashed)]}
+    assert len(scored) + len(dashed) <= MOST_PARALLEL
+    assert f"{len(scored) + len(dashed):,} of 1,500 models" in title(found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.1012, 1.1284), (0.99999991, 0.99999993), (0.0, 1e-300), (-1.7e308, 1.7e308)]
+)
+def test_no_two_ticks_of_an_axis_read_alike(low: float, high: float) -> None:
+    """As many digits as tell them apart, in the order of the axis, of any finite values."""
+    axis = objective_axis("loss", [low, high], "min", is_log=False)
+    ticks = axis.ticks()
+    assert [place for place, _ in ticks] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+    assert len({label for _, label in ticks}) == 5
+    assert [float(label) for _, label in ticks] == sorted(float(label) for _, label in ticks)
+
+
+@pytest.mark.parametrize(("values", "kind"), [(range(1, 12), "linear"), ([2**i for i in range(9)], "log")])
+def test_ticks_of_integers_are_integers_at_their_place(values: Sequence[int], kind: str) -> None:
+    """There are no two and a half layers."""
+    axis = hyperparameter_axis("layers", list(values))
+    assert axis.scale.kind == kind
+    for place, label in axis.ticks():
+        assert axis.place(int(label)) == pytest.approx(place)
+    few = hyperparameter_axis("layers", [1, 2, 1])
+    assert few.ticks() == [(0.0, "1"), (1.0, "2")]
+
+
+def test_values_that_look_alike_have_places_of_their_own() -> None:
+    """Of six digits they are the same; an axis, a panel and a cell tell them apart."""
+    kinds: list[JsonValue] = [1, "1", 2]
+    given = [row(i, float(i), {"seed": 1_000_001.0 + i, "kind": kind}) for i, kind in enumerate(kinds)]
+    for name, labels in (("seed", ["1000001", "1000002", "1000003"]), ("kind", ["1", "2", '"1"'])):
+        axis = hyperparameter_axis(name, [model.hyperparams[name] for model in given])
+        assert [label for _, label in axis.ticks()] == labels
+    found = figures.scatter(given, metric="loss", mode="min")
+    assert found["layout"]["xaxis"]["ticktext"] == ["1000001", "1000002", "1000003"]
+    assert found["data"][1]["x"] == [0, 2, 1]
+    cells = figures.heatmap(given, metric="loss", mode="min", x="seed", y="kind")
+    assert [len([z for z in level if z is not None]) for level in cells["data"][0]["z"]] == [1, 1, 1]
+
+
 # --- scatter, heat map, importance -------------------------------------------------------------------
 
 
@@ -146,6 +219,17 @@ def test_a_panel_per_hyperparameter_shares_the_objective() -> None:
     assert [trace["xaxis"] for trace in found["data"]] == ["x", "x2", "x3"]
     assert (layout["xaxis"]["type"], layout["xaxis3"]["ticktext"][0]) == ("log", text(NASTY))
     assert layout["yaxis2"]["matches"] == "y"
+
+
+def test_all_figures_choose_the_same_axis_for_a_hyperparameter() -> None:
+    """By all values that were tried, though a figure shows only those that came to something."""
+    scored = [row(i, float(i), {"lr": lr}) for i, lr in enumerate([0.04, 0.05, 0.1])]
+    failed = [row(3 + i, None, {"lr": lr}, is_failed=True) for i, lr in enumerate([0.0001, 0.001, 0.01])]
+    running = [row(6 + i, None, {"lr": lr}) for i, lr in enumerate([0.0001, 0.001, 0.01])]
+    for given in ([*scored, *failed], [*scored, *failed, *running], [*scored, *running]):
+        scatter = figures.scatter(given, metric="loss", mode="min")["layout"]["xaxis"]["type"]
+        parallel = figures.parallel(given, metric="loss", mode="min")["layout"]["meta"]["axes"][0]["kind"]
+        assert (scatter, parallel) == ("log", "log")
 
 
 def test_ten_panels_at_most() -> None:

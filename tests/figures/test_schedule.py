@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro import figures
-from cerebro.analysis import Span, SplitProgress
+from cerebro.analysis import Landmarks, Span, SplitProgress
 from cerebro.figures import Figure, buckets, description, table
 from cerebro.figures.schedule import MOST_BARS
 from tests.figures.samples import spans
@@ -18,9 +18,10 @@ from tests.figures.samples import spans
 MODELS = tuple(f"m{i:02}" for i in range(16))
 
 
-def drawn(found: list[Span], workers: int, **more: Any) -> Figure:
+def drawn(found: list[Span], workers: int, highlight: str = "", **more: Any) -> Figure:
     names = [f"worker-{i}" for i in range(workers)]
-    return figures.schedule(found, workers=names, models=MODELS, now_s=0.0, **more)
+    landmarks = Landmarks(**{"now_s": 0.0, **more})
+    return figures.schedule(found, workers=names, models=MODELS, landmarks=landmarks, highlight=highlight)
 
 
 def bars(figure: Figure, name: str) -> dict[str, Any]:
@@ -75,12 +76,24 @@ def test_a_chosen_model_stands_out() -> None:
 
 def test_bound_and_epochs_are_lines() -> None:
     """The bound is dashed."""
-    layout = drawn(spans(), 4, lower_bound_s=20.0, epochs=[(1, 14.0)])["layout"]
+    layout = drawn(spans(), 4, lower_bound_s=19.0, bound_at_s=20.0, epochs=((1, 14.0),))["layout"]
     assert [(line["x0"], line["line"]["dash"]) for line in layout["shapes"]] == [
         (14.0, "dot"),
         (20.0, "dash"),
     ]
     assert [note["text"] for note in layout["annotations"]] == ["epoch 1", "lower bound"]
+
+
+def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
+    """The run had ended then: no worker could have trained. A break after the last unit is not drawn."""
+    found = spans(last_runs=False)
+    end = max(span.end_s for span in found)
+    figure = drawn(found, 4, breaks=((2.0, 5.0), (end - 1.0, end + 9.0), (end + 20.0, end + 30.0)))
+    shades = [shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]
+    assert [(shade["x0"], shade["x1"]) for shade in shades] == [(2.0, 5.0), (end - 1.0, end)]
+    for line in table(figure).rows:
+        assert float(line[3] or 0) + float(line[4] or 0) == pytest.approx(end - 4.0, abs=0.02)
+    assert "4.00 s in which the run had ended" in description(figure)
 
 
 def test_the_table_adds_up() -> None:

@@ -46,9 +46,6 @@ class QuietStore(MeteredStore):
 
 
 class _NoProjection:
-    def waiting(self) -> int:
-        return 0
-
     def lag_s(self) -> float:
         return 0.0
 

@@ -104,6 +104,46 @@ def test_a_secret_is_in_no_line(form: str, stream: io.StringIO) -> None:
     assert json.dumps(SECRET)[1:-1] not in text
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "HF_TOKEN",
+        "DB_PASSWORD",
+        "AZURE_STORAGE_CONNECTION_STRING",
+    ],
+)
+def test_secrets_of_the_environment_are_in_no_line(name: str, stream: io.StringIO) -> None:
+    """By the names of their variables: what a library's message quotes of them is hidden, too."""
+    logs.set_up("worker", {name: "wJalrXUtnFEMI"}, stream=stream)
+    logging.getLogger("boto").info("signed with %s", "wJalrXUtnFEMI")
+    assert stream.getvalue().endswith("signed with [hidden]\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token"),
+        ("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7"),
+        ("TOKENIZERS_PARALLELISM", "some-value"),
+        ("USE_TOKEN", "true"),
+    ],
+)
+def test_what_is_no_secret_stays(name: str, content: str, stream: io.StringIO) -> None:
+    """Paths, identities, switches: lines without them would tell nothing."""
+    logs.set_up("worker", {name: content}, stream=stream)
+    logging.getLogger("boto").info("it is %s", content)
+    assert stream.getvalue().endswith(f"it is {content}\n")
+
+
+def test_a_secret_that_holds_another_is_hidden_whole(stream: io.StringIO) -> None:
+    """Nothing of the longer one is left."""
+    logs.set_up("worker", {"A_TOKEN": "abcdefghij", "B_TOKEN": "abcdefgh"}, stream=stream)
+    logging.getLogger("x").info("abcdefghij")
+    assert stream.getvalue().endswith(" [hidden]\n")
+
+
 def test_text_is_for_people(stream: io.StringIO) -> None:
     """A line with the fields behind; what is the same in the whole file is left out."""
     log = set_up(stream, "text", worker="worker-0")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,19 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cerebro.agent.metrics import Metrics as WorkerMetrics
+from cerebro.agent.metrics import _Idle
 from cerebro.contract import api
-from cerebro.contract.records import GpuUsage, WorkerUsage
-from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult
-from cerebro.state import RunState, epoch_report
+from cerebro.contract.events import RunFinished, RunStarted, TaskFailed
+from cerebro.contract.records import GpuUsage, Hyperparameters, WorkerUsage
+from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult, TrainTask
+from cerebro.state import epoch_report
+from controller import telling
 from controller.crew import SILENT, Absence, Away, Seen, World
-from controller.metrics import WORKER_STATES, fields
+from controller.metrics import WORKER_STATES
 from controller.metrics import Metrics as ControllerMetrics
+from controller.telling import fields
 from kvs_api.metrics import Metrics as KvsMetrics
+from kvs_api.store import Store
 from tests.health.exposed import QuietStore, families, registries
 from tests.state.stories import Story, unit
 
@@ -138,6 +145,34 @@ def test_a_store_that_does_not_persist_shows(facts: Any, up: int, persisting: in
     assert value(metrics, "cerebro_kvs_api_store_persisting") == persisting
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_write"),
+    [
+        ({"outcomes": [{"outcome": "refused", "reason": "r"}, {"outcome": "already", "reason": ""}]}, False),
+        ({"outcomes": [{"outcome": "refused", "reason": "r"}, {"outcome": "done", "reason": ""}]}, True),
+        ({"outcomes": []}, False),
+        ({"current": True, "outcomes": [], "reclaim": 0}, True),
+        ({"current": False}, False),
+        ({"current": "another"}, False),
+        ({"term": 3, "holder": "me"}, True),
+        ({"term": 0, "holder": "another"}, False),
+        ({"stale": 4}, False),
+        ({"missing": True}, False),
+        ({"seq": 7}, True),
+    ],
+)
+def test_a_call_that_changed_nothing_is_no_write(
+    answer: Any, is_write: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, done before, too late: Redis' disk was not asked."""
+    monkeypatch.setattr(Store, "_run", lambda *_: answer)
+    metrics = KvsMetrics()
+    assert QuietStore("redis://127.0.0.1:1", metrics=metrics)._run({}) == answer
+    written = value(metrics, "cerebro_kvs_api_last_write_timestamp_seconds")
+    assert written is not None
+    assert (written > 0) == is_write
+
+
 def test_steps_are_counted_by_outcome() -> None:
     """What was done, done already, or refused."""
     metrics = KvsMetrics()
@@ -160,7 +195,7 @@ def told() -> tuple[Story, ControllerMetrics]:
     story.epoch(1)
     story.tell(epoch_report(story.state, story.run, 1))
     for event in story.log[seen:]:
-        metrics.happened(story.state, event)
+        metrics.happened(event)
     return story, metrics
 
 
@@ -173,10 +208,9 @@ def test_attempts_and_rows_are_counted_as_they_end() -> None:
     assert value(metrics, ended, kind="etl", outcome="committed") == 4
     rows = {r: value(metrics, "cerebro_controller_etl_rows_total", result=r) for r in ("in", "out", "failed")}
     assert rows == {"in": 28, "out": 28, "failed": 0}
-    assert value(metrics, "cerebro_controller_runs_ended_total", kind="etl", outcome="finished") == 1
 
 
-def test_runs_and_workers_are_counted_by_state() -> None:
+def test_workers_are_counted_by_state() -> None:
     """All states are there, so that a sum over them is a number; a worker that is silent or leaves is not idle."""
     story, metrics = told()
     seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "holdings": ()}
@@ -186,7 +220,6 @@ def test_runs_and_workers_are_counted_by_state() -> None:
     assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
         "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
     }  # fmt: skip
-    assert sum(value(metrics, "cerebro_controller_runs", state=state) or 0 for state in RunState) == 2
     metrics.stood_by()
     assert value(metrics, name, state="idle") is None
 
@@ -206,6 +239,35 @@ def test_events_say_what_they_are_about() -> None:
         "attempt": 1,
     }
     assert fields(story.state, story.log[0]) == {"experiment": "one", "worker": "worker-0"}
+
+
+def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
+    """A plan, a request, a task's body and a traceback are left out of events, and of steps that are refused."""
+    story = Story()
+    models: dict[str, Hyperparameters] = {f"m{n:04}": {"batch_size": 1, "lr": 0.1} for n in range(2000)}
+    story.fit(models=len(models), hyperparams=models)
+    attempt: Any = {"task": str(unit(1, 0)), "attempt": 1, "worker": "worker-0"}
+    failure = Failure(kind=FailureKind.USER_ERROR, message="boom", traceback="password = 'hunter2'")
+    body = TrainTask(
+        key=str(unit(1, 0)), experiment="one", run="fit-1", model="m00", hyperparams={"lr": 0.125}, code="0" * 64,
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=0, checkpoint=None, keep=(),
+    )  # fmt: skip
+    started = next(event for event in story.log if isinstance(event, RunStarted) and event.run == "fit-1")
+    told = [
+        *story.log,
+        TaskFailed(**attempt, failure=failure),
+        api.Note(event=started),
+        api.Assign(**attempt, incarnation="a", body=body),
+        RunFinished(run="fit-1", outcome="failed", error="x" * 10**6),
+    ]
+    lines = [telling.line(one) for one in told]
+    assert max(map(len, lines)) < 2100
+    for text in lines:
+        assert not re.search("hunter2|m0001|0.125", text)
+    assert "boom" in lines[len(story.log)]
+    assert '"run":"fit-1"' in lines[len(story.log) + 1]
+    assert '"attempt":1' in lines[len(story.log) + 2]
+    assert re.search(r"x\.\.\. \(10000\d\d characters\)$", lines[-1])
 
 
 # --- worker --------------------------------------------------------------------------------------
@@ -232,3 +294,41 @@ def test_a_worker_counts_attempts_idle_time_and_use() -> None:
     share = value(metrics, "cerebro_worker_gpu_used_ratio", gpu="0")
     assert share != share
     assert value(metrics, "cerebro_worker_gpu_memory_size_bytes", gpu="0") == 2
+
+
+def test_idle_time_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for in the midst of a wait's end: the wait is counted once."""
+    told, askers = list[float](), list[threading.Thread]()
+
+    class Asked(_Idle):
+        def __setattr__(self, name: str, content: Any) -> None:
+            super().__setattr__(name, content)
+            if name == "_before" and content:
+                askers.append(threading.Thread(target=ask))
+                askers[-1].start()
+                askers[-1].join(0.2)
+
+    def ask() -> None:
+        told.extend(sample.value for metric in idle.collect() for sample in metric.samples)
+
+    idle, clock = Asked(), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    idle.begin()
+    clock[0] += 5.0
+    idle.end()
+    (asker,) = askers
+    asker.join(20)
+    ask()
+    assert told == [5.0, 5.0]
+
+
+def test_of_a_gpu_that_is_gone_nothing_is_told() -> None:
+    """What was measured of it before is not what it does now."""
+    metrics = WorkerMetrics({})
+    gpus = tuple(GpuUsage(name="g", used_share=0.5, memory_bytes=n, memory_total_bytes=9) for n in (1, 2))
+    metrics.use(WorkerUsage(cores=1, gpus=gpus))
+    assert value(metrics, "cerebro_worker_gpu_memory_bytes", gpu="1") == 2
+    metrics.use(WorkerUsage(cores=1, gpus=gpus[:1]))
+    for name in ("used_ratio", "memory_bytes", "memory_size_bytes"):
+        assert value(metrics, f"cerebro_worker_gpu_{name}", gpu="0") is not None
+        assert value(metrics, f"cerebro_worker_gpu_{name}", gpu="1") is None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.usage import Gpus, Meter, Sources, VolumeCollector
+from cerebro.usage import Gpus, Meter, Sources, VolumeCollector, volumes
 
 GIB = 2**30
 NO_GPUS = Gpus(library=None, visible="")
@@ -118,6 +120,34 @@ def test_elsewhere_processes_below_are_added_up(tmp_path: Path, has_lists: bool)
     clock.now += 10.0
     world(8 * hertz)
     assert own.measure().cores_used == pytest.approx(3 * 4 / 10)
+
+
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_a_process_may_have_any_name(tmp_path: Path, has_lists: bool) -> None:
+    """The kernel gives its bytes as they are: no valid UTF-8, brackets, line breaks."""
+    process(tmp_path, 7, 1, ticks=400, pages=100, shared=40, children="8" if has_lists else None)
+    process(tmp_path, 8, 7, ticks=400, pages=300, shared=40, children="" if has_lists else None)
+    path = tmp_path / "proc" / "8" / "stat"
+    path.write_bytes(path.read_bytes().replace(b"a name) with", b"\xff\xfe) R 1\n"))
+    found = meter(tmp_path, is_container=False).measure()
+    assert found.memory_bytes == (60 + 260 + 40) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("is_container", [True, False])
+def test_what_nobody_foresaw_is_not_measured(tmp_path: Path, is_container: bool) -> None:
+    """Files of another form, a driver that breaks: the rest is measured all the same."""
+    write(
+        tmp_path / "groups", cgroup_DOT_controllers="cpu", cpu_DOT_stat="usage_usec many\n", memory_DOT_current="5",
+    )  # fmt: skip
+    write(tmp_path / "proc", **{"7__stat": "7 (python) S", "7__statm": "none", "meminfo": "MemTotal:\n"})
+
+    class Broken(Gpus):
+        def measure(self) -> Any:
+            raise RuntimeError("nobody thought of this")
+
+    found = meter(tmp_path, is_container=is_container, gpus=Broken("", Driver())).measure()
+    assert (found.cores_used, found.memory_bytes, found.memory_limit_bytes, found.gpus) == (None,) * 3 + ((),)
+    assert found.shards_total_bytes
 
 
 def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
@@ -243,6 +273,41 @@ def test_usage_never_imports_torch() -> None:
 
 def test_room_is_told_of_what_is_mounted(tmp_path: Path) -> None:
     """A volume that a service does not mount is left out."""
-    free, size = VolumeCollector({"shared": tmp_path, "logs": tmp_path / "none"}).collect()
+    began = time.time()
+    free, size, at = VolumeCollector({"shared": tmp_path, "logs": tmp_path / "none"}).collect()
     assert [sample.labels for sample in free.samples] == [{"volume": "shared"}]
     assert 0 < free.samples[0].value < size.samples[0].value
+    assert [sample.labels for sample in at.samples] == [{"volume": "shared"}]
+    assert began <= at.samples[0].value <= time.time()
+
+
+def test_a_volume_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are told of at once, it with what was known before and when; one thread waits, however often."""
+    monkeypatch.setattr(volumes, "_PATIENCE_S", 0.05)
+    measure, let_go, hung = shutil.disk_usage, threading.Event(), list[Path]()
+
+    def disk_usage(path: Path) -> Any:
+        if path.name in hanging:
+            hung.append(path)
+            assert let_go.wait(60)
+        return measure(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    folders = {name: tmp_path / name for name in ("late", "never", "well")}
+    for folder in folders.values():
+        folder.mkdir()
+    hanging = {"never"}
+    collector = VolumeCollector(folders)
+    first = [{s.labels["volume"]: s.value for s in family.samples} for family in collector.collect()]
+    hanging = {"never", "late"}
+    for _ in range(2):
+        free, size, at = (
+            {s.labels["volume"]: s.value for s in family.samples} for family in collector.collect()
+        )
+        assert free.keys() == size.keys() == {"late", "well"}
+        assert at.keys() == {"late", "never", "well"}
+        assert at["never"] == 0.0
+        assert (free["late"], at["late"]) == (first[0]["late"], first[2]["late"])
+        assert at["well"] > first[2]["well"]
+    assert [path.name for path in hung] == ["never", "late"]
+    let_go.set()

@@ -1,13 +1,18 @@
-"""A fit run to report of: twenty models, one of which failed, with names as unkind as users can make them."""
+"""Fit runs to report of: twenty models, one of which failed, with names as unkind as users can make them; and one that
+was stopped and resumed."""
 
 from __future__ import annotations
 
 import math
 from random import Random
 
+from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStarted, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
-from cerebro.contract.tasks import FailureKind
-from tests.state.stories import Story, unit
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.state.keys import TaskKey
+from cerebro.state.report import epoch_report
+from tests.state.stories import Story, joined, unit
 
 NASTY = "<script>alert(1)</script>"
 
@@ -48,4 +53,40 @@ def reported() -> Story:
             loss = abs(math.log10(lr) + 2.5) + 1 / epoch
             story.epoch(epoch, model=model, partitions=3, loss=loss)
             story.validate(epoch, model=model, loss=loss + 0.1)
+    return story
+
+
+def evaluated() -> Story:
+    """A fit of two models that were tested on a split of two partitions, of 100 and 300 rows."""
+    story = Story()
+    story.fit(models=2, epochs=1)
+    for model in story.run.models:
+        story.epoch(1, model=model)
+    plan = EvaluatePlan(
+        kind="test", fit="fit-1", dataset="one-d", models={"m00": 1, "m01": 1}, partitions={0: 100, 1: 300}
+    )
+    story.tell(
+        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
+        RunStarted(run="test-1", plan=plan),
+    )
+    for model, found in (("m00", (0.5, 0.9)), ("m01", (0.1, 0.1))):
+        for partition, (rows, accuracy) in enumerate(zip((100, 300), found, strict=True)):
+            key = TaskKey(run="test-1", kind="test", model=model, partition=partition)
+            story.do(key, partition, TaskResult(rows=rows, metrics={"accuracy": accuracy}))
+    return story
+
+
+def resumed(break_s: float) -> Story:
+    """Two models of three epochs on two workers; a user stopped the run after the first epoch, and resumed it."""
+    story = Story(workers=0)
+    story.tell(joined(0, partitions=(0, 1)), joined(1, partitions=(0, 1)))
+    story.fit(models=2, epochs=3)
+    for epoch in (1, 2):
+        story.epoch(epoch, model="m00")
+        story.epoch(epoch, model="m01")
+        story.tell(epoch_report(story.state, story.run, epoch))
+        if epoch == 1:
+            story.tell(RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+            story.time += break_s
+            story.tell(RunResumed(run="fit-1"))
     return story

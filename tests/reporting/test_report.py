@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cerebro.errors import BadRequestError
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.reporting import Drawings, report_html
 from cerebro.reporting.html import Html, element, facts, table, text
 from cerebro.reporting.plotting import plotly_script
-from tests.reporting.stories import NASTY, RECORD, reported
-from tests.state.stories import Story
+from tests.reporting.stories import NASTY, RECORD, evaluated, reported
+from tests.state.stories import Story, unit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
@@ -61,6 +63,40 @@ def test_the_answer_comes_first(report: str, story: Story) -> None:
         "best.load()",
     ):
         assert expected in answer
+
+
+def test_the_algorithm_of_a_checksum_is_said_once() -> None:
+    """The checksum begins with it."""
+    story = Story()
+    story.fit(models=1, partitions=1, epochs=1)
+    made = CheckpointRef(name="one/u1.pt", checksum="xxh3_64:e33c", size=1)
+    story.do(unit(1, 0), 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=made))
+    words = prose(report_html(story.state, story.run, record=None, now=story.time))
+    assert re.findall(r"\S*xxh3\S*", words) == ["xxh3_64:e33c"]
+
+
+def test_what_tests_of_its_models_found_is_in_it() -> None:
+    """Per test run, each model's metrics, weighted by rows, and the epoch whose checkpoint was tested."""
+    story = evaluated()
+    words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
+    shown = " ".join(words)
+    assert "test-1, on the split test (running) model of epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1" in shown
+    assert words.index("Test") < shown.split().index("Models,")
+
+
+def test_code_has_its_name_beside_its_hash(story: Story) -> None:
+    """Where the store still has it."""
+
+    def code(sha256: str) -> CodeRecord:
+        if sha256 != getattr(story.run.request, "code", ""):
+            raise NotFoundError("no such code")
+        return CodeRecord(
+            sha256=sha256, fingerprint=sha256, class_name=f"Digits{NASTY}", source="", encoded="gASVAA=="
+        )
+
+    report = report_html(story.state, story.run, record=RECORD, now=story.time, code=code)
+    assert f"training code Digits{NASTY} training code, SHA-256" in " ".join(prose(report).split())
+    assert NASTY not in report
 
 
 def test_the_code_that_loads_is_python(report: str) -> None:

@@ -214,14 +214,65 @@ def test_a_model_is_finished_once_its_last_validation_is_in() -> None:
     assert story.run.progress() == (4, 8)
 
 
-def test_the_units_of_a_failed_model_count_as_done() -> None:
-    """The bar reaches its end though nothing more comes of them."""
+def test_what_a_failed_model_lacks_is_neither_done_nor_due() -> None:
+    """The bar reaches its end though nothing more comes of it, and no sooner; a retried model's units are due again."""
     story = Story()
     story.fit()
     story.train(1, 0)
     assert story.run.progress() == (1, 8)
     story.fail(unit(1, 1), 1, FailureKind.USER_ERROR)
-    assert story.run.progress() == (4, 8)
+    assert story.run.progress() == (1, 5)
+    story.epoch(1, model="m01")
+    story.epoch(2, model="m01")
+    assert story.run.progress() == (5, 5)
+    story.tell(ModelRetried(run="fit-1", model="m00"))
+    assert story.run.progress() == (5, 8)
+
+
+def test_a_failed_run_does_not_look_complete() -> None:
+    """All that was wanted counts, of models and of ETL."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
+    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.tell(RunFinished(run="fit-1", outcome="failed", error="all 2 models failed"))
+    assert story.run.progress() == (0, 8)
+    story = Story()
+    story.tell(
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=etl_plan(2, {"train": 10})),
+    )
+    keys = [TaskKey(run="etl-1", kind="etl", split="train", partition=p) for p in (0, 1)]
+    story.do(keys[0], 0, TaskResult(rows=10))
+    story.fail(keys[1], 1, FailureKind.USER_ERROR)
+    assert story.state.runs["etl-1"].progress() == (1, 2)
+
+
+def test_redone_are_units_that_began_again() -> None:
+    """Not an attempt that nothing followed, nor one that never ran."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    assert story.model().redone == 0
+    attempt = story.assign(unit(1, 0), 0)
+    assert story.model().redone == 0
+    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", reason="queued too long"))
+    story.train(1, 0)
+    assert story.model().redone == 1
+    story.train(1, 1)
+    assert story.model().redone == 1
+
+
+def test_what_a_worker_gives_back_when_it_ends_is_no_failure() -> None:
+    """The attempt is revoked, with its worker's words; the task has no failure and goes before others."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 0), 0, FailureKind.PREEMPTED, "SIGTERM: worker-0 was asked to end")
+    task = story.run.task(unit(1, 0))
+    assert task.attempts[0].outcome == "revoked: SIGTERM: worker-0 was asked to end"
+    assert (task.state, task.failures, task.failure) == (TaskState.PENDING, 0, None)
+    assert task.is_interrupted
+    assert story.state.workers["worker-0"].is_ending
 
 
 # --- lost checkpoints --------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:
     assert wording.model(story.model(), story.run) == "stopping"
     story.tell(TaskRevoked(task=str(unit(1, 1)), attempt=1, worker="worker-1", reason="stopped"))
     assert wording.model(story.model(), story.run) == "stopped"
-    assert (len(story.model().visits), story.model().redone) == (1, 1)
-    assert story.run.progress() == (4, 8)
+    assert (len(story.model().visits), story.model().redone) == (1, 0)
+    assert story.run.progress() == (1, 5)
     assert not story.run.is_complete()
     story.epoch(1, model="m01")
     story.epoch(2, model="m01")
@@ -307,6 +307,24 @@ def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
     before = facts(story)
     story.tell(wish)
     assert facts(story) == before
+
+
+@pytest.mark.parametrize(
+    "wish", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda wish: wish.type
+)
+def test_a_run_is_not_opened_again_beside_another_one(wish: ClientEvent) -> None:
+    """The one that was requested since would wait for it, and workers would have both."""
+    story = Story()
+    story.fit(max_attempts=1)
+    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.tell(ended("stopped"), RunRequested(run="fit-2", request=story.run.request))
+    before = facts(story)
+    story.tell(wish)
+    assert facts(story) == before
+    assert story.state.actions[-1].is_late
+    story.tell(RunFinished(run="fit-2", outcome="stopped"), wish)
+    assert story.state.active_run() is story.state.runs["fit-1"]
+    assert not story.state.actions[-1].is_late
 
 
 def test_a_wish_for_a_run_that_is_not_there_is_refused() -> None:

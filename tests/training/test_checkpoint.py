@@ -64,6 +64,7 @@ def assert_equal(one: Any, other: Any) -> None:
 def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
     """Modules' buffers and parameters, optimizer state, numbers, strings, a generator's state."""
     given = state()
+    (tmp_path / "one/fit-1/m00").mkdir(parents=True)
     reference = save(tmp_path, "one/fit-1/m00/u0.pt", given)
     assert_equal(load(tmp_path, reference, CPU), given)
     assert reference.size == (tmp_path / reference.name).stat().st_size
@@ -155,6 +156,13 @@ def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 2
     discard_older(tmp_path, 1, {first})
     assert [path.name for path in tmp_path.iterdir()] == [first]
+
+
+def test_what_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
+    """An attempt that was taken back may still be at its end when its experiment is gone."""
+    with pytest.raises(FileNotFoundError, match="one/fit-1/m00"):
+        save(tmp_path, "one/fit-1/m00/u1.pt", state())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_volume_keeps_the_previous_file_and_says_what_room_it_takes(

@@ -106,7 +106,7 @@ def test_every_alert_tells_what_to_do() -> None:
         line.removeprefix("### ").lower() for line in DOCUMENT.splitlines() if line.startswith("### ")
     }
     names = [rule["alert"] for rule in _rules()]
-    assert len(names) == len(set(names)) == 7
+    assert len(names) == len(set(names)) == 9
     for rule in _rules():
         assert rule["annotations"].keys() == {"summary", "description", "runbook"}
         assert rule["labels"]["severity"] in ("critical", "warning", "info")

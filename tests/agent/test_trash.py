@@ -1,0 +1,139 @@
+"""Folders that are moved aside and removed, by several processes of one volume at the same time."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro import trash as module
+from cerebro.trash import Removal, empty, move_aside
+
+
+@pytest.fixture
+def trash(tmp_path: Path) -> Path:
+    return tmp_path / ".trash"
+
+
+def made(folder: Path) -> Path:
+    """A folder with something in it."""
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_text("x")
+    return folder
+
+
+def test_a_folder_is_gone_in_one_step(tmp_path: Path, trash: Path) -> None:
+    """As often as one of its name is there."""
+    for _ in range(2):
+        assert move_aside(made(tmp_path / "one"), trash)
+        assert not (tmp_path / "one").exists()
+    assert not move_aside(tmp_path / "one", trash)
+    assert len(list(trash.iterdir())) == 2
+
+
+def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
+    tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the thread that has just emptied it: the folder that was to be moved is still there then."""
+    rename = Path.rename
+    removed: list[Path] = []
+
+    def late(path: Path, target: Path) -> Path:
+        if not removed:
+            removed.append(trash)
+            trash.rmdir()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert move_aside(made(tmp_path / "one"), trash)
+    assert removed
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_folder_that_another_process_has_moved_is_nobodys_error(
+    tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone, as was wished."""
+
+    def late(path: Path, target: Path) -> Path:
+        shutil.rmtree(path)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert not move_aside(made(tmp_path / "one"), trash)
+
+
+def test_what_is_moved_while_the_trash_is_emptied_goes_as_well(
+    tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would stay until the process is started anew."""
+    rmtree, left = shutil.rmtree, [made(tmp_path / "two"), made(tmp_path / "three")]
+    move_aside(made(tmp_path / "one"), trash)
+
+    def busy(folder: Path, **options: Any) -> None:
+        rmtree(folder, **options)
+        if left:
+            move_aside(left.pop(), trash)
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    empty(trash)
+    assert not left
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_and_a_link_go_and_what_the_link_names_stays(tmp_path: Path, trash: Path) -> None:
+    """Nobody moves them there; but a trash that is never empty would be looked at for ever."""
+    move_aside(made(tmp_path / "one"), trash)
+    (trash / "file").touch()
+    (trash / "link").symlink_to(made(tmp_path / "other"))
+    empty(trash)
+    assert not trash.exists()
+    assert (tmp_path / "other" / "deep" / "file").exists()
+
+
+def test_a_removal_goes_on_with_the_rest_and_rests_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One volume cannot be written; it is tried again, but not without pause."""
+    trashes = [tmp_path / name / ".trash" for name in ("bad", "good")]
+    for trash in trashes:
+        move_aside(made(trash.parent / "one"), trash)
+    removal = Removal()
+    with monkeypatch.context() as patch:
+        rmtree = shutil.rmtree
+
+        def refuse(folder: Path, **options: Any) -> None:
+            if "bad" in folder.parts:
+                raise PermissionError("read-only file system")
+            rmtree(folder, **options)
+
+        patch.setattr(shutil, "rmtree", refuse)
+        assert not removal.sweep(trashes)
+        removal.thread.join()
+    assert [trash.exists() for trash in trashes] == [True, False]
+    assert removal.is_busy
+    assert not removal.sweep(trashes)
+    assert not removal.thread.is_alive()
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert not removal.sweep(trashes)
+    removal.thread.join()
+    assert removal.sweep(trashes)
+
+
+def test_one_thread_removes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is looked whether there is anything."""
+    trash, may_end = tmp_path / ".trash", threading.Event()
+    move_aside(made(tmp_path / "one"), trash)
+    monkeypatch.setattr(module, "empty", lambda trash: may_end.wait(30))
+    removal = Removal()
+    removal.sweep([trash])
+    first = removal.thread
+    removal.sweep([trash])
+    assert removal.thread is first
+    may_end.set()
+    first.join()

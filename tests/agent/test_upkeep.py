@@ -1,0 +1,158 @@
+"""What a worker does beside its tasks: it hangs or fails, and tasks, leases and reports go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.agent import upkeep
+from cerebro.agent.loop import Agent
+from cerebro.agent.metrics import Metrics
+from cerebro.agent.reports import Resources
+from cerebro.agent.settings import Settings
+from cerebro.agent.upkeep import Upkeep
+from cerebro.contract import api
+from cerebro.contract.records import WorkerUsage
+from cerebro.errors import StoreUnavailableError
+
+USAGE = WorkerUsage(cores=2, memory_bytes=7)
+
+
+class Passes(threading.Event):
+    """Not set for so many looks, without a pause."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+class Beside:
+    """What `Upkeep` works with; each may be made to fail."""
+
+    def __init__(self) -> None:
+        self.reclaim, self.changes, self.acted, self.swept = 3, 0, list[int](), 0
+        self.problems: dict[str, Sequence[Exception | None]] = {}
+
+    def _come(self, what: str) -> None:
+        problem, *rest = self.problems.get(what, (None,))
+        self.problems[what] = rest or (None,)
+        if problem is not None:
+            raise problem
+
+    def measure(self) -> WorkerUsage:
+        self._come("measure")
+        return USAGE
+
+    def sweep(self) -> None:
+        self.swept += 1
+        self._come("sweep")
+
+    def act(self, seq: int) -> bool:
+        self._come("act")
+        self.acted.append(seq)
+        return len(self.acted) == 1
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "PAUSE_S", 0.0)
+
+
+def made(beside: Any) -> Upkeep:
+    return Upkeep(beside, beside, Metrics({}), beside)
+
+
+def test_it_measures_and_makes_room() -> None:
+    """Usage is taken once; holdings are told anew after the list has changed."""
+    beside = Beside()
+    own = made(beside)
+    own.run(Passes(2), 1.0)
+    assert (beside.swept, beside.acted, beside.changes) == (1, [3, 3], 1)
+    assert (own.newest_usage(), own.newest_usage()) == (USAGE, None)
+
+
+@pytest.mark.parametrize("what", ["measure", "sweep", "act"])
+@pytest.mark.parametrize("problem", [StoreUnavailableError("away"), OSError("stale"), ValueError("odd")])
+def test_whatever_fails_is_tried_again(
+    what: str, problem: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told, and keeps nothing else from being done."""
+    beside = Beside()
+    beside.problems[what] = (problem,)
+    own = made(beside)
+    own.run(Passes(2), 1.0)
+    assert own.newest_usage() == USAGE
+    assert beside.acted
+    assert f"{what.replace('act', 'reclaim')} left for later" in caplog.text
+
+
+class Store:
+    """A store that takes reports, and counts them."""
+
+    def __init__(self) -> None:
+        self.reports = list[api.ReportRequest]()
+        self.has_many = threading.Event()
+
+    def register(self, record: Any) -> None:
+        pass
+
+    def inbox(self, *_: Any, wait_s: float) -> tuple[()]:
+        return ()
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        self.reports.append(request)
+        if len(self.reports) == 5:
+            self.has_many.set()
+        return api.ReportAnswer(current=True, outcomes=())
+
+
+@pytest.mark.parametrize("what", ["meter", "trash"])
+def test_a_worker_that_cannot_be_measured_keeps_its_leases(
+    what: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver or a volume that never answers: reports, which renew leases, go on."""
+    hangs, let_go = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> Any:
+        hangs.set()
+        let_go.wait(60)
+
+    settings = Settings.from_environment(
+        {
+            "CEREBRO_TOKEN": "t",
+            "CEREBRO_WORKER": "w",
+            "CEREBRO_VOLUMES": str(tmp_path),
+            "CEREBRO_LEASE_S": "0.05",
+        }
+    )
+    meter: Any = SimpleNamespace(measure=hang) if what == "meter" else None
+    store: Any = Store()
+    resources = Resources(gpus=(), holdings=lambda: (), meter=meter, host="h", pid=1)
+    agent = Agent(store, settings, {}, resources)
+    if what == "trash":
+        monkeypatch.setattr(agent._reclaimer, "sweep", hang)
+    # The loop ends by `stop`; what would end the process with it is not what is tested.
+    monkeypatch.setattr(agent, "_end_in_time", agent._ending.wait)
+    thread = threading.Thread(target=agent.run, daemon=True)
+    thread.start()
+    try:
+        assert hangs.wait(20)
+        before = len(store.reports)
+        store.has_many.wait(20)
+        assert len(store.reports) >= max(before, 5)
+    finally:
+        agent.stop("the test is over")
+        let_go.set()
+        thread.join(20)
+    assert not thread.is_alive()

@@ -1,0 +1,70 @@
+"""What spans are seen against: on their clock, whatever breaks there were, and in the report's own numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro import analysis
+from cerebro.analysis import landmarks, spans
+from cerebro.figures import description, table
+from cerebro.reporting import Drawings
+from cerebro.state.report import schedule_now
+from tests.reporting.stories import resumed
+from tests.state.stories import Story
+
+BREAK_S = 1000.0
+
+
+@pytest.fixture
+def story() -> Story:
+    return resumed(BREAK_S)
+
+
+def test_an_epoch_lies_where_its_last_unit_ends(story: Story) -> None:
+    """Reports leave breaks out of an epoch's makespan; spans do not."""
+    found = spans(story.run, story.time)
+    last = [max(span.end_s for span in found if span.epoch == epoch) for epoch in (1, 2)]
+    assert landmarks(story.state, story.run, story.time).epochs == ((1, last[0]), (2, last[1]))
+    assert last[1] > BREAK_S
+
+
+def test_a_break_lies_between_the_units_around_it(story: Story) -> None:
+    """None of them reaches into it."""
+    found = landmarks(story.state, story.run, story.time)
+    ((since, until),) = found.breaks
+    assert until - since == pytest.approx(BREAK_S + 1)
+    assert all(span.end_s <= since or span.start_s >= until for span in spans(story.run, story.time))
+
+
+def test_the_bound_is_a_duration_and_lies_after_a_break_it_exceeds(story: Story) -> None:
+    """It is the time of the units, and drawn where the run would have been open for so long."""
+    found = landmarks(story.state, story.run, story.time)
+    seconds = sum(span.end_s - span.start_s for span in spans(story.run, story.time)) / 2
+    assert found.lower_bound_s == pytest.approx(seconds)
+    ((since, until),) = found.breaks
+    assert found.bound_at_s == pytest.approx(seconds + (until - since if seconds > since else 0.0))
+
+
+def test_figure_and_report_say_the_same_of_idle_time(story: Story) -> None:
+    """One number, with the break in neither; what the table counts are units, and it says so."""
+    now = schedule_now(story.state, story.run, story.time)
+    assert now is not None
+    assert 0 < now.idle_share < 1
+    drawn = Drawings(state=story.state, run=story.run, now=story.time).schedule()
+    assert f"idle for {now.idle_share:.1%} of their time" in description(drawn)
+    for line in table(drawn).rows:
+        assert float(line[3] or 0) + float(line[4] or 0) == pytest.approx(now.makespan_s, abs=0.02)
+
+
+def test_without_a_unit_there_are_none() -> None:
+    """A run that has just been planned."""
+    story = Story()
+    story.fit()
+    assert landmarks(story.state, story.run, story.time).now_s == 0.0
+
+
+def test_workers_are_in_the_order_of_their_numbers() -> None:
+    """Those that idle as well."""
+    story = Story(workers=11)
+    assert analysis.crew(story.state, [])[:3] == ["worker-0", "worker-1", "worker-2"]
+    assert analysis.crew(story.state, [])[-1] == "worker-10"

@@ -1,0 +1,83 @@
+"""Rows of the list of experiments are read in the background: each once, and no more of them than are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.records import ExperimentSummary
+from dispatcher import catalogue
+from dispatcher.catalogue import FILLED_S, Catalogue
+from dispatcher.reading import Reader
+from dispatcher.views.experiments import ListQuery
+from tests.dispatcher.fakes import Clock, FakeStore
+from tests.dispatcher.stories import Story
+
+
+class Desk:
+    """A catalogue over a store in memory, none of whose rows there is time to read at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, experiments: int) -> None:
+        self.store, self.clock, self.looked = FakeStore(), Clock(), 0
+        for number in range(experiments):
+            story = Story(f"x-{number}")
+            story.workers_join(1)
+            self.store.add(story)
+        self.reader = Reader(self.store, clock=self.clock, monotonic=self.clock)
+        self.catalogue = Catalogue(self.reader)
+        monkeypatch.setattr(catalogue, "GLANCE_S", -1.0)
+        is_current = Catalogue._is_current
+
+        def counted(this: Catalogue, summary: ExperimentSummary) -> bool:
+            self.looked += 1
+            return is_current(this, summary)
+
+        monkeypatch.setattr(Catalogue, "_is_current", counted)
+
+    def fill(self, steps: int) -> bool:
+        """Whether the background has nothing left to do after so many steps."""
+        return not all(self.reader.background._turn() for _ in range(steps))
+
+    def read(self) -> int:
+        return self.catalogue.view(ListQuery()).read
+
+
+def test_filling_looks_at_each_row_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(monkeypatch, 300)
+    assert desk.read() == 0
+    assert desk.fill(steps=1000)
+    assert desk.looked < 5 * 300
+    assert desk.read() == 300
+
+
+def test_filling_ends_with_more_experiments_than_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_MAX_KEPT", 20)
+    desk = Desk(monkeypatch, 50)
+    desk.read()
+    assert desk.fill(steps=1000)
+    assert desk.read() == 20
+
+
+def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(monkeypatch, 20)
+    desk.read()
+    versions = set()
+    for _ in range(20):
+        desk.fill(steps=1)
+        versions.add(desk.catalogue.version())
+    assert len(versions) <= 2
+    desk.clock.now += FILLED_S
+    assert desk.catalogue.version() not in versions  # what was read since is shown then
+    desk.clock.now += FILLED_S
+    assert desk.catalogue.version() == desk.catalogue.version()
+
+
+def test_a_row_is_read_after_an_outage_in_its_midst(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(monkeypatch, 3)
+    desk.read()
+    desk.store.is_away = True
+    desk.fill(steps=5)
+    desk.store.is_away = False
+    desk.clock.now += 10
+    desk.read()
+    assert desk.fill(steps=20)
+    assert desk.read() == 3

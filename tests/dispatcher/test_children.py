@@ -1,0 +1,32 @@
+"""A child that reads what users gave is bounded in what it may say, as in time and memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dispatcher.children import MOST_BYTES, Children
+
+
+def test_answer_comes_whole() -> None:
+    """Also a long one to a long question: neither waits for the other."""
+    question = json.dumps(["x" * 1000] * 3000).encode()
+    said = Children("json.tool", at_once=1).ask(question, timeout_s=20.0)
+    assert json.loads(said.output) == json.loads(question)
+    assert (said.code, said.is_late, said.is_cut) == (0, False, False)
+
+
+def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has said by then counts, and that it is not all is told."""
+    monkeypatch.setattr("dispatcher.children.MOST_BYTES", 100_000)
+    said = Children("json.tool", at_once=1).ask(json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0)
+    assert len(said.output) == 100_000 < MOST_BYTES
+    assert (said.is_cut, said.is_late) == (True, False)
+
+
+def test_child_that_does_not_listen_is_no_fault() -> None:
+    """It may end before it has heard the question."""
+    said = Children("this", at_once=1).ask(b"x" * 3_000_000, timeout_s=20.0)
+    assert said.code == 0
+    assert b"Zen of Python" in said.output
