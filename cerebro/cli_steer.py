@@ -63,7 +63,10 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--run", metavar="R", dest="of_run", help="such as fit-1 (default: the open or newest one)"
+        "--run",
+        metavar="R",
+        dest="of_run",
+        help="such as fit-1 (default: the open or newest one; to resume, the one that was paused or stopped)",
     )
 
 

@@ -15,7 +15,7 @@ from cerebro.errors import ClusterError
 from cerebro.files import FetchedFiles, Files, MountedFiles, cache_folder
 from cerebro.kvs import KvsClient
 from cerebro.local import cluster
-from cerebro.local.home import ClusterHome
+from cerebro.local.home import ClusterHome, find_running
 from cerebro.volumes import Volumes
 
 
@@ -57,7 +57,7 @@ def connect(server: str | None = None, token: str | None = None, *, home: str | 
     volumes = _local_volumes(info.home)
     return _checked(
         Connection(
-            kvs=KvsClient(info.kvs, secret),
+            kvs=KvsClient(info.kvs, secret, gone=lambda: _stopped(info.home)),
             volumes=volumes,
             files=MountedFiles(volumes),
             page=info.dispatcher,
@@ -83,6 +83,16 @@ def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
         files=FetchedFiles(api, token, cache_folder(environment), ca_file=ca_file),
         page=page,
         token=token,
+    )
+
+
+def _stopped(home: Path) -> str:
+    """What to tell somebody whose local cluster does not answer because it was stopped; empty if it runs."""
+    if find_running(ClusterHome(home)) is not None:
+        return ""
+    return (
+        f"the local cluster at {home} was stopped, and its runs wait: start it with `cerebro up`, then "
+        "Experiment.attach(NAME).watch() follows them"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -58,6 +58,7 @@ class KvsClient:
         timeout_s: how long one try waits for an answer, beyond the time a read may block; a server that hangs counts as
             away then.
         pool: connections kept open; at least one per thread that blocks.
+        gone: tells, when patience has ended, why nothing answers and what to do; empty if it does not know.
         ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
     """
 
@@ -69,11 +70,13 @@ class KvsClient:
         patience_s: float = 60.0,
         timeout_s: float = 30.0,
         pool: int = 8,
+        gone: Callable[[], str] = str,
         ca_file: str | None = None,
     ) -> None:
         self.address = address.rstrip("/")
         self._timeout_s = timeout_s
         self._patience_s = patience_s
+        self._gone = gone
         self._http = urllib3.PoolManager(
             maxsize=pool,
             headers={
@@ -347,7 +350,8 @@ class KvsClient:
                 problem = f"HTTP {status}"
             if time.monotonic() + pause_s > deadline:
                 raise errors.StoreUnavailableError(
-                    f"kvs_api at {self.address} did not answer for {self._patience_s:g} s ({problem}): "
+                    self._gone()
+                    or f"kvs_api at {self.address} did not answer for {self._patience_s:g} s ({problem}): "
                     "see `cerebro status` and `cerebro logs kvs_api`"
                 )
             time.sleep(pause_s)

@@ -23,9 +23,8 @@ from cerebro.contract.events import (
     TaskFailed,
     TaskRevoked,
 )
-from cerebro.contract.tasks import KINDS
+from cerebro.contract.tasks import KINDS, FailureKind
 from cerebro.health import registry
-from cerebro.contract.tasks import FailureKind
 from cerebro.state import ExperimentState, TaskKey, gap
 from cerebro.usage import VolumeCollector
 from controller.crew import Away, World

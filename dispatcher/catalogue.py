@@ -86,7 +86,8 @@ class Catalogue:
         _, row = self._kept.get(summary.experiment.name, (0, None))
         if row is None or row.created != summary.experiment.created:
             return blank_row(summary)
-        return row
+        # What the list itself says is as new as the list.
+        return replace(row, is_archived=summary.is_archived, is_deleting=summary.is_deleting)
 
     def _is_current(self, summary: ExperimentSummary) -> bool:
         seq, row = self._kept.get(summary.experiment.name, (-1, None))

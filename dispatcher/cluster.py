@@ -95,7 +95,9 @@ class Cluster:
         shown = in_order(statuses)[(page - 1) * PAGE :][:MOST_HISTORIES]
         told = Told(
             statuses=statuses,
-            glimpses=self._glimpses(list(dict.fromkeys(experiments))[:MOST_LOGS], at_work, troubles, begin, now),
+            glimpses=self._glimpses(
+                list(dict.fromkeys(experiments))[:MOST_LOGS], at_work, troubles, begin, now
+            ),
             queue=queue,
             troubles=troubles,
             wish=self._asked(store.size, None),

@@ -54,12 +54,13 @@ class Disks:
     def newest(self) -> tuple[Measured | None, bool]:
         """The newest look, and whether another one is under way; begins one if it is old. Never waits."""
         with self._lock:
+            known = self._measured  # a look that begins now may have ended before the answer is given
             is_looking = self._looker is not None and self._looker.is_alive()
             if self._clock() - self._tried > FRESH_S and not is_looking:
                 self._looker = threading.Thread(target=self._look, name="disks", daemon=True)
                 self._looker.start()
                 is_looking = True
-            return self._measured, is_looking
+            return known, is_looking
 
     def wait(self) -> None:
         """Until the look that is under way has ended."""

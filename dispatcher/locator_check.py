@@ -35,6 +35,7 @@ class Finding:
         more_columns: columns that are not shown.
         column: the one whose values name objects. missing: objects of the first rows that are not there.
         sample, sample_uri, kind: one object, its address, and its media type if it is an image that a page may show.
+        text: the beginning of one that is text.
         num_bytes: of the table, or of that object.
     """
 
@@ -53,6 +54,7 @@ class Finding:
     sample: str = ""
     sample_uri: str = ""
     kind: str = ""
+    text: str = ""
 
 
 _FINDING = TypeAdapter(Finding)

@@ -8,6 +8,7 @@ in the dispatcher. A JSON object a line is written for each field as soon as it 
 from __future__ import annotations
 
 import base64
+import codecs
 import itertools
 import json
 import sys
@@ -32,6 +33,10 @@ LONGEST_MESSAGE = 1_000
 LONGEST_URI = 2_000
 """Characters; an object with a longer address is named, but not shown."""
 ROWS_LOOKED_UP = 5
+LONGEST_TEXT = 300
+"""Characters of an object that is text."""
+_HEAD_BYTES = 1024
+"""Of an object, by which its kind is known."""
 
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -69,6 +74,17 @@ def image_kind(content: bytes) -> str:
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _IMAGES.items() if content.startswith(start)), "")
+
+
+def text_of(head: bytes) -> str:
+    """The beginning of a file as text, if it is any; empty for what is not UTF-8 or has control characters."""
+    # A character may be torn at the end.
+    found = codecs.getincrementaldecoder("utf-8")()
+    try:
+        text = found.decode(head)
+    except UnicodeDecodeError:
+        return ""
+    return text if all(each.isprintable() or each in "\n\r\t" for each in text) else ""
 
 
 def _split(split: str, locator: Locator, shared: str | None) -> Iterator[dict[str, Any]]:
@@ -116,7 +132,9 @@ def _objects(root: Place, rows: list[dict[str, Any]]) -> dict[str, Any]:
         place = root.below(sample)
         found["num_bytes"] = root.object_size(sample)
         is_shown = (found["num_bytes"] or 0) <= MOST_PREVIEW_BYTES and len(place.uri) <= LONGEST_URI
-        found["kind"] = image_kind(place.read(64)) if is_shown else ""
+        head = place.read(_HEAD_BYTES)
+        found["kind"] = image_kind(head) if is_shown else ""
+        found["text"] = "" if found["kind"] else _cut(text_of(head), LONGEST_TEXT)
         found["sample_uri"] = place.uri if is_shown else ""
     return found
 

@@ -55,7 +55,7 @@ class Store(CrewStore):
             what = "other dataset locators" if known.locators != record.locators else "another code archive"
             raise errors.ConflictError(
                 f"experiment {record.name!r} exists already with {what}: choose another name; or go on with the "
-                f"existing one by Experiment.attach({record.name!r}); or free the name by deleting it with all its data, by "
+                f"existing one by Experiment.attach({record.name!r}); or delete that with all its data by "
                 f"`cerebro delete {record.name}`"
             )
         return known

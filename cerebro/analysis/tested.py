@@ -30,7 +30,9 @@ def tested(run: Run) -> list[Measured]:
         if task.result is not None:
             results[task.key.model].append(task.result)
     return [
-        Measured(model=model, epoch=epoch, rows=sum(r.rows for r in results[model]), metrics=_means(results[model]))
+        Measured(
+            model=model, epoch=epoch, rows=sum(r.rows for r in results[model]), metrics=_means(results[model])
+        )
         for model, epoch in run.plan.models.items()
     ]
 
@@ -39,7 +41,11 @@ def tests_of(state: ExperimentState, fit: Run) -> Iterator[Run]:
     """Planned test runs of models of a fit run, oldest first."""
     for run in state.runs.values():
         asked = run.request
-        if isinstance(asked, EvaluateRequest) and (asked.kind, asked.fit) == ("test", fit.id) and run.plan is not None:
+        if (
+            isinstance(asked, EvaluateRequest)
+            and (asked.kind, asked.fit) == ("test", fit.id)
+            and run.plan is not None
+        ):
             yield run
 
 

@@ -22,6 +22,8 @@ _STRIP_PX = 70
 _FRAME_PX = 130
 _MOST_EPOCH_LINES = 30
 _MOST_EPOCH_LABELS = 6
+_LABEL_SHARE = 0.14
+"""Of the width, that a name of an epoch takes on a phone: the next one keeps so far away."""
 _MOST_BREAKS = 30
 
 
@@ -89,10 +91,12 @@ def _layout(
     named = landmarks.epochs[-_MOST_EPOCH_LINES:]
     shapes = [_shade(unit.of(since), unit.of(until), look) for since, until in breaks[-_MOST_BREAKS:]]
     shapes += [_line(unit.of(at), look, dash="dot") for _, at in named]
-    named = named[:: -(-len(named) // _MOST_EPOCH_LABELS) or 1]
     bound = unit.of(landmarks.bound_at_s)
     reach = 1.02 * max(unit.of(end), bound)
-    notes = [_label(f"epoch {epoch}", unit.of(at), look, yanchor="bottom") for epoch, at in named]
+    notes = [
+        _label(f"epoch {epoch}", at, look, yanchor="bottom")
+        for epoch, at in _apart([(epoch, unit.of(at)) for epoch, at in named], reach * _LABEL_SHARE)
+    ]
     if breaks:
         # Where the longest one is; the others look the same.
         since, until = max(breaks, key=lambda found: found[1] - found[0])
@@ -129,6 +133,15 @@ def _layout(
         "annotations": notes,
         "showlegend": True,
     }
+
+
+def _apart(named: Sequence[tuple[int, float]], distance: float) -> Sequence[tuple[int, float]]:
+    """Those (epoch, place) that can be named without one being printed over another, the newest first."""
+    found: list[tuple[int, float]] = []
+    for epoch, at in reversed(named):
+        if not found or found[-1][1] - at >= distance:
+            found.append((epoch, at))
+    return found[:_MOST_EPOCH_LABELS][::-1]
 
 
 def _line(x: float, look: Look, **style: Any) -> dict[str, Any]:
@@ -171,7 +184,7 @@ def _description(
     open_s = end - _total(breaks)
     said = f"{len(spans):,} attempts at units on {workers:,} workers in {seconds(open_s)}"
     if breaks:
-        said += f", and {seconds(_total(breaks))} in which it had ended or no worker was there"
+        said += f", and {seconds(_total(breaks))} in which the run had ended or no worker was there"
     said += "."
     if landmarks.idle_share is not None:
         said += f" The workers were idle for {landmarks.idle_share:.1%} of their time."

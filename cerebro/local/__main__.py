@@ -61,6 +61,8 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     for process in clean(home):
         logging.getLogger(__name__).warning("ended process %s of an earlier cluster", process.pid)
     home.scratch.mkdir(exist_ok=True)
+    for wish in (home.size, home.notebook_wish):
+        wish.unlink(missing_ok=True)  # of an earlier cluster
     plan = Plan(workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook)
     if plan.notebook:
         notebooks.place(home.notebooks)
@@ -85,7 +87,9 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     listed = build(plan, home, ports, socket, os.environ)
 
     def for_workers(number: int) -> Sequence[Service]:
-        resized = replace(plan, workers=number)
+        resized = replace(plan, workers=number, notebook=plan.notebook or home.notebook_wish.exists())
+        if resized.notebook:
+            notebooks.place(home.notebooks)
         # Workers that leave keep theirs: they may come back.
         missing = [name for name in resized.listening if name not in ports]
         for name, port in reserve(missing, previous=ports, seed=home.key).items():

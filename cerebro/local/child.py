@@ -127,6 +127,13 @@ class Child:
         """Whether there is a process."""
         return self._process is not None
 
+    def renew(self, service: Service) -> None:
+        """Run it by another description: its process ends in its own time, and the next one is that."""
+        self.service = service
+        if self._process is not None:
+            self.state, self.due = ChildState.RESTARTING, None
+            self._process.send_signal(signal.SIGTERM)
+
     def stop(self) -> None:
         """Ask the process to end, and start no other. Its end is noted by `reap`."""
         self.state, self.due = ChildState.STOPPED, None

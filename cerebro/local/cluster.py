@@ -71,8 +71,8 @@ def start(
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
         workers: number of workers; None for what runs already, or two.
         tensorboard: whether TensorBoard runs too. A running cluster is joined either way.
-        notebook: whether JupyterLab runs too, by default where it is installed. One that is asked for has to run in a
-            cluster that is joined.
+        notebook: whether JupyterLab runs too, by default where it is installed. One that is asked for is added to a
+            cluster that is joined, whose other services go on; the page starts anew, to link it.
         timeout_s: how long the start may take in all.
         supervisor: arguments of the Python that runs as supervisor; tests replace it.
 
@@ -91,12 +91,7 @@ def start(
     attempt = _Start(place, [*supervisor, *options], workers, timeout_s)
     try:
         info = attempt.until_ready()
-        if notebook and info.notebook is None:
-            raise ClusterError(
-                f"the cluster at {info.home} runs without JupyterLab: end it with `cerebro down` (its experiments "
-                "stay), then `cerebro up --notebook`"
-            )
-        return info
+        return _with_notebook(place, info, timeout_s) if notebook and info.notebook is None else info
     except BaseException:  # Ctrl-C included: who gives up a start that is theirs leaves nothing half-made
         if attempt.is_ours:
             stop(place.path)
@@ -133,6 +128,25 @@ class _Start:
             raise _failure(self._place)
         self.is_ours = True
         self.is_ours = _launch(self._place, self._arguments, self._deadline)
+
+
+def _with_notebook(place: ClusterHome, info: ClusterInfo, timeout_s: float) -> ClusterInfo:
+    place.notebook_wish.touch()
+    processes.send(info.supervisor, signal.SIGUSR1)
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = find_running(place)
+        if found is None:
+            raise ClusterError(
+                f"the cluster at {place.path} has just ended: start it with `cerebro up --notebook`"
+            )
+        ready = {service.name for service in found.services if service.state == "ready"}
+        if "notebook" in ready and found.state == ClusterState.READY:
+            return found
+        processes.wait_gone(found.supervisor, _LOOK_AGAIN_S)
+    raise ClusterError(
+        f"JupyterLab is not ready beside the cluster at {place.path} after {timeout_s:g} s{_tail(place, 'notebook')}"
+    )
 
 
 def notebook_options(notebook: bool | None) -> list[str]:

@@ -134,6 +134,8 @@ class ClusterHome:
         self.scratch = self.run / "tmp"
         self.size = self.run / "size"
         """Number of workers that the supervisor is to have, when it is told to look (`scaling`)."""
+        self.notebook_wish = self.run / "notebook"
+        """There if the supervisor is to run JupyterLab as well, when it is told to look."""
 
     @property
     def key(self) -> str:

@@ -50,6 +50,7 @@ class Service:
             stopped before these.
         ready: see `readiness.Probe`.
         required: whether the cluster counts as ready only with it.
+        renewed: whether it is started anew when what was added to the cluster changes its environment.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Service:
     stage: int
     ready: readiness.Probe
     required: bool = True
+    renewed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +202,7 @@ class _List:
             | self._marker,
             stage=_REST,
             ready=readiness.http(self._ports["dispatcher"], "/health"),
+            renewed=True,  # it links what runs beside it, and holds nothing that is not read again
         )
 
     def _worker(self, name: str) -> Service:
@@ -226,7 +229,14 @@ class _List:
 
     def _tensorboard(self) -> Service:
         port = self._ports["tensorboard"]
-        place = ("--logdir", str(self._home.volumes / "metrics" / "tensorboard"), "--host", HOST, "--port", str(port))
+        place = (
+            "--logdir",
+            str(self._home.volumes / "metrics" / "tensorboard"),
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+        )
         return Service(
             name="tensorboard",
             command=_module("tensorboard.main", *place, "--reload_interval", "5"),

@@ -57,8 +57,8 @@ class Supervisor:
         info: facts about the cluster; the supervisor fills in state, services and problem.
         on_record: called with each record once it is on disk.
         grace_s: how long a service may take to end by itself.
-        for_workers: the services of a cluster with so many workers; at SIGUSR1 those of the number in ``run/size``
-            that are not there are started, and those that are too many are ended.
+        for_workers: the services of a cluster with so many workers, and of what else is wished by then. At SIGUSR1
+            those of the number in ``run/size`` that are not there are started, those that are too many are ended.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Supervisor:
         self._leaving: dict[Child, float] = {}
         """Services that are too many -> when they are killed."""
         self._is_resized = False
-        """Whether somebody asked for another number of workers."""
+        """Whether somebody asked for another number of workers, or for a service more."""
         self._state = ClusterState.STARTING
         self._problem = ""
         self._orders = 0
@@ -134,6 +134,8 @@ class Supervisor:
         self._is_resized = False
         try:
             workers = int(self._home.size.read_text())
+        except FileNotFoundError:
+            workers = self._info.workers
         except (OSError, ValueError) as cause:
             logger.warning("no number of workers in %s: %s", self._home.size, cause)
             return
@@ -146,6 +148,10 @@ class Supervisor:
             self._children.remove(child)
             self._leaving[child] = now + self._grace_s
             child.stop()
+        for child in self._children:
+            service = wanted[child.service.name]
+            if service.renewed and service.environment != child.service.environment:
+                child.renew(service)
         present = {child.service.name for child in self._children}
         self._children += [self._child(service) for name, service in wanted.items() if name not in present]
 

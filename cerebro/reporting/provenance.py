@@ -84,9 +84,7 @@ def provenance(
     yield table("Who asked for what", ("time", "who", "what"), done, note=note)
 
 
-def _etl(
-    state: ExperimentState, dataset: str, code: Callable[[str], CodeRecord] | None
-) -> dict[str, Value]:
+def _etl(state: ExperimentState, dataset: str, code: Callable[[str], CodeRecord] | None) -> dict[str, Value]:
     request = state.etl_request(dataset)
     if request is None:
         return {}

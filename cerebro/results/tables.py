@@ -17,7 +17,8 @@ from cerebro.state import Run
 def test_table(run: Run) -> pd.DataFrame:
     """Metrics of a test run, one row per model; see `cerebro.analysis.tested`."""
     rows = [
-        beside({"model": one.model, "epoch": one.epoch, "rows": one.rows}, one.metrics, "metric") for one in tested(run)
+        beside({"model": one.model, "epoch": one.epoch, "rows": one.rows}, one.metrics, "metric")
+        for one in tested(run)
     ]
     return pd.DataFrame(rows).set_index("model")
 

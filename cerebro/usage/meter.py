@@ -83,7 +83,8 @@ class Meter:
             memory_bytes=memory,
             memory_limit_bytes=self._tried(self._limit, None),
             gpus=self._tried(self._gpus.measure, ()),
-            shards_used_bytes=found.used if found else None,
+            # What is not to be had counts as used, as on every page: file systems hold a part back.
+            shards_used_bytes=found.total - found.free if found else None,
             shards_total_bytes=found.total if found else None,
         )
 

@@ -33,7 +33,9 @@ def _look(followed: Followed, header: Header, now: float) -> DataView | None:
 def _left_out(tabs: Tabs, view: DataView | None) -> Mapping[str, object]:
     """The rows that failed in the partition that the address names, for readers without scripts."""
     split, number = request.args.get("split", ""), request.args.get("partition", "")
-    known = {(row.split, str(part.partition)): part for row in view.splits for part in row.parts} if view else {}
+    known = (
+        {(row.split, str(part.partition)): part for row in view.splits for part in row.parts} if view else {}
+    )
     part = known.get((split, number))
     if view is None or part is None:
         return {}

@@ -9,6 +9,7 @@
     displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover", // there it would always lie over the title
   };
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const narrow = matchMedia("(max-width: 720px)"); // one panel beside another has no room for its labels there
   const known = new WeakMap(); // figure -> what is drawn: {source, etag, spec}
   const ranges = new WeakMap(); // figure -> part of its horizontal axis that the reader zoomed to
   const hooks = {}; // id -> function that changes a figure before it is drawn
@@ -28,6 +29,7 @@
   const sourceOf = (figure) => {
     const url = new URL(figure.dataset.figure, location.href);
     url.searchParams.set("theme", dark.matches ? "dark" : "light");
+    if (figure.id === "scatter" && narrow.matches) url.searchParams.set("columns", "1");
     const range = ranges.get(figure);
     if (range) {
       url.searchParams.set("start", range[0]);
@@ -167,6 +169,7 @@
   const loadAll = () => all().forEach(load);
   loadAll();
   dark.addEventListener("change", loadAll);
+  narrow.addEventListener("change", loadAll);
   document.addEventListener("live:updated", loadAll);
   window.figures = { hooks, redraw: (id) => draw(document.getElementById(id)), plotOf };
 })();

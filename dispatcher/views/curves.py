@@ -57,11 +57,13 @@ class CurveQuery(Contract):
 class CurvesView:
     """Curves of a fit run: of `shown` models out of `total`. `metrics` are the names that there are.
 
-    `note` says why there is none, or what was left out; empty if nothing is to say.
+    `mode` is which direction of the objective is better. `note` says why there is none, or what was left out; empty if
+    nothing is to say.
     """
 
     run: str
     metric: str
+    is_objective: bool
     mode: str
     split: Source
     axis: Axis
@@ -96,6 +98,7 @@ def curves(followed: Followed, asked: CurveQuery) -> CurvesView | None:
     return CurvesView(
         run=run.id,
         metric=metric,
+        is_objective=metric == run.request.metric,
         mode=run.request.mode,
         split=source,
         axis=asked.axis,

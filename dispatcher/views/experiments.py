@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
-from cerebro.state import ModelState, Run, wording
+from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
 from cerebro.steering import resumable
 from dispatcher.followed import Followed
 from dispatcher.pace import TimeLeft
@@ -58,7 +58,8 @@ class ExperimentRow:
         state: a word of `cerebro.state.wording`, `READING` or `UNREADABLE`.
         run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
         models, models_done, models_failed, best: of the newest planned fit run.
-        started, ended: of `run`; `ended` is `None` while it is open.
+        started: when its first run did. begun: later by the time in which no run of it was in progress. ended: when the
+            last one did, `None` while one is open: from `begun` to then, or to now, is what its runs took.
         left: how long `run` will take yet, as estimated at its newest event.
         problem: why `run` failed or waits, or why the log cannot be read; else which other run was stopped on the way.
         is_read: whether the log is read: without, only what the record says is known.
@@ -78,16 +79,13 @@ class ExperimentRow:
     models_failed: int = 0
     best: Best | None = None
     started: float | None = None
+    begun: float | None = None
     ended: float | None = None
     left: TimeLeft | None = None
     problem: str = ""
     is_archived: bool = False
     is_deleting: bool = False
     is_read: bool = False
-
-    def duration_s(self, now: float) -> float | None:
-        """Of the shown run, so far."""
-        return (self.ended or now) - self.started if self.started else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +124,7 @@ SORTS: dict[str, Callable[[ExperimentRow], Any]] = {
     "best": lambda row: row.best.value if row.best else None,
     "models": lambda row: row.models or None,
     "started": lambda row: row.started,
-    "duration": lambda row: (row.ended or row.last_event) - row.started if row.started else None,
+    "duration": lambda row: (row.ended or row.last_event) - row.begun if row.begun else None,
 }
 """Key -> what is compared; `None` comes last, whichever way."""
 
@@ -171,6 +169,7 @@ def row_of(followed: Followed, summary: ExperimentSummary, now: float) -> Experi
     run, fit = wording.shown_run(state), followed.fit()
     done, total = followed.progress(run) if run else (0, 0)
     table = followed.table(fit) if fit else None
+    begun, ended = _worked(state)
     return ExperimentRow(
         name=record.name,
         author=record.author,
@@ -185,14 +184,25 @@ def row_of(followed: Followed, summary: ExperimentSummary, now: float) -> Experi
         models_done=table.count(ModelState.FINISHED.value) if table else 0,
         models_failed=table.count(ModelState.FAILED.value) if table else 0,
         best=best(fit, table) if fit and table else None,
-        started=(run.started or run.requested or None) if run else None,
-        ended=(run.ended or None) if run else None,
+        started=min((each.started for each in state.runs.values() if each.started), default=None),
+        begun=begun,
+        ended=ended,
         left=followed.pace(now).left,
         problem=_problem(followed, run) if run else "",
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_read=True,
     )
+
+
+def _worked(state: ExperimentState) -> tuple[float | None, float | None]:
+    """`ExperimentRow.begun` and `ExperimentRow.ended`."""
+    runs = [run for run in state.runs.values() if run.started]
+    took = sum(run.ended - breaks.begun(run) for run in runs if not run.is_open)
+    if at_work := [run for run in runs if run.is_open]:
+        return breaks.begun(at_work[0]) - took, None
+    ended = max((run.ended for run in runs), default=None)
+    return (None, None) if ended is None else (ended - took, ended)
 
 
 def _problem(followed: Followed, run: Run) -> str:

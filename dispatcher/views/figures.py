@@ -58,9 +58,11 @@ class ParallelQuery(ModelsFigureQuery):
 
 
 class ScatterQuery(ParallelQuery):
-    """`epoch`: the objective there, so that models that are further do not look better; 0: at each one's best."""
+    """`epoch`: the objective there, so that models that are further do not look better; 0: at each one's best.
+    `columns`: panels beside each other; one suits a phone."""
 
     epoch: int = Field(0, ge=0, le=1_000_000)
+    columns: int = Field(3, ge=1, le=10)
 
 
 class HeatmapQuery(ModelsFigureQuery):
@@ -138,6 +140,7 @@ def scatter(followed: Followed, asked: ScatterQuery, now: float) -> Drawing:
         mode=request.mode,
         names=_named(followed, run, asked.names),
         is_log=asked.log,
+        columns=asked.columns,
         values=_values(run, rows, asked.epoch),
         theme=asked.theme,
     )

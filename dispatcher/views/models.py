@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cerebro.analysis.summary import ModelSummary
@@ -69,12 +70,14 @@ class ModelsView:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRow:
-    """One epoch of a model: means over its units, weighted by rows; what validation returned; its last checkpoint."""
+    """One epoch of a model: means over its units, weighted by rows; what validation returned; its last checkpoint, and
+    whether that file is kept: most are removed once nothing needs them."""
 
     epoch: int
     training: dict[str, Cell]
     validation: dict[str, Cell]
     checkpoint: str
+    is_kept: bool
     rows: int
     seconds: float
     ended: float
@@ -153,6 +156,7 @@ def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
             f"no model {name!r} in {run.id if run else 'any fit run'} of {followed.record.name!r}"
         )
     found, ids, request = run.models[name], list(run.models), _request(run)
+    kept = found.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
     return ModelView(
         run=run.id,
         metric=request.metric,
@@ -161,7 +165,7 @@ def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
         summary=row,
         previous=ids[row.index - 1] if row.index else "",
         next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
-        epochs=tuple(_epoch(found, epoch) for epoch in range(1, found.completed_epochs + 1)),
+        epochs=tuple(_epoch(found, epoch, kept) for epoch in range(1, found.completed_epochs + 1)),
         may=tuple(sorted(allowed(followed.state, run, found))),
     )
 
@@ -193,13 +197,14 @@ def _row(followed: Followed, run: Run, row: ModelSummary, columns: tuple[Column,
     )
 
 
-def _epoch(model: Model, epoch: int) -> EpochRow:
+def _epoch(model: Model, epoch: int, kept: Collection[str]) -> EpochRow:
     visits, checkpoint = model.epoch_visits(epoch), model.epoch_checkpoint(epoch)
     return EpochRow(
         epoch=epoch,
         training={name: told(value) for name, value in model.training_metrics(epoch).items()},
         validation={name: told(value) for name, value in model.validations.get(epoch, {}).items()},
         checkpoint=checkpoint.name if checkpoint else "",
+        is_kept=checkpoint is not None and checkpoint.name in kept,
         rows=sum(visit.rows for visit in visits),
         seconds=sum(visit.ended - visit.started for visit in visits),
         ended=visits[-1].ended,

@@ -134,7 +134,7 @@ def test_failed_models_are_left_out_and_the_sample_is_named() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ([({"lr": float(i)}, float(i)) for i in range(MINIMUM - 1)], "importance needs 16"),
+        ([({"lr": float(i)}, float(i)) for i in range(MINIMUM - 1)], "needs 16 models with a value that"),
         ([({"lr": 0.1}, float(i)) for i in range(20)], "no hyper-parameter varies"),
         ([({"lr": float(i % 4)}, 1.0) for i in range(20)], "equally good"),
         ([({"lr": float(i)}, float(i % 5)) for i in range(20)], "better than chance"),

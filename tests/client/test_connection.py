@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cerebro.connection import connect
 from cerebro.errors import ClusterError, UnauthorizedError
+from cerebro.kvs import KvsClient
+from cerebro.local.home import ClusterHome, ClusterInfo
+from cerebro.local.processes import identify
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
 
@@ -60,3 +67,41 @@ def test_without_an_address_the_local_cluster_is_started() -> None:
     """Nothing else is tried."""
     with pytest.raises(AssertionError, match="a local cluster was started"):
         connect()
+
+
+def test_a_local_cluster_that_was_stopped_is_called_so(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With how to start it and to follow its runs again, instead of connections that were refused."""
+    port = int(service.address.rpartition(":")[2])
+    home = ClusterHome(tmp_path)
+    home.create()
+    supervisor = identify(os.getpid())
+    assert supervisor is not None
+    info = ClusterInfo(
+        home=tmp_path,
+        state="ready",
+        version="1",
+        python="python",
+        python_version="3.11",
+        supervisor=supervisor,
+        since=0.0,
+        workers=1,
+        ports={"kvs_api": port, "dispatcher": port},
+        socket=tmp_path / "socket",
+    )
+    home.write(info)
+    home.token_file.write_text(TOKEN)
+    clients = []
+
+    def client(*given: Any, **options: Any) -> KvsClient:
+        clients.append(options["gone"])
+        return KvsClient(*given, **options)
+
+    monkeypatch.setattr("cerebro.connection.cluster.start", lambda home: info)
+    monkeypatch.setattr("cerebro.connection.KvsClient", client)
+    connect()
+    (gone,) = clients
+    assert gone() == ""
+    home.write(replace(info, supervisor=replace(supervisor, started="earlier")))
+    assert re.search(rf"{tmp_path} was stopped.*`cerebro up`.*Experiment\.attach", gone())

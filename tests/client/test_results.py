@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from cerebro import results
-from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.data.tables import write_columns
@@ -77,8 +77,16 @@ def test_the_leaderboard_is_sorted_in_the_metrics_direction(
     assert board.index.name == "rank"
     assert board.set_index("model").loc["m02", "failure"] == "ValueError: boom"
     assert list(board["state"]) == [
-        "failed" if m == "m02" else "active" if m == "m03" else "finished" for m in order
+        "failed" if m == "m02" else "queued" if m == "m03" else "finished" for m in order
     ]
+
+
+def test_the_leaderboard_says_what_the_page_says(volumes: Volumes) -> None:
+    """A model that was left when a user stopped the run is stopped."""
+    story = fitted()
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    board = fit_result(story, volumes).leaderboard().set_index("model")
+    assert board.loc["m03", "state"] == "stopped"
 
 
 def test_the_leaderboard_shows_hyper_parameters(volumes: Volumes) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from cerebro.contract.events import Event, RunFinished
+import pytest
+
+from cerebro import Experiment, SubEpochSpec
+from cerebro.contract.events import Event, RunFinished, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.session import Session
 from tests.state.runs import TimedStory
-from tests.state.stories import unit
+from tests.state.stories import SHA, unit
 
 
 def opened(log: Sequence[Event], now: float) -> Session:
@@ -35,3 +38,25 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     story.ends(unit(2, 0), 0, 52.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
+
+
+class Spec(SubEpochSpec):
+    """Never runs."""
+
+
+def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
+    """A script that goes on with half-trained models is told who stopped them."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    story.tell(RunStopRequested(run="fit-1", by="ann"), RunFinished(run="fit-1", outcome="stopped"))
+    experiment = Experiment.__new__(Experiment)
+    session: Any = opened(story.log, story.time)
+    session.complete = lambda request, *, progress: session.state().runs["fit-1"]
+    session.connection.kvs.put_code = lambda code: SimpleNamespace(sha256=SHA)
+    session.connection.kvs.code = session.connection.files = None
+    experiment._session = session
+    with pytest.warns(UserWarning, match=r"fit-1 .* was stopped by ann after 1 of 2 tasks: .*resume") as told:
+        result = experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min")
+    assert [warning.filename for warning in told] == [__file__]
+    assert list(result.leaderboard()["state"]) == ["stopped"]

@@ -15,6 +15,7 @@ from cerebro.contract.events import (
     ModelRetried,
     ModelStopRequested,
     RunFinished,
+    RunPaused,
     RunRequested,
     RunResumed,
     RunStopRequested,
@@ -25,7 +26,7 @@ from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from cerebro.session import Session
-from cerebro.steering import Action, about, allowed, event_of
+from cerebro.steering import Action, about, allowed, event_of, resumable, stopped_text
 from tests.state.stories import SHA, Story, unit
 
 STOPPED = RunFinished(run="fit-1", outcome="stopped")
@@ -101,6 +102,30 @@ def test_a_run_is_stopped_and_resumed(story: Story) -> None:
     assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
     story.tell(FINISHED)
     assert "fit-1 is finished" in refusal(story, Action.RESUME_RUN)
+
+
+def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> None:
+    """Though others have run since; a run that is paused comes first, and where nothing can be resumed that is said."""
+    event(story, Action.STOP_RUN)
+    story.tell(STOPPED)
+    story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+    assert "etl-9 is queued" in refusal(story, Action.RESUME_RUN)
+    story.tell(RunFinished(run="etl-9", outcome="finished"))
+    assert resumable(story.state) is story.run
+    assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
+    assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+
+
+def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Story) -> None:
+    """What `run_fit` warns of, for a script would test half-trained models without a word."""
+    story.train(1, 0)
+    event(story, Action.STOP_RUN)
+    story.tell(STOPPED)
+    assert stopped_text(story.state, story.run) == (
+        "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: Experiment.attach('one').resume('fit-1') or "
+        "`cerebro resume one --run fit-1` lets it go on"
+    )
 
 
 def test_a_stopped_run_without_a_model_to_train_tells_so(story: Story) -> None:

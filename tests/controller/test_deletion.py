@@ -237,7 +237,7 @@ def test_who_no_longer_leads_erases_nothing(ward: Ward) -> None:
 
 
 def test_what_another_leader_has_made_anew_stays(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has deleted the experiment since this controller asked, and the name was given away; then this one led again."""
+    """It has deleted the experiment since this one asked, and the name was given away; then this one led again."""
     ward.store.append("one", DeletionRequested(by="ann"))
     made, deleting = ward.controller(), ward.store.deleting
     listed: list[tuple[str, ...]] = []

@@ -81,3 +81,16 @@ def test_a_row_is_read_after_an_outage_in_its_midst(monkeypatch: pytest.MonkeyPa
     desk.read()
     assert desk.fill(steps=20)
     assert desk.read() == 3
+
+
+def test_archived_experiment_is_gone_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its row was read before, and its log not since."""
+    desk = Desk(monkeypatch, 2)
+    assert desk.read() == 0
+    assert desk.fill(steps=100)
+    assert len(desk.catalogue.view(ListQuery()).rows) == 2
+    summaries = desk.store.experiments()
+    archived = (summaries[0].model_copy(update={"is_archived": True}), *summaries[1:])
+    monkeypatch.setattr(desk.store, "experiments", lambda: archived)
+    desk.reader.expect_news("x-0")
+    assert [row.name for row in desk.catalogue.view(ListQuery()).rows] == ["x-1"]

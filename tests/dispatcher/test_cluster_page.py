@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract import api
+from cerebro.contract.events import TaskCommitted
 from cerebro.contract.records import (
     AuditEntry,
     ExperimentSummary,
@@ -20,6 +21,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.volumes import Volumes
 from dispatcher.disks import Disks, measure
 from dispatcher.views.cluster import Told, cluster
@@ -27,7 +29,7 @@ from dispatcher.views.glimpse import glimpse
 from dispatcher.views.slots import SLOTS, slots
 from dispatcher.views.volumes import volumes
 from tests.dispatcher.fakes import Bench, settings
-from tests.dispatcher.stories import NOW, record, running_story, status
+from tests.dispatcher.stories import NOW, Story, record, running_story, status
 
 GIB = 1 << 30
 
@@ -148,7 +150,7 @@ def test_queue_says_why() -> None:
         api.QueueEntry(experiment="whales", run="etl-1"),
     )
     rows = cluster(told(glimpses={"digits": seen}, queue=queue), now=NOW).queue
-    assert (rows[0].state, rows[0].done, rows[0].total, rows[0].author) == ("running", 16, 48, "ada")
+    assert (rows[0].state, rows[0].done, rows[0].total, rows[0].author) == ("running", 10, 42, "ada")
     assert (rows[1].state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
 
 
@@ -350,3 +352,22 @@ def test_folder_that_cannot_be_listed_hides_no_other(
     folders = measure(roots(places), lambda: NOW).folders
     assert folders["checkpoints", "experiment", "digits"] == 8192
     assert ("checkpoints", "experiment", "gone") not in folders
+
+
+def test_busy_share_counts_runs_that_have_ended() -> None:
+    """Of all experiments that worked within the span, whoever works now."""
+    bench = Bench()
+    ended = Story("ended", began=NOW - 1800)
+    ended.workers_join()
+    ended.etl()
+    ended.fit(models=2)
+    ended.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
+    ended.time += 900
+    result = TaskResult(rows=898, checkpoint=CheckpointRef(name="x", checksum="0" * 16, size=1))
+    ended.tell(TaskCommitted(task="fit-1/train/m00/e1/p0", attempt=1, worker="worker-0", result=result))
+    ended.finish()
+    for story in (Story("newest", began=NOW - 60), ended):
+        bench.store.add(story)
+    bench.store.statuses = [worker("worker-0")]
+    page = bench.signed_in().get("/cluster").text
+    assert '<span class="num quiet">25 %</span>' in page

@@ -11,14 +11,19 @@ from cerebro.contract.events import (
     LivePoint,
     ModelResumed,
     ModelStopRequested,
+    RunFinished,
     RunPaused,
     RunResumed,
+    RunStopRequested,
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.records import ExperimentSummary
 from dispatcher import followed as followed_module
 from dispatcher.followed import Followed
-from dispatcher.pace import BASIS
+from dispatcher.pace import BASIS, Pacemaker
+from dispatcher.tables import ModelTable
+from dispatcher.views.experiments import row_of
 from dispatcher.views.header import header
 from tests.dispatcher.stories import NOW, Story, running_story
 
@@ -196,3 +201,47 @@ def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
     followed.apply(story.events[followed.state.seq :])
     assert followed.pace(NOW).left is None
     assert header(followed, now=NOW).left is None
+
+
+def test_validations_do_not_make_time_left_shorter() -> None:
+    """They are short, and not among the units that are left: a long tail of one model would look short."""
+    story = running_story()
+    run = story.state.runs["fit-1"]
+    table = ModelTable(run)
+    with_validations, without = Pacemaker(), Pacemaker()
+    for pacemaker in (with_validations, without):
+        for at in range(4):
+            pacemaker.commit(run, "train", started=story.time - 10, ended=story.time - at, rows=898)
+    for at in range(40):
+        with_validations.commit(run, "valid", started=story.time - at - 0.1, ended=story.time - at, rows=300)
+    found = with_validations.pace(run, table, story.time, lambda task: 0)
+    assert found.left is not None
+    assert found == without.pace(run, table, story.time, lambda task: 0)
+
+
+def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:
+    """A finished prediction would hide it; so would 100 % of that one in the list."""
+    story = Story("halted")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.train("m00", 1)
+    story.tell(RunStopRequested(run="fit-1", by="ann"))
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    assert header(followed, now=NOW).halted is None  # it is the run that is shown
+    story.test()
+    followed.apply(story.events[followed.state.seq :])
+    found = header(followed, now=NOW)
+    assert (found.run, found.state) == ("test-1", "finished")
+    assert found.halted is not None
+    assert (found.halted.id, found.halted.state) == ("fit-1", "stopped")
+    assert (found.halted.done, found.halted.total) == (2, 12)
+    summary = ExperimentSummary(
+        experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
+    )
+    assert row_of(followed, summary, NOW).problem == "fit-1 was stopped after 2 of 12 tasks"
+    story.tell(RunResumed(run="fit-1", by="ann"))
+    followed.apply(story.events[followed.state.seq :])
+    assert header(followed, now=NOW).halted is None

@@ -22,7 +22,7 @@ from cerebro.errors import NotFoundError
 from cerebro.volumes import Volumes
 from dispatcher.locator_check import Finding, LocatorCheck
 from dispatcher.locator_places import UnseenError, is_public, place_of
-from dispatcher.locator_process import image_kind
+from dispatcher.locator_process import image_kind, text_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 LOCAL = "http://127.0.0.1:7080"
@@ -344,3 +344,18 @@ def test_preview_by_its_address(browser: Browser, data: Path) -> None:
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert browser.get(f"/start/preview?uri={data}/train.csv").status_code == 404
     assert browser.get("/start/preview").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        (b"id,label\n1,cat\n", "id,label\n1,cat\n"),
+        ("Gr\u00fc\u00dfe".encode() + b"\xc3", "Gr\u00fc\u00dfe"),
+        (b"\x00\x01\x02", ""),
+        (b"\xff\xfe\x00", ""),
+        (b"\x1b[31mred", ""),
+    ],
+)
+def test_object_that_is_text_shows_how_it_begins(head: bytes, text: str) -> None:
+    """A character may be torn; control characters are no text."""
+    assert text_of(head) == text

@@ -9,11 +9,20 @@ import threading
 import pytest
 from werkzeug.test import TestResponse
 
-from cerebro.contract.events import ClientEvent, ModelStopRequested, RunStopRequested, SchedulePlanned
+from cerebro.contract.events import (
+    ClientEvent,
+    ModelStopRequested,
+    RunFinished,
+    RunStopRequested,
+    SchedulePlanned,
+)
+from cerebro.contract.records import ExperimentSummary
 from cerebro.state import epoch_report
 from dispatcher import formats
+from dispatcher.followed import Followed
 from dispatcher.pages import report
 from dispatcher.views import models as models_view
+from dispatcher.views.experiments import row_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import NOW, Story, running_story, status
 
@@ -44,7 +53,7 @@ def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
     """State, run, tasks, models, best metric with its direction, author."""
     bench.store.add(running_story())
     row = text_of(browser.get("/experiments").text)
-    assert "digits running 33 % fit-1" in row
+    assert "digits running 23 % fit-1" in row
     assert "0 /8 1 failed" in row
     assert "accuracy \u2191 , higher is better 0.9405" in row
     assert "ada" in row
@@ -95,7 +104,7 @@ def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None
     assert "Best model so far: m00 accuracy 0.9405 at epoch 2 (higher is better, training)" in page
     assert "learning_rate 0.1 layers 1 batch_size 32" in page
     assert 'Experiment.attach("digits").result("fit-1").best.load()' in page
-    assert "33 % of fit-1: 16/48 tasks" in page
+    assert "23 % of fit-1: 10/42 tasks" in page
     assert "5 queued, 2 running, 1 failed" in page
     assert "trains m05, epoch 1, partition 0 worker-0" in page
     assert "failed 1\u00d7 ValueError: shapes differ user error" in page
@@ -130,8 +139,8 @@ def test_table_of_models(bench: Bench, browser: Browser) -> None:
     bench.store.add(running_story())
     page = text_of(browser.get("/experiments/digits/models").text)
     assert "queued 5 running 2 failed 1" in page
-    assert "m00 best queued 3 4 /6 0.9405 0.9405 2 0.1 1" in page
-    assert "m04 running 1 0 /6" in page
+    assert "m00 best queued 0.9405 0.9405 3 4 /6 2 0.1 1" in page
+    assert "m04 running \u2013 \u2013 1 0 /6" in page
     assert "user error: ValueError: shapes differ" in page
     assert "8 of 8 models." in page
     assert "batch_size 32" not in page
@@ -205,9 +214,9 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     bench.store.add(story)
     bench.clock.now = story.time + 10.0
     page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
-    assert "Makespan so far 35.4 s epoch 1 of 3 Lower bound 22.2 s" in page
-    assert "Gap 59.5 % above the bound Idle 36.2 %" in page
-    assert "The run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
+    assert "Makespan so far 35.4 s from the first unit to the last; epoch 1 of 3 Lower bound 22.2 s" in page
+    assert "Gap to the bound 59.5 % so much longer than the bound Idle 36.2 %" in page
+    assert "the run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
     assert "2 so far 35.4 s 22.2 s 59.5 % 6.8 s" in page
     assert "1 17.4 s 8.0 s 117.5 % 18.8 s" in page
     assert "trains m07, epoch 1, partition 0 failed worker-0" in page
@@ -410,7 +419,7 @@ def test_fragment_says_whether_to_come_back(bench: Bench, browser: Browser) -> N
     assert 'data-every="10.0"' in rests
     assert 'data-icon="finished"' in rests
     assert 'data-every="1.5"' in busy
-    assert 'data-title="33 % running' in busy
+    assert 'data-title="23 % running' in busy
     assert "<html" not in busy
     assert re.findall(r'name="csrf" value="([^"]*)"', busy) == [""] * busy.count('name="csrf"')
 
@@ -606,3 +615,69 @@ def test_fault_of_the_page_is_named_by_a_number(
     assert answer.headers["X-Request-Id"] in answer.text
     assert "secret inside" in caplog.text
     assert answer.headers["X-Request-Id"] in caplog.text
+
+
+def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
+    """Whatever ran after it."""
+    story = Story("halted")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.train("m00", 1)
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.test()
+    bench.store.add(story)
+    page = browser.get("/experiments/halted").text
+    assert "fit-1 stopped, 2/12" in text_of(page)
+    assert "Resume fit-1" in text_of(page)
+    assert "fit-1 was stopped after 2 of 12 tasks" in text_of(browser.get("/experiments").text)
+
+
+def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> None:
+    """Not the newest one alone, and without the time between them; nothing of an experiment that never ran."""
+    story = Story("worked")
+    story.workers_join()
+    story.etl()
+    story.time += 100_000
+    story.fit(models=1)
+    story.train("m00", 1)
+    story.finish()
+    bench.store.add(story)
+    bench.store.add(Story("new"))
+    bench.clock.now = story.time + 10
+    runs = story.state.runs.values()
+    rows = {
+        row.name: row
+        for row in (row_of(_followed(each), _summary(each), 0) for each in (story, Story("new")))
+    }
+    worked = rows["worked"]
+    assert worked.ended is not None
+    assert worked.begun is not None
+    assert worked.ended - worked.begun == pytest.approx(sum(run.ended - run.started for run in runs))
+    assert worked.started == story.state.runs["etl-1"].started
+    assert (rows["new"].started, rows["new"].begun) == (None, None)
+    new = text_of(browser.get("/experiments").text).split("new new")[1]
+    assert new.startswith(" \u2013 \u2013 \u2013 \u2013 \u2013 \u2013 ada")
+
+
+def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser) -> None:
+    """A model keeps its newest two states and its best epoch's."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=3)
+    for epoch in (1, 2, 3):
+        story.train("m00", epoch)
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits/models/m00").text)
+    assert page.count(" removed ") == 2
+
+
+def _followed(story: Story) -> Followed:
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    return followed
+
+
+def _summary(story: Story) -> ExperimentSummary:
+    return ExperimentSummary(experiment=story.record, last_seq=0, last_event=story.time, open_runs=())

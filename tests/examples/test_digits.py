@@ -29,19 +29,23 @@ TIMEOUT_S = 200
 class Place:
     """Where the job runs."""
 
-    home: ClusterHome
+    user: Path
     output: Path
-    data: Path
+
+    @property
+    def home(self) -> ClusterHome:
+        """The cluster's, where nothing names another."""
+        return ClusterHome(self.user / ".cerebro")
 
     def command(self) -> list[str]:
-        """The job, short: every model sees the data once."""
-        options = ["--epochs", "1", "--data", str(self.data), "--output", str(self.output)]
+        """The job, short: every model sees the data once. The data lie where the job puts them by itself."""
+        options = ["--epochs", "1", "--output", str(self.output)]
         return [sys.executable, str(ROOT / "examples" / "digits.py"), *options]
 
     def environment(self) -> dict[str, str]:
-        """The caller's, with this home and no other cluster."""
+        """The caller's, as a user with this home folder and no other cluster."""
         own = {name: text for name, text in os.environ.items() if not name.startswith("CEREBRO_")}
-        return own | {"CEREBRO_HOME": str(self.home.path), "PYTHONUNBUFFERED": "1"}
+        return own | {"HOME": str(self.user), "PYTHONUNBUFFERED": "1"}
 
     def run(self) -> subprocess.CompletedProcess[str]:
         """Run the job to its end."""
@@ -56,7 +60,7 @@ class Place:
 
 
 def _make(folder: Path) -> Iterator[Place]:
-    place = Place(home=ClusterHome(folder / "home"), output=folder / "out", data=folder / "data")
+    place = Place(user=folder, output=folder / "out")
     yield place
     cluster.stop(place.home.path)
     assert processes.marked(place.home.path) == ()
@@ -97,7 +101,7 @@ def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     ]
     predictions = pd.read_csv(place.output / "predictions.csv", index_col="id")
     assert len(predictions) == 300
-    labels = pd.read_csv(place.data / "test.csv", index_col="id")["label"]
+    labels = pd.read_csv(place.home.path / "examples" / "digits" / "test.csv", index_col="id")["label"]
     assert (predictions["digit"] == labels.reindex(predictions.index)).mean() > 0.8
 
     info = find_running(place.home)
@@ -106,6 +110,9 @@ def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     assert info.tensorboard is not None
     assert info.tensorboard in first.stdout
     assert str(place.home.token_file) in first.stdout
+    # Said before anything is preprocessed, so that one can watch, and at the end.
+    assert first.stdout.index(info.dispatcher) < first.stdout.index("preprocessed")
+    assert first.stdout.count(info.dispatcher) == 2
 
 
 @pytest.mark.slow
@@ -134,8 +141,6 @@ def test_readme_python_runs_on_what_the_job_leaves(
 ) -> None:
     """README's Python, as it stands there, trains on the job's data, and finds the experiment again by its name."""
     assert first.returncode == 0, first.stderr[-3000:]
-    (tmp_path / "results" / "digits").mkdir(parents=True)
-    (tmp_path / "results" / "digits" / "data").symlink_to(place.data)
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     for number, block in enumerate(blocks):

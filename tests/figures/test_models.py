@@ -105,6 +105,12 @@ def test_axes_are_named_and_scaled() -> None:
     assert lines(over_time)[0]["x"][-1] == pytest.approx(200 / 60)
 
 
+def test_one_curve_is_called_by_its_model() -> None:
+    """On a model's own page the number of the others is of no interest."""
+    found = figures.curves([curve(3, 3)], metric="loss", mode="min", split="train", total=8)
+    assert title(found) == f"loss (training) of {curve(3, 3).model}"
+
+
 def test_without_a_value_a_figure_says_when_to_expect_one() -> None:
     """Instead of an empty box."""
     found = figures.curves([], metric="loss", mode="min", total=3)

@@ -183,3 +183,14 @@ def test_what_was_not_measured_is_a_gap_and_not_zero() -> None:
     assert figure["data"][0]["y"] == [50.0, None, 0.0]
     nothing = figures.utilisation({"worker-0": [(1.0, None)]}, what="GPU")
     assert nothing["layout"]["meta"]["empty"] == "GPU: not measured"
+
+
+@pytest.mark.parametrize("ends", [[90.0 + i / 10 for i in range(80)], [1.0, 2.0, 98.0, 99.0], [50.0]])
+def test_names_of_epochs_do_not_lie_over_each_other(ends: list[float]) -> None:
+    """Short epochs have a line each, but not all a name; the newest has one."""
+    figure = drawn(spans(), 4, now_s=100.0, epochs=tuple(enumerate(ends, start=1)))
+    named = [note for note in figure["layout"]["annotations"] if note["text"].startswith("epoch ")]
+    places = [note["x"] for note in named]
+    width = figure["layout"]["xaxis"]["range"][1]
+    assert named[-1]["text"] == f"epoch {len(ends)}"
+    assert all(later - earlier > width / 10 for earlier, later in pairwise(places))

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,20 @@ def test_a_server_that_hangs_is_given_up() -> None:
         with pytest.raises(StoreUnavailableError, match="ReadTimeoutError"):
             client.queue()
         assert time.monotonic() - began < 3
+        client.close()
+
+
+def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
+    """Such as that the local cluster was stopped; without an answer, the address and the last problem are told."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # nobody listens there once this is closed
+    for gone, told in (
+        ("it was stopped: `cerebro up`", "^it was stopped: `cerebro up`$"),
+        ("", "did not answer"),
+    ):
+        client = KvsClient(address, TOKEN, patience_s=0.0, gone=partial(str, gone))
+        with pytest.raises(StoreUnavailableError, match=told):
+            client.queue()
         client.close()
 
 

@@ -23,10 +23,16 @@ def build(
         Service(
             name=fake["name"],
             command=(sys.executable, "-I", "-S", "-c", fake["program"]),
-            environment={"PATH": os.defpath, "FAKE_HOME": str(home.path), MARKER: str(home.path)},
+            environment={
+                "PATH": os.defpath,
+                "FAKE_HOME": str(home.path),
+                "FAKE_LINKS": " ".join(plan.listening),
+                MARKER: str(home.path),
+            },
             stage=fake["stage"],
             ready=readiness.lived(0.0) if fake["ready"] else readiness.lived(1e9),
             required=fake["required"],
+            renewed=fake["renewed"],
         )
         for fake in json.loads(Path(sys.argv[1]).read_text())
     ]

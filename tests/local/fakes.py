@@ -36,6 +36,7 @@ class Fake:
     stage: int = 0
     ready: bool = True
     required: bool = True
+    renewed: bool = False
 
 
 class FakeCluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.errors import ClusterError
-from cerebro.local import processes, scaling
+from cerebro.local import cluster, notebooks, processes, scaling
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake
 
@@ -55,6 +55,46 @@ def test_a_worker_that_cannot_start_is_named(make_cluster: MakeCluster) -> None:
     with pytest.raises(ClusterError, match=r"2 workers after 0\.5 s .*worker-1 is starting"):
         scaling.scale(fake.home.path, 2, timeout_s=0.5)
     assert processes.is_alive(fake.process("worker-0"))
+
+
+LINKED = "import os, signal; print('beside', os.environ['FAKE_LINKS'], flush=True); signal.pause()"
+
+
+def test_a_notebook_is_added_to_a_cluster_that_runs(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest keeps its processes, but for the page, which starts anew to link it; asking again changes nothing."""
+    monkeypatch.setattr(notebooks, "is_installed", lambda: True)
+    worker, page = Fake(name="worker-0"), Fake(name="page", program=LINKED, renewed=True)
+    fake = make_cluster(worker, page)
+    cluster.start(fake.home.path, workers=1, notebook=False, supervisor=fake.command)
+    fake.wrote("page", "beside")
+    before = fake.process("worker-0"), fake.process("page")
+    assert fake.info().notebook is None
+    fake.will_run(worker, page, Fake(name="notebook", required=False))
+    for _ in range(2):
+        info = cluster.start(fake.home.path, notebook=True, supervisor=fake.command)
+        assert (info.state, info.workers) == ("ready", 1)
+        assert info.notebook is not None
+    fake.wrote("page", " notebook ")
+    assert fake.process("worker-0") == before[0]
+    assert not processes.is_alive(before[1])
+    assert fake.service("page").restarts == 1
+    assert (fake.home.notebooks / "quickstart.ipynb").is_file()
+
+
+def test_wishes_for_an_earlier_cluster_are_forgotten(make_cluster: MakeCluster) -> None:
+    """A number of workers, or a notebook, that was wished for before the cluster was ended and started again."""
+    one, two = Fake(name="worker-0"), Fake(name="worker-1")
+    fake = make_cluster(one)
+    fake.home.create()
+    fake.home.size.write_text("2")
+    fake.home.notebook_wish.touch()
+    fake.start(workers=1)
+    assert not fake.home.size.exists()
+    assert not fake.home.notebook_wish.exists()
+    fake.will_run(one, two)
+    assert scaling.scale(fake.home.path, 2, timeout_s=LIMIT_S).notebook is None
 
 
 def test_nothing_is_scaled_where_no_cluster_runs(make_cluster: MakeCluster) -> None:

@@ -80,7 +80,10 @@ def test_what_tests_of_its_models_found_is_in_it() -> None:
     story = evaluated()
     words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
     shown = " ".join(words)
-    assert "test-1, on the split test (running) model of epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1" in shown
+    assert (
+        "test-1, on the split test (running) model of epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1"
+        in shown
+    )
     assert words.index("Test") < shown.split().index("Models,")
 
 

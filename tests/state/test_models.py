@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.contract.events import ModelRetried, RunFinished, RunRequested, RunStarted, TaskRevoked
+from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.state import ModelState, TaskKey, TaskState
 from cerebro.state.failures import MAX_REOPENED
 from cerebro.state.models import Model
 from cerebro.state.tasks import Attempt
 from cerebro.state.visits import Visit
-from tests.state.stories import Story, unit, validation
+from tests.state.stories import SHA, Story, etl_plan, unit, validation
 
 
 def model_of(
@@ -256,7 +258,9 @@ def test_redone_are_units_that_began_again() -> None:
     assert story.model().redone == 0
     attempt = story.assign(unit(1, 0), 0)
     assert story.model().redone == 0
-    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", reason="queued too long"))
+    story.tell(
+        TaskRevoked(task=str(unit(1, 0)), attempt=attempt, worker="worker-0", reason="queued too long")
+    )
     story.train(1, 0)
     assert story.model().redone == 1
     story.train(1, 1)

@@ -1,0 +1,101 @@
+"""Time in which a run stood still is nobody's: neither makespan nor idle time, however it came about."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import RunFinished, RunResumed, RunStopRequested, TaskRevoked
+from cerebro.contract.tasks import FailureKind
+from cerebro.state import ScheduleNow, breaks, schedule_now
+from cerebro.state.experiment import fold
+from tests.state.runs import TimedStory
+from tests.state.stories import joined, lost, unit
+
+DOWN_S = 70.0
+
+
+def interrupted(*, is_noticed_at_once: bool) -> TimedStory:
+    """One model on worker 0, worker 1 is idle; after 4 s both end, and 70 s later both are there again.
+
+    Worker 0: m00 0-2, given back 2-4; m00 74-76. That they went is noticed at once, or when they are back.
+    """
+    story = TimedStory()
+    story.fit(models=1, partitions=2, epochs=1)
+    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.begins(unit(1, 1), 1, 2.0)
+    story.time = story.zero + 3.0
+    story.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED, "SIGTERM")
+    if is_noticed_at_once:
+        story.at(5.0, lost(0), lost(1))
+        story.at(4.0 + DOWN_S, joined(0, incarnation="b"), joined(1, incarnation="b"))
+    else:
+        story.at(4.0 + DOWN_S, lost(0), joined(0, incarnation="b"), lost(1), joined(1, incarnation="b"))
+    return story
+
+
+def now(story: TimedStory, seconds: float) -> ScheduleNow:
+    found = schedule_now(story.state, story.run, story.zero + seconds)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("is_noticed_at_once", [True, False])
+def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> None:
+    """The break begins when work was last done, for idle workers are missed late; it ends when one of them is back."""
+    story = interrupted(is_noticed_at_once=is_noticed_at_once)
+    assert story.run.breaks == [(story.zero + 4.0, story.zero + 4.0 + DOWN_S)]
+    story.runs(unit(1, 1), 1, 74.0, 76.0)
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    found = now(story, 200.0)
+    assert (found.makespan_s, found.lower_bound_s, found.gap) == (6.0, 4.0, 0.5)
+    # Of each present life: worker 0 and worker 1 for the last 2 s, worker 1 at work.
+    assert (found.idle_s, found.worker_s) == (2.0, 8.0)
+    assert breaks.begun(story.run) == story.run.started + DOWN_S
+
+
+def test_the_clock_stands_still_while_nobody_is_there() -> None:
+    """It does not run on and then jump back."""
+    story = interrupted(is_noticed_at_once=True)
+    before = fold("one", story.log[:-2])
+    assert before.runs["fit-1"].breaks == []
+    found = [schedule_now(before, before.runs["fit-1"], story.zero + seconds) for seconds in (5.0, 40.0)]
+    assert [each.makespan_s for each in found if each] == [4.0, 4.0]
+    assert now(story, 80.0).makespan_s == 10.0
+
+
+def test_a_worker_that_stays_keeps_the_clock_going() -> None:
+    """It waits, and that is idle time: for the partition of the one that is lost."""
+    story = TimedStory()
+    story.fit(models=1, partitions=2, epochs=1)
+    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.at(3.0, lost(1))
+    story.at(3.0 + DOWN_S, joined(1, incarnation="b"))
+    assert story.run.breaks == []
+    assert now(story, 80.0).makespan_s == 80.0
+
+
+def test_what_a_killed_worker_was_at_is_no_work_in_the_break() -> None:
+    """The log closes its attempt only when the worker is missed; a worker's time is never more than the makespan."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1, epochs=1)
+    story.begins(unit(1, 0), 0, 0.0)
+    gone = TaskRevoked(
+        task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="gone", loss=FailureKind.CRASH
+    )
+    story.at(DOWN_S, gone, lost(0), joined(0, incarnation="b"))
+    story.runs(unit(1, 0), 0, DOWN_S, DOWN_S + 2.0)
+    found = now(story, DOWN_S + 2.0)
+    assert (found.makespan_s, found.worker_s, found.idle_s) == (2.0, 2.0, 0.0)
+
+
+def test_a_run_that_is_resumed_went_on_when_it_was() -> None:
+    """Workers that come back later find one break behind them, not two that overlap."""
+    story = TimedStory()
+    story.fit(models=1, partitions=2, epochs=1)
+    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.at(3.0, RunStopRequested(run="fit-1"), RunFinished(run="fit-1", outcome="stopped"))
+    story.at(50.0, RunResumed(run="fit-1"))
+    story.at(60.0, lost(0), lost(1), joined(1, incarnation="b"))
+    zero = story.zero
+    assert story.run.breaks == [(zero + 3.0, zero + 50.0), (zero + 50.0, zero + 60.0)]
+    assert now(story, 61.0).makespan_s == 4.0
