@@ -51,7 +51,6 @@ def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object
     return {
         "view": view,
         "ranked": _ranked(view) if view else (),
-        "mode": _mode(view) if view else "",
         "asked": query,
         "mistake": mistake,
         "picked": picked,
@@ -64,19 +63,10 @@ def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object
     }
 
 
-def _mode(view: CurvesView) -> str:
-    """Which direction of the shown metric is better. Of one that models are not ranked by the log does not say: less of
-    a loss or an error is."""
-    if view.is_objective:
-        return view.mode
-    name = view.metric.casefold()
-    return "min" if any(word in name for word in ("loss", "error", "perplexity")) else "max"
-
-
-def _ranked(view: CurvesView) -> list[tuple[Curve, float | None]]:
-    """Curves and the best value of each, best first; those without a value last."""
-    mode = _mode(view)
-    choose = max if mode == "max" else min
-    sign = -1 if mode == "max" else 1
-    found = [(curve, choose(curve.y) if curve.y else None) for curve in view.curves]
-    return sorted(found, key=lambda pair: (pair[1] is None, sign * (pair[1] or 0.0)))
+def _ranked(view: CurvesView) -> list[Curve]:
+    """Best first by the objective. Of any other metric nothing says which direction is better: in the order of the plan
+    then. Those without a value come last."""
+    if not view.is_objective:
+        return sorted(view.curves, key=lambda curve: (not curve.y, curve.index))
+    choose, sign = (max, -1) if view.mode == "max" else (min, 1)
+    return sorted(view.curves, key=lambda curve: (not curve.y, sign * choose(curve.y, default=0.0)))
