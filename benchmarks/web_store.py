@@ -299,7 +299,8 @@ class Work:
         models = [model for model in range(size.models) if model not in failed]
         first = round(len(models) * (1 - _LEFT))
         self._left = models[first:]
-        self._done = size.models * EPOCHS * PARTITIONS - len(self._left)  # of failed models all units count
+        # Models failed in their second epoch; what they did not do is not due.
+        self._done = (len(models) * EPOCHS + len(failed)) * PARTITIONS - len(self._left)
         self.commits: list[tuple[int, float]] = []
         """Units done in all, and when the commit was answered (seconds since the epoch)."""
         kvs.register(WorkerRecord(worker="worker-0", incarnation="a", weight=1, cores=1, kinds=_KINDS))
