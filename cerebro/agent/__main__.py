@@ -24,7 +24,8 @@ from cerebro.contract.records import Holding
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
-from cerebro.usage import Gpus, Meter
+from cerebro.usage.gpus import Gpus
+from cerebro.usage.meter import Meter
 from cerebro.volumes import Volumes
 
 

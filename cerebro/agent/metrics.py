@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from cerebro.contract.records import WorkerUsage
 from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult
 from cerebro.health import registry
-from cerebro.usage import VolumeCollector
+from cerebro.usage.volumes import VolumeCollector
 
 _SECONDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _COMMITTED = "committed"

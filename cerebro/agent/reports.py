@@ -19,7 +19,7 @@ from cerebro.contract import api
 from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
 from cerebro.errors import RetryableError
 from cerebro.kvs import KvsClient
-from cerebro.usage import Meter
+from cerebro.usage.meter import Meter
 
 log = logging.getLogger(__name__)
 

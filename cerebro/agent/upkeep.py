@@ -16,7 +16,7 @@ from cerebro.agent.reclaiming import Reclaimer
 from cerebro.agent.reports import Reports
 from cerebro.contract.records import WorkerUsage
 from cerebro.errors import RetryableError
-from cerebro.usage import PAUSE_S, Meter
+from cerebro.usage.meter import PAUSE_S, Meter
 
 log = logging.getLogger(__name__)
 

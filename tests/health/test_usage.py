@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
-from cerebro.usage import Gpus, Meter, Sources, VolumeCollector, volumes
+from cerebro.usage import volumes
+from cerebro.usage.gpus import Gpus
+from cerebro.usage.meter import Meter, Sources
+from cerebro.usage.volumes import VolumeCollector
 
 GIB = 2**30
 NO_GPUS = Gpus(library=None, visible="")
@@ -263,7 +266,7 @@ def test_without_a_driver_there_are_no_gpus() -> None:
 
 def test_usage_never_imports_torch() -> None:
     """The agent is small, and measures beside what trains."""
-    code = "import sys, cerebro.usage as u; u.Gpus(); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    code = "import sys, cerebro.usage.gpus as u; u.Gpus(); print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"
 
