@@ -89,8 +89,9 @@ def test_a_run_that_is_stopped_ends_its_units_at_once(lab: Lab, prepared: str) -
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1), ("b", 1)]), tags="ab")
     held = [processes.identify(lab.gate.knock().pid) for _ in "ab"]
     experiment.stop()
-    result = lab.result(fit, experiment)
-    assert list(result.leaderboard()["state"]) == ["active", "active"]
+    with pytest.warns(UserWarning, match="was stopped by"):
+        result = lab.result(fit, experiment)
+    assert list(result.leaderboard()["state"]) == ["stopped", "stopped"]
     assert sorted(result.visits()["unit"]) == [0, 0]
     assert all(process is not None and processes.wait_gone(process, DEADLINE_S) for process in held)
     again = lab.fit(experiment, TinyTraining(), tags="a", epochs=1)

@@ -44,7 +44,8 @@ def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) 
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]))
     lab.gate.knock()
     experiment.stop()
-    assert lab.result(fit, experiment)
+    with pytest.warns(UserWarning, match="was stopped by"):
+        assert lab.result(fit, experiment)
     lab.gate.open()
     run = experiment.result().run
     assert experiment.state().runs[run].state == "stopped"
