@@ -266,7 +266,9 @@ def test_without_a_driver_there_are_no_gpus() -> None:
 
 def test_usage_never_imports_torch() -> None:
     """The agent is small, and measures beside what trains."""
-    code = "import sys, cerebro.usage.gpus as u; u.Gpus(); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    code = (
+        "import sys, cerebro.usage.gpus as u; u.Gpus(); print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"
 
