@@ -249,8 +249,14 @@ class Board:
             self.worker_left[w] += share
 
     def _weigh(self, model: int, worker: int, sign: int) -> None:
-        # What nobody holds is counted with the mean over all workers, this one among them.
+        # What nobody holds, or nobody of its holders can serve, is counted with the mean over all workers, this one
+        # among them.
+        row = self.time[model]
         mask = self.held[worker] | self._unheld
+        if self.is_replicated and NEVER in row:
+            for partition, holders in enumerate(self._holders):
+                if len(holders) > 1 and all(row[w] == NEVER for w in holders):
+                    mask |= 1 << partition
         while mask:
             lowest = mask & -mask
             mask ^= lowest
