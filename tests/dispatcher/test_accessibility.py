@@ -17,7 +17,6 @@ from tests.e2e.browser import (
     SCHEMES,
     Complaints,
     Scheme,
-    chromium,
     overflow,
     settle,
     sign_in,
@@ -38,12 +37,6 @@ IS_SEEN = """() => {
 """Whether one sees which element has the focus."""
 
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from tests.dispatcher.fakes import TOKEN, Bench, Clock, settings
 from tests.dispatcher.serving import serving
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
-from tests.e2e.browser import PHONE, Complaints, chromium, overflow, settle, sign_in, window
+from tests.e2e.browser import PHONE, Complaints, overflow, settle, sign_in, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -40,12 +40,6 @@ class Ticking(Clock):
 
     def __call__(self) -> float:
         return time.monotonic()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture
@@ -95,7 +89,7 @@ def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
     sign_in(page, address, TOKEN, "/experiments/digits")
     page.click("summary:has-text('shapes differ')")
     grow(bench).pause("the checkpoint volume is full")
-    page.wait_for_selector("text=fit-1 is paused")
+    page.wait_for_selector("text=the checkpoint volume is full")
     assert page.is_visible("text=Traceback")
     assert "paused" in page.title()
     assert "icon-paused" in str(page.get_attribute("#icon", "href"))
@@ -109,7 +103,7 @@ def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, b
     page.wait_for_selector("text=waits while you read")
     grow(bench).pause("the checkpoint volume is full")
     page.evaluate("getSelection().removeAllRanges()")
-    page.wait_for_selector("text=fit-1 is paused")
+    page.wait_for_selector("text=the checkpoint volume is full")
 
 
 def test_reader_can_pause_the_page(page: Page, address: str, bench: Bench) -> None:
@@ -119,7 +113,7 @@ def test_reader_can_pause_the_page(page: Page, address: str, bench: Bench) -> No
     page.wait_for_selector("text=paused: press to go on")
     grow(bench).pause("the checkpoint volume is full")
     page.click("#freshness")
-    page.wait_for_selector("text=fit-1 is paused")
+    page.wait_for_selector("text=the checkpoint volume is full")
 
 
 def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:

@@ -15,7 +15,7 @@ from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.gallery import TABS, gallery, paths
 from tests.dispatcher.hostile import IMAGE, SCRIPT, hostile
 from tests.dispatcher.serving import serving
-from tests.e2e.browser import Complaints, chromium, settle, sign_in, window
+from tests.e2e.browser import Complaints, settle, sign_in, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -27,12 +27,6 @@ EVIL = (
     f"/schedule?model={quote(IMAGE)}",
 )  # fmt: skip
 """Pages of the experiment that is all markup."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

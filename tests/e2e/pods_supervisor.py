@@ -39,6 +39,8 @@ def _pair(worker: Service, home: ClusterHome, ports: Mapping[str, int]) -> Itera
             "CEREBRO_POD_UID": f"uid-of-{worker.name}",
             "CEREBRO_CONTAINER": container,
         }
+        if name != worker.name:
+            pod["CEREBRO_HEALTH_BIND"] = ""  # the pair has one port between them
         yield replace(
             worker,
             name=name,

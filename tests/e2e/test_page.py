@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from cerebro.archive import pack
 from cerebro.errors import NotFoundError
 from tests.e2e.browser import (
     Complaints,
-    chromium,
     sign_in,
     violations,
     window,
@@ -32,12 +30,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 NAME, USER = "walk", "Ada"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 def start(walk: Walk) -> None:

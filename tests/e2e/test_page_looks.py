@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cerebro import Experiment
+from tests.dispatcher.gallery import TABS
 from tests.e2e.browser import (
     DESKTOP,
     PHONE,
     SCHEMES,
     Complaints,
     Scheme,
-    chromium,
     overflow,
     settle,
     sign_in,
@@ -29,25 +29,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow
-
-TABS = (
-    "",
-    "/models",
-    "/curves",
-    "/analysis",
-    "/schedule",
-    "/data",
-    "/logs",
-    "/code",
-    "/checkpoints",
-    "/history",
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +53,14 @@ def test_every_page_of_a_real_run(
     """No serious fault, nothing wider than the window, nothing on the console; pictures stay in the test's folder."""
     wrong: list[str] = []
     complaints, info = Complaints(), lab.info()
-    failed = [
-        m for m in lab.log(Experiment.attach(trained)).state().runs["fit-1"].models.values() if m.failure
-    ]
+    runs = lab.log(Experiment.attach(trained)).state().runs.values()
+    newest = next(run for run in reversed(runs) if run.models)  # other tests trained before
+    failed = next(model.id for model in newest.models.values() if model.failure)
     with window(browser, size, scheme) as context:
         page = complaints.listen(context.new_page())
         sign_in(page, info.dispatcher, info.token())
         own = [
-            f"/experiments/{trained}{tab}"
-            for tab in (*TABS, "/models/m00", f"/models/{failed[0].id}", "/delete")
+            f"/experiments/{trained}{tab}" for tab in (*TABS, "/models/m00", f"/models/{failed}", "/delete")
         ]
         for path in ("/experiments", "/start", "/cluster", *own):
             page.goto(info.dispatcher + path)

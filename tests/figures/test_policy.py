@@ -7,11 +7,9 @@ import base64
 import hashlib
 import http.server
 import json
-import os
 import re
 import threading
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-_CHROMIUM = Path("/usr/bin/chromium")
-_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 _STATIC = Path(dispatcher.__file__).parent / "static"
 _WAIT_MS = 60_000
 
@@ -50,21 +46,6 @@ const { figures, config } = %s;
   window.isDone = true;
 })();
 """
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if find_spec("playwright") is None or not _CHROMIUM.exists():
-        missing = "the browser tests need playwright and /usr/bin/chromium"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(_CHROMIUM), args=list(_ARGUMENTS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(params=get_args(Theme))
@@ -104,8 +85,8 @@ def _policy() -> str:
     return answer.headers["Content-Security-Policy"]
 
 
-def _opened(chromium: Browser, address: str) -> tuple[Page, list[str]]:
-    page, said = chromium.new_page(viewport={"width": 1280, "height": 900}), list[str]()
+def _opened(browser: Browser, address: str) -> tuple[Page, list[str]]:
+    page, said = browser.new_page(viewport={"width": 1280, "height": 900}), list[str]()
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
@@ -113,9 +94,9 @@ def _opened(chromium: Browser, address: str) -> tuple[Page, list[str]]:
     return page, said
 
 
-def test_every_figure_is_drawn_and_nothing_is_blocked(chromium: Browser, address: str) -> None:
+def test_every_figure_is_drawn_and_nothing_is_blocked(browser: Browser, address: str) -> None:
     """No complaint of the browser or of Plotly, no script of a user's name; an image can be taken."""
-    page, said = _opened(chromium, address)
+    page, said = _opened(browser, address)
     page.wait_for_function("window.isDone", timeout=_WAIT_MS)
     assert said == []
     assert page.evaluate("image").startswith("data:image/png;base64,")
@@ -130,9 +111,9 @@ def test_every_figure_is_drawn_and_nothing_is_blocked(chromium: Browser, address
     page.close()
 
 
-def test_no_figure_has_a_button_that_uploads_it(chromium: Browser, address: str) -> None:
+def test_no_figure_has_a_button_that_uploads_it(browser: Browser, address: str) -> None:
     """Nor the maker's logo."""
-    page, _ = _opened(chromium, address)
+    page, _ = _opened(browser, address)
     page.wait_for_function("window.isDone", timeout=_WAIT_MS)
     titles = page.locator(".modebar-btn").evaluate_all("buttons => buttons.map(b => b.dataset.title)")
     assert "Download plot as a PNG" in titles
@@ -140,9 +121,9 @@ def test_no_figure_has_a_button_that_uploads_it(chromium: Browser, address: str)
     page.close()
 
 
-def test_the_style_rules_that_we_ship_are_those_of_the_script(chromium: Browser) -> None:
+def test_the_style_rules_that_we_ship_are_those_of_the_script(browser: Browser) -> None:
     """With another version of plotly, copy them anew: this says which are missing."""
-    page = chromium.new_page()
+    page = browser.new_page()
     page.set_content("<div id=a></div>")
     page.add_script_tag(content=plotly_script())
     page.evaluate("Plotly.newPlot('a', [{ y: [1] }])")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ from nbclient import NotebookClient
 
 from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome
+from tests.e2e.browser import chromium
 
-_CHROMIUM = Path("/usr/bin/chromium")
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "quickstart.ipynb"
 
 
@@ -123,16 +121,7 @@ def _check_export(notebook: Any, folder: Path) -> None:
     ]
     exported = folder / "quickstart.html"
     exported.write_text(f"<!doctype html><meta charset=utf-8>{'<hr>'.join(outputs)}", encoding="utf-8")
-    if find_spec("playwright") is None or not _CHROMIUM.exists():
-        assert not os.environ.get("CI"), "the browser tests need playwright and /usr/bin/chromium"
-        return
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(_CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as browser:
         page = browser.new_context(offline=True).new_page()
         page.goto(exported.as_uri())
         page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length === 4", timeout=60_000)
-        browser.close()

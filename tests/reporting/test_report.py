@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from html import unescape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,6 @@ from tests.state.stories import Story, unit
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
 
-_CHROMIUM = Path("/usr/bin/chromium")
 _WAIT_MS = 60_000
 
 
@@ -225,27 +222,10 @@ def test_what_is_empty_leaves_nothing_behind() -> None:
 # --- in a browser ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if find_spec("playwright") is None or not _CHROMIUM.exists():
-        missing = "the browser tests need playwright and /usr/bin/chromium"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(_CHROMIUM), args=["--no-sandbox", "--disable-gpu", "--no-first-run"]
-        )
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def offline(chromium: Browser) -> Iterator[BrowserContext]:
+def offline(browser: Browser) -> Iterator[BrowserContext]:
     """A browser without a network, as wide as a phone."""
-    context = chromium.new_context(offline=True, viewport={"width": 390, "height": 800})
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
     yield context
     context.close()
 
@@ -279,11 +259,11 @@ def test_the_file_draws_offline_prints_and_has_no_barriers(
 
 
 @pytest.mark.slow
-def test_it_reads_without_scripts(chromium: Browser, report: str, tmp_path: Path) -> None:
+def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path) -> None:
     """A figure says where its data are."""
     file = tmp_path / "report.html"
     file.write_text(report, encoding="utf-8")
-    context = chromium.new_context(java_script_enabled=False)
+    context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())
     assert page.locator(".plot >> text=Its data are in the table below").count() == 6
