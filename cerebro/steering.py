@@ -235,7 +235,8 @@ def _is_free(state: ExperimentState, run: Run) -> bool:
 
 
 def _has_active(run: Run) -> bool:
-    return any(model.state is ModelState.ACTIVE for model in run.models.values())
+    # From the end: models begin in their order, so the last ones tell at once.
+    return any(model.state is ModelState.ACTIVE for model in reversed(run.models.values()))
 
 
 # --- events and errors ---------------------------------------------------------------------------

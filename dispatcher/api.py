@@ -108,7 +108,7 @@ class Api:
     def experiments(self, asked: experiments.ListQuery) -> Response:
         """See `ROUTES`."""
         catalogue = self._services.catalogue
-        return self._tagged(catalogue.version(), lambda: catalogue.view(asked))
+        return self._tagged(catalogue.version, lambda: catalogue.view(asked))
 
     def cluster(self, asked: ClusterQuery) -> Response:
         """See `ROUTES`."""
@@ -208,19 +208,20 @@ class Api:
         def build() -> object:
             return self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))()
 
-        return self._tagged(self._reader.version(name), build)
+        return self._tagged(lambda: self._reader.version(name), build)
 
     # --- mechanism -------------------------------------------------------------------------------
 
     def _of(
         self, name: str, fit: str, build: Callable[[Followed], object], *, with_crew: bool = False
     ) -> Response:
-        version = self._reader.version(name)
-        if with_crew:
-            version = (*version, *self._reader.crew_version())
+        def version() -> object:
+            crew = self._reader.crew_version() if with_crew else 0
+            return self._reader.version(name), crew
+
         return self._tagged(version, lambda: self._reader.look(name, lambda f: build(_fitting(f, fit))))
 
-    def _tagged(self, version: tuple[object, ...], build: Callable[[], object]) -> Response:
+    def _tagged(self, version: Callable[[], object], build: Callable[[], object]) -> Response:
         return self._services.answers.answer(version, lambda: _json(build()), mimetype=openapi.JSON)
 
     def _logs(self, name: str, asked: LogsQuery, chosen: Chosen) -> LogsView:

@@ -14,7 +14,7 @@ from dispatcher import api, desk, files, gateway, pages, palette, plotly, proble
 from dispatcher.attempts import Attempts
 from dispatcher.catalogue import Catalogue
 from dispatcher.cluster import Cluster
-from dispatcher.conditional import Answers, program_version
+from dispatcher.conditional import Answers
 from dispatcher.disks import Disks
 from dispatcher.formats import FILTERS, percent
 from dispatcher.guard import Guard
@@ -22,6 +22,7 @@ from dispatcher.log_reading import LogReader
 from dispatcher.metrics import Metrics
 from dispatcher.pages.addresses import NameConverter
 from dispatcher.reading import Reader
+from dispatcher.repeats import Repeats
 from dispatcher.services import Services
 from dispatcher.settings import Settings
 from dispatcher.store import Store
@@ -60,7 +61,7 @@ def create_app(
         store=store,
         reader=reader,
         catalogue=Catalogue(reader),
-        answers=Answers(program_version(Path(__file__).parent)),
+        answers=Answers(),
         cluster=Cluster(reader, disks),
         disks=disks,
         files=files.Files(settings.volumes, settings.sent_files),
@@ -83,6 +84,7 @@ def create_app(
     problems.register(app)
     gateway.Gateway(settings).install(app)
     services.files.install(app)
+    app.wsgi_app = Repeats(app.wsgi_app, services.answers, metrics, monotonic)  # type: ignore[method-assign]
     return app
 
 

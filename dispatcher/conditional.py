@@ -1,19 +1,19 @@
 """Answers that cost nothing when nothing has changed, and are built once however many look.
 
 Whoever polls sends back the tag of what it has. A tag stands for the address that was asked for, for the version of the
-data behind it, and for the version of this program; it is compared before anything is built. What was built is kept for
-a while, so fifty viewers of one page cost one page.
+data behind it, and for this process; it is compared before anything is built. What was built is kept for a while, so
+that fifty viewers of one page cost one page.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from flask import Response, request
 
@@ -28,8 +28,29 @@ _PACKING = 4
 """Level of gzip: higher ones take three times as long for a tenth less."""
 
 
+POLL = "cerebro.poll"
+"""Where the environment of a request holds its `Poll`, once it was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What was asked for, so that it can be asked for again.
+
+    Attributes:
+        address: of the request, with how it may be packed.
+        version: makes the version of what is there now; needs no request.
+        content_type: of the body.
+    """
+
+    address: str
+    version: Callable[[], object]
+    content_type: str
+
+
 @dataclass(slots=True)
-class _Body:
+class Body:
+    """What is sent. Nothing yet while `content` is empty: whoever holds `lock` builds it."""
+
     tag: str
     content: bytes = b""
     is_packed: bool = False
@@ -37,20 +58,17 @@ class _Body:
 
 
 class Answers:
-    """Makes answers. Safe for several threads.
+    """Makes answers. Safe for several threads."""
 
-    Args:
-        program: stands for the version of this program: another one builds other pages of the same data.
-    """
-
-    def __init__(self, program: str) -> None:
-        self._program = program
+    def __init__(self) -> None:
+        # The next process may be of another program, which builds other pages; and it counts versions from zero.
+        self._process = secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._bodies: OrderedDict[str, _Body] = OrderedDict()
+        self._bodies: OrderedDict[str, Body] = OrderedDict()
 
     def answer(
         self,
-        version: tuple[object, ...],
+        version: Callable[[], object],
         build: Callable[[], str | bytes],
         *,
         mimetype: str = "text/html",
@@ -58,18 +76,20 @@ class Answers:
         """304 if the caller has this version of this address; else what `build` makes, from the kept ones if it can.
 
         Args:
-            version: differs whenever `build` would make something else. It is looked at before the data is: a body may
-                be newer than its tag says, never older.
+            version: makes what differs whenever `build` would make something else. It is asked before the data is
+                looked at: a body may be newer than its tag says, never older. Called again without a request.
             build: makes what everybody may be given: no form's token is in it.
         """
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
         address = f"{request.full_path} {takes_gzip} {mimetype}"
-        tag = self._tag(address, version)
+        tag = self._tag(address, version())
+        response = Response(mimetype=mimetype)
+        request.environ[POLL] = Poll(address, version, response.content_type or "")
         if tag in request.if_none_match.as_set(include_weak=True):
-            response = Response(status=304)
+            response.status_code = 304
         else:
             body = self._shared(address, tag, build, takes_gzip)
-            response = Response(body.content, mimetype=mimetype)
+            response.data = body.content
             if body.is_packed:
                 response.headers["Content-Encoding"] = "gzip"
         response.set_etag(tag, weak=True)
@@ -77,14 +97,28 @@ class Answers:
         response.headers["Vary"] = "Accept-Encoding, Cookie, Authorization"
         return response
 
-    def _tag(self, address: str, version: tuple[object, ...]) -> str:
-        return hashlib.blake2b(f"{self._program} {address} {version!r}".encode(), digest_size=12).hexdigest()
+    def again(self, poll: Poll, if_none_match: str) -> tuple[str, Body | None] | None:
+        """The ETag of what was asked for before, as it is now, with its body unless the caller has that version; `None`
+        if it is not built yet.
 
-    def _shared(self, address: str, tag: str, build: Callable[[], str | bytes], takes_gzip: bool) -> _Body:
+        Raises:
+            CerebroError: of the data behind it.
+        """
+        tag = self._tag(poll.address, poll.version())
+        if f'"{tag}"' in if_none_match:
+            return f'W/"{tag}"', None
+        with self._lock:
+            body = self._bodies.get(poll.address)
+        return (f'W/"{tag}"', body) if body is not None and body.tag == tag and body.content else None
+
+    def _tag(self, address: str, version: object) -> str:
+        return hashlib.blake2b(f"{self._process} {address} {version!r}".encode(), digest_size=12).hexdigest()
+
+    def _shared(self, address: str, tag: str, build: Callable[[], str | bytes], takes_gzip: bool) -> Body:
         with self._lock:
             body = self._bodies.get(address)
             if body is None or body.tag != tag:
-                body = self._bodies[address] = _Body(tag)
+                body = self._bodies[address] = Body(tag)
             self._bodies.move_to_end(address)
         with body.lock:  # the first one builds, the others wait for it
             if not body.content:
@@ -98,27 +132,18 @@ class Answers:
                 self._trim(address, body)
         return body
 
-    def _forget(self, address: str, body: _Body) -> None:
+    def _forget(self, address: str, body: Body) -> None:
         with self._lock:
             if self._bodies.get(address) is body:
                 del self._bodies[address]
 
-    def _trim(self, address: str, body: _Body) -> None:
+    def _trim(self, address: str, body: Body) -> None:
         if len(body.content) > _LARGE:
             self._forget(address, body)
         with self._lock:
             kept = sum(len(other.content) for other in self._bodies.values())
             while len(self._bodies) > 1 and (kept > _MAX_BYTES or len(self._bodies) > _MAX_BODIES):
                 kept -= len(self._bodies.popitem(last=False)[1].content)
-
-
-def program_version(folder: Path) -> str:
-    """A hash of the program and templates below a folder."""
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix in (".py", ".html"):
-            found.update(path.read_bytes())
-    return found.hexdigest()[:12]
 
 
 def _bytes(content: str | bytes) -> bytes:

@@ -44,7 +44,7 @@ TICK_S = 15.0
 """While a run is open its pages are made anew this often though nothing happens: throughput falls, ends move away."""
 _POINT_WEIGHT = 1 / 8
 """A live point takes so much of an event's memory."""
-_SCHEDULE_SHARE = 0.01
+_SCHEDULE_SHARE = 0.002
 """Of the time, at most, that is spent on finding out how well a run is scheduled: it looks at every unit."""
 
 
@@ -90,11 +90,11 @@ class Followed:
     def version(self, now: float) -> tuple[object, ...]:
         """Differs whenever what is shown of this at `now` does; asked without the lock."""
         tick = now // TICK_S if self.is_open else 0.0
-        # Schedules that are older than the log, and whether who asks now is shown newer ones.
+        # Schedules that are older than the log; who asks now is shown them all the same.
         behind = tuple(
-            (run, known.seq, known.may_be_made_anew(self.state.runs[run], now))
+            (run, known.seq)
             for run, known in list(self._schedules.items())
-            if known.seq != self.state.seq
+            if known.seq != self.state.seq and not known.may_be_made_anew(self.state.runs[run], now)
         )
         return self.record.created, self.state.seq, self.live.seq, self.is_complete, tick, behind
 
@@ -123,9 +123,11 @@ class Followed:
 
     def take(self, points: Iterable[LivePoint]) -> None:
         """Take in the next live points."""
+        points = tuple(points)
         self.live.take(points)
         # The log may be ahead of the points: what has ended would stay for ever.
-        for key, point in list(self.live.newest.items()):
+        for key in {point.task for point in points}:
+            point = self.live.newest[key]
             run = self.state.runs.get(key.partition("/")[0])
             task = run.task(TaskKey.parse(key)) if run else None
             if task is not None and task.state not in OPEN and task.attempt >= point.attempt:
@@ -161,7 +163,7 @@ class Followed:
         return self._pacemaker.pace(run, table, now, self.live_rows)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
-        """How a fit run has been scheduled up to `now`; of a long run that is open it may be some seconds old."""
+        """How a fit run has been scheduled up to `now`; of a long run that is open it may be half a minute old."""
         known, seq = self._schedules.get(run.id), self.state.seq
         if known is not None:
             is_news = known.seq != seq or not known.is_final

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
 from flask import Flask, Response, g, request, session
@@ -17,8 +18,19 @@ from cerebro.health import EXPOSITION_TYPE, registry
 
 VIEWER_S = 60.0
 """Who has asked for anything within this time counts as a viewer."""
+COUNTED = "cerebro.counted"
+"""Where the environment of a request holds what it is counted as, once it was answered."""
 _MAX_VIEWERS = 10_000
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a request is counted as; `viewer` is empty unless a person asked."""
+
+    route: str
+    method: str
+    viewer: str
 
 
 class Metrics:
@@ -83,15 +95,24 @@ class Metrics:
         g.began = perf_counter()
 
     def _end(self, response: Response) -> Response:
-        endpoint = request.endpoint or "none"
-        # A method is whatever the caller sends: what no route takes is one word.
-        method = request.method if request.endpoint else "any"
-        self._requests.labels(endpoint, method, f"{response.status_code // 100}xx").inc()
-        if "began" in g:
-            self._seconds.labels(endpoint).observe(perf_counter() - g.began)
-        if g.get("identity") in ("session", "proxy"):
-            self._saw(str(session.get("csrf", "")) + g.get("name", ""))
+        is_person = g.get("identity") in ("session", "proxy")
+        counted = Counted(
+            route=request.endpoint or "none",
+            # A method is whatever the caller sends: what no route takes is one word.
+            method=request.method if request.endpoint else "any",
+            viewer=f"{session.get('csrf', '')}{g.get('name', '')}" if is_person else "",
+        )
+        request.environ[COUNTED] = counted
+        self.count(counted, response.status_code, perf_counter() - g.began if "began" in g else None)
         return response
+
+    def count(self, counted: Counted, status: int, seconds: float | None) -> None:
+        """A request was answered, in so many seconds if that is known."""
+        self._requests.labels(counted.route, counted.method, f"{status // 100}xx").inc()
+        if seconds is not None:
+            self._seconds.labels(counted.route).observe(seconds)
+        if counted.viewer:
+            self._saw(counted.viewer)
 
     def _saw(self, viewer: str) -> None:
         with self._lock:

@@ -92,6 +92,8 @@ class Reader(Asker):
         self.summaries_version = 0
         """Grows whenever the list of experiments differs from the one before."""
         self._workers: tuple[WorkerStatus, ...] | None = None
+        self._crew: tuple[object, ...] = ()
+        self._crew_version = 0
         self._workers_until = float("-inf")
         self._reading_workers = threading.Lock()
 
@@ -125,24 +127,19 @@ class Reader(Asker):
             if is_mine and (self._workers is None or self.monotonic() >= self._workers_until):
                 try:
                     self._workers = self.ask(self.store.workers)
-                    self._workers_until = self.monotonic() + CREW_S
                 except StoreUnavailableError:
                     pass
+                else:
+                    self._workers_until = self.monotonic() + CREW_S
+                    crew = tuple(_shown(each) for each in self._workers)
+                    self._crew_version += crew != self._crew
+                    self._crew = crew
         return self._workers or ()
 
-    def crew_version(self) -> tuple[object, ...]:
-        """What `workers` would show of whether they answer and what they do, as something to compare. When one last
-        reported is shown of those only that do not answer, and does not change while they do not."""
-        return tuple(
-            (
-                each.record.worker,
-                each.record.incarnation,
-                each.running,
-                each.leaving,
-                each.silent_s > SILENT_S,
-            )
-            for each in self.workers()
-        )
+    def crew_version(self) -> int:
+        """Grows whenever `workers` shows something else of whether they answer and what they do."""
+        self.workers()
+        return self._crew_version
 
     # --- one experiment --------------------------------------------------------------------------
 
@@ -337,6 +334,13 @@ class Reader(Asker):
             if self.monotonic() >= deadline:
                 return False
         return True
+
+
+def _shown(status: WorkerStatus) -> tuple[object, ...]:
+    """What pages show of a worker. When it last reported is shown of those only that do not answer, and does not change
+    while they do not."""
+    record = status.record
+    return record.worker, record.incarnation, status.running, status.leaving, status.silent_s > SILENT_S
 
 
 @contextmanager

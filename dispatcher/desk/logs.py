@@ -42,8 +42,10 @@ def add(blueprint: Blueprint, services: Services, tabs: Tabs) -> None:
         def finish(head: Header, found: _Found) -> Mapping[str, object]:
             return _shown(services, head, found)
 
-        sizes = _sizes(services, name) if is_fragment() else ()
-        return tabs.answer(name, "logs", "logs.html", _look, finish, beside=sizes)
+        query = asked(LogQuery)
+        return tabs.answer(
+            name, "logs", "logs.html", _look, finish, beside=lambda: _sizes(services, name, query)
+        )
 
     @blueprint.get("/experiments/<name:name>/logs/lines")
     def log_lines(name: str) -> Response:
@@ -73,9 +75,8 @@ def add(blueprint: Blueprint, services: Services, tabs: Tabs) -> None:
         return services.files.download("logs", path, path.rpartition("/")[2])
 
 
-def _sizes(services: Services, name: str) -> tuple[object, ...]:
+def _sizes(services: Services, name: str, query: LogQuery) -> tuple[object, ...]:
     """Of the newest logs that may grow: they do so without a word in the log of events."""
-    query = asked(LogQuery)
     growing = services.reader.look(name, lambda followed: views.growing(followed.state, query))
     return tuple((source.key, services.logs.size(name, source)) for source in growing[-PAGE:])
 

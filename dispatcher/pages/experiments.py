@@ -32,7 +32,7 @@ def register(pages: Blueprint, services: Services) -> None:
 
         if not is_fragment():
             return Response(build())
-        return services.answers.answer(services.catalogue.version(), build)
+        return services.answers.answer(services.catalogue.version, build)
 
     @pages.post("/experiments/actions")
     def batch() -> ResponseReturnValue:

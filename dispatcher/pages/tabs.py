@@ -43,7 +43,7 @@ class Tabs:
         look: Look[T],
         finish: Finish[T],
         *,
-        beside: tuple[object, ...] = (),
+        beside: Callable[[], object] = tuple,
     ) -> Response: ...
 
     def answer(
@@ -54,12 +54,12 @@ class Tabs:
         look: Look[Any],
         finish: Finish[Any] = lambda _, shown: shown,
         *,
-        beside: tuple[object, ...] = (),
+        beside: Callable[[], object] = tuple,
     ) -> Response:
         """The page of one tab, or its fragment.
 
         Args:
-            beside: differs whenever what `finish` finds outside the log does.
+            beside: makes what differs whenever what `finish` finds outside the log does; needs no request.
 
         Raises:
             NotFoundError: there is no such experiment.
@@ -89,7 +89,10 @@ class Tabs:
 
         if not is_fragment():
             return Response(build())
-        version = (*reader.version(name), reader.crew_version(), reader.outage, *beside)
+
+        def version() -> object:
+            return reader.version(name), reader.crew_version(), reader.outage, beside()
+
         return self.services.answers.answer(version, build)
 
 

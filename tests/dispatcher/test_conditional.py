@@ -17,13 +17,13 @@ class Page:
 
     def __init__(self, *, content: str = "short") -> None:
         self.version, self.built = 1, 0
-        self.answers, self.content = Answers("program-1"), content
+        self.answers, self.content = Answers(), content
         app = Flask(__name__)
         app.add_url_rule("/page", "page", self.view)
         self.client: FlaskClient = app.test_client()
 
     def view(self) -> Response:
-        return self.answers.answer((self.version,), self.build)
+        return self.answers.answer(lambda: self.version, self.build)
 
     def build(self) -> str:
         self.built += 1
@@ -40,13 +40,13 @@ def test_who_has_this_version_is_told_so_and_nothing_is_built() -> None:
     assert page.built == 1
 
 
-def test_another_version_address_or_program_is_another_answer() -> None:
+def test_another_version_address_or_process_is_another_answer() -> None:
     page = Page()
     tag = page.client.get("/page").headers["ETag"]
     assert page.client.get("/page?x=1", headers={"If-None-Match": tag}).status_code == 200
     page.version = 2
     assert page.client.get("/page", headers={"If-None-Match": tag}).text == "short 2"
-    page.version, page.answers = 1, Answers("program-2")
+    page.version, page.answers = 1, Answers()  # of a process that began later
     assert page.client.get("/page", headers={"If-None-Match": tag}).status_code == 200
 
 
@@ -68,7 +68,6 @@ def test_a_large_answer_is_packed_for_who_takes_it() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(content="x" * 1000)
-    page.answers = Answers("program")
     for number in range(20):
         page.client.get(f"/page?n={number}")
     assert page.built == 20

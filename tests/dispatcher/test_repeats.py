@@ -1,0 +1,166 @@
+"""Polls that are answered without Flask: told the same, counted the same, and nobody is let in who would not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+from werkzeug.test import Client, TestResponse
+
+from dispatcher import repeats
+from dispatcher.repeats import TRUSTED_S
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.stories import running_story, status
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+PAGE, VIEW = "/fragments/experiments/digits", "/api/views/experiments/digits"
+OURS = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Desk(Bench):
+    """Counts what reaches the application."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked = 0
+        self.store.add(running_story())
+        self.store.statuses = [status("worker-0")]
+        around, flask = self.app.wsgi_app, self.app.wsgi_app._app  # type: ignore[attr-defined]
+
+        def counting(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            self.asked += 1
+            answered: Iterable[bytes] = flask(environ, start_response)
+            return answered
+
+        around._app = counting  # type: ignore[attr-defined]
+
+    def get(self, path: str, tag: str = "", **changed: str) -> TestResponse:
+        """As the page's script asks."""
+        headers = OURS | ({"If-None-Match": tag} if tag else {}) | changed
+        return Client(self.app).get(path, headers=headers)
+
+    def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.monotonic.now += seconds
+
+
+def headers(response: TestResponse) -> dict[str, str]:
+    """Those that do not differ from answer to answer."""
+    return {name: value for name, value in response.headers if name != "X-Request-Id"}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.mark.parametrize("path", [PAGE, VIEW, "/fragments/experiments", "/fragments/experiments/digits/logs"])
+@pytest.mark.parametrize("packing", ["gzip", "identity"])
+def test_the_second_poll_is_answered_as_the_first_was(desk: Desk, path: str, packing: str) -> None:
+    for _ in range(3):  # the list of experiments is filled in the background
+        first = desk.get(path, **{"Accept-Encoding": packing})
+    desk.asked = 0
+    second = desk.get(path, **{"Accept-Encoding": packing})
+    assert desk.asked == 0
+    assert (second.status, second.data) == (first.status, first.data)
+    assert headers(second) == headers(first)
+    assert second.headers["X-Request-Id"] != first.headers["X-Request-Id"]
+
+
+def test_nothing_new_is_told_without_a_body_and_as_the_application_tells_it(desk: Desk) -> None:
+    tag = desk.get(PAGE).headers["ETag"]
+    short = desk.get(PAGE, tag)
+    assert desk.asked == 1
+    desk.later(TRUSTED_S + 0.1)
+    full = desk.get(PAGE, desk.get(PAGE, tag).headers["ETag"])
+    assert (short.status_code, short.data) == (304, b"")
+    assert headers(short).keys() == headers(full).keys()
+
+
+def test_news_is_built_by_the_application_and_then_given_to_all(desk: Desk) -> None:
+    tag = desk.get(PAGE).headers["ETag"]
+    story = running_story()
+    story.pause("the checkpoint volume is full")
+    desk.store.add(story)
+    desk.later(1)
+    news = desk.get(PAGE, tag)
+    assert desk.asked == 2
+    assert news.status_code == 200
+    assert "the checkpoint volume is full" in news.text
+    assert desk.get(PAGE, tag).data == news.data
+    assert desk.asked == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": ""},
+        {"Authorization": "", "Cookie": "cerebro-7080=made-up"},
+        {"Host": "evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+    ids=str,
+)
+def test_whoever_differs_is_looked_at(desk: Desk, other: dict[str, str]) -> None:
+    desk.get(PAGE)
+    desk.get(PAGE, **other)
+    assert desk.asked == 2
+
+
+def test_another_sender_is_looked_at(desk: Desk) -> None:
+    desk.get(PAGE)
+    Client(desk.app).get(PAGE, headers=OURS, environ_overrides={"REMOTE_ADDR": "10.0.0.9"})
+    assert desk.asked == 2
+
+
+def test_a_refusal_is_never_remembered(desk: Desk) -> None:
+    for count in (1, 2):
+        assert desk.get(PAGE, Authorization="Bearer wrong").status_code == 401
+        assert desk.asked == count
+    for count in (3, 4):
+        assert desk.get("/fragments/experiments/nothing").status_code == 404
+        assert desk.asked == count
+
+
+def test_who_was_let_in_is_looked_at_again_after_a_while(desk: Desk) -> None:
+    desk.get(PAGE)
+    desk.later(TRUSTED_S + 0.1)
+    desk.get(PAGE)
+    assert desk.asked == 2
+
+
+def test_a_session_polls_too_and_counts_as_a_viewer(desk: Desk) -> None:
+    browser = desk.signed_in()
+    browser.get(PAGE)
+    before, desk.asked = desk.app.extensions["cerebro-metrics"].exposition().decode(), 0
+    desk.later(1)
+    assert browser.get(PAGE).status_code == 200
+    after = desk.app.extensions["cerebro-metrics"].exposition().decode()
+    line = 'cerebro_dispatcher_requests_total{method="GET",route="pages.experiment_fragment",status="2xx"} '
+    assert desk.asked == 0
+    assert float(after.split(line)[1].split()[0]) == float(before.split(line)[1].split()[0]) + 1
+    assert "cerebro_dispatcher_viewers 1.0" in after
+
+
+def test_an_experiment_that_is_deleted_meanwhile_is_told_by_the_application(desk: Desk) -> None:
+    desk.get(PAGE)
+    desk.store.records.clear()
+    desk.later(10)
+    assert desk.get(PAGE).status_code == 404
+
+
+def test_what_is_remembered_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "_MAX_POLLS", 3)
+    for number in range(5):
+        desk.get(f"{PAGE}?n={number}")
+    desk.get(f"{PAGE}?n=4")
+    assert desk.asked == 5
+    desk.get(f"{PAGE}?n=0")
+    assert desk.asked == 6
+    desk.get(PAGE, **{"X-Long": "x" * 5000})
+    desk.get(PAGE, **{"X-Long": "x" * 5000})
+    assert desk.asked == 8
