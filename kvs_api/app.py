@@ -147,12 +147,12 @@ class Views:
 
     def events(self, name: str) -> Response:
         """Events: see `ROUTES`."""
-        self._store.experiment(_name(name))
+        self._store.require(_name(name))
         return _spliced("events", self._store.read(keys.log(name), *_cursor()))
 
     def points(self, name: str) -> Response:
         """Points: see `ROUTES`."""
-        self._store.experiment(_name(name))
+        self._store.require(_name(name))
         return _spliced("points", self._store.read(keys.live(name), *_cursor()))
 
     def watch(self) -> Response:

@@ -64,6 +64,13 @@ class Store(CrewStore):
         """One experiment's record."""
         return self._document(keys.experiment(name), ExperimentRecord, f"experiment {name!r}")
 
+    def require(self, name: str) -> None:
+        """Raises: NotFoundError: there is no such experiment."""
+        with translated():
+            is_there = self._redis.exists(keys.experiment(name))
+        if not is_there:
+            raise errors.NotFoundError(f"no experiment {name!r} in the store")
+
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """All experiments, newest event first."""
         with translated():
