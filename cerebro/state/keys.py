@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cerebro.contract.base import Split
 
@@ -34,6 +35,7 @@ class TaskKey:
         return "/".join(parts)
 
     @classmethod
+    @lru_cache(maxsize=4096)  # each task is named by several events that follow each other closely
     def parse(cls, text: str) -> TaskKey:
         """The key that `str` wrote; `ValueError` for anything else."""
         run, kind, *rest = text.split("/")

@@ -18,6 +18,7 @@ from dispatcher.csv_file import csv_text
 from dispatcher.followed import Followed
 from dispatcher.query import ModelQuery, chosen, matching
 from dispatcher.views.best import Best, best
+from dispatcher.views.failures import FailedAttempt, failed_attempts
 from dispatcher.views.paging import page_of
 
 _DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
@@ -35,7 +36,8 @@ class ColumnHead:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRow:
-    """One model: what every row has, and `cells` in the order of the columns that were asked for."""
+    """One model: what every row has, and `cells` in the order of the columns that were asked for. `failed_at`: the
+    attempt at which it failed, if that is known."""
 
     id: str
     index: int
@@ -44,6 +46,7 @@ class ModelRow:
     units: int
     cells: tuple[Cell, ...]
     failure: Failure | None
+    failed_at: FailedAttempt | None
     may: tuple[str, ...]
 
 
@@ -85,7 +88,8 @@ class EpochRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelView:
-    """One model of a fit run and its epochs; `previous` and `next` are its neighbours' ids."""
+    """One model of a fit run and its epochs; `previous` and `next` are its neighbours' ids, `failed_at` is the attempt
+    at which it failed, if that is known."""
 
     run: str
     metric: str
@@ -95,6 +99,7 @@ class ModelView:
     previous: str
     next: str
     epochs: tuple[EpochRow, ...]
+    failed_at: FailedAttempt | None
     may: tuple[str, ...]
 
 
@@ -113,6 +118,7 @@ def models(followed: Followed, asked: ModelQuery) -> ModelsView | None:
     shown = chosen(asked.columns, columns, _default(columns, table.varying))
     page = page_of(found, asked.page, asked.size)
     request = _request(run)
+    failed = failed_attempts(run, [row.id for row in page.rows])
     return ModelsView(
         run=run.id,
         metric=request.metric,
@@ -120,7 +126,7 @@ def models(followed: Followed, asked: ModelQuery) -> ModelsView | None:
         is_validated=run.is_validated,
         columns=tuple(map(_head, shown)),
         available=tuple(map(_head, columns.all())),
-        rows=tuple(_row(followed, run, row, shown) for row in page.rows),
+        rows=tuple(_row(followed, run, row, shown, failed.get(row.id)) for row in page.rows),
         query=asked,
         page=page.page,
         pages=page.pages,
@@ -166,6 +172,7 @@ def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
         previous=ids[row.index - 1] if row.index else "",
         next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
         epochs=tuple(_epoch(found, epoch, kept) for epoch in range(1, found.completed_epochs + 1)),
+        failed_at=failed_attempts(run, [name]).get(name),
         may=tuple(sorted(allowed(followed.state, run, found))),
     )
 
@@ -184,7 +191,13 @@ def _head(column: Column) -> ColumnHead:
     return ColumnHead(name=column.name, label=column.label, kind=column.kind)
 
 
-def _row(followed: Followed, run: Run, row: ModelSummary, columns: tuple[Column, ...]) -> ModelRow:
+def _row(
+    followed: Followed,
+    run: Run,
+    row: ModelSummary,
+    columns: tuple[Column, ...],
+    failed_at: FailedAttempt | None,
+) -> ModelRow:
     return ModelRow(
         id=row.id,
         index=row.index,
@@ -193,6 +206,7 @@ def _row(followed: Followed, run: Run, row: ModelSummary, columns: tuple[Column,
         units=row.units,
         cells=tuple(told(column.cell(row)) for column in columns),
         failure=row.failure,
+        failed_at=failed_at,
         may=tuple(sorted(allowed(followed.state, run, run.models[row.id]))),
     )
 

@@ -14,6 +14,7 @@ from dispatcher.followed import Followed
 from dispatcher.pace import Pace
 from dispatcher.views.best import Best, best
 from dispatcher.views.data import SplitRow, split_rows
+from dispatcher.views.failures import FailedAttempt, failed_attempts
 from dispatcher.views.runs import RunRow, ScoreRow, run_row, scores
 from dispatcher.views.schedule import ScheduleSummary, schedule_summary
 from dispatcher.views.workers import WorkerRow, worker_rows
@@ -52,13 +53,15 @@ class FitSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Models that failed for one reason; `models` names the first of `count`, `traceback` is the first one's."""
+    """Models that failed for one reason; `models` names the first of `count`, `traceback` is the first one's, of
+    `attempt` (None if that never started)."""
 
     kind: str
     message: str
     count: int
     models: tuple[str, ...]
     traceback: str
+    attempt: FailedAttempt | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,7 @@ def overview(
         notes=tuple(_notes(workers)) if active else (),
         runs=tuple(run_row(followed, each) for each in reversed(state.runs.values())),
         fit=_fit(followed, run) if run else None,
-        failures=tuple(_failures(followed.table(run).failed())) if run else (),
+        failures=tuple(_failures(run, followed.table(run).failed())) if run else (),
         running=tuple(_running(followed, active)) if active else (),
         pace=followed.pace(now),
         schedule=schedule_summary(followed, run, now) if run else None,
@@ -139,13 +142,14 @@ def _code(experiment: str, run: str) -> str:
     return f'from cerebro import Experiment\n\nstate = Experiment.attach("{experiment}").result("{run}").best.load()'
 
 
-def _failures(rows: list[ModelSummary]) -> list[FailureGroup]:
+def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
     """Most models first."""
     groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
     for row in rows:
         if row.failure is not None:
             first = row.failure.message.strip().partition("\n")[0]
             groups[row.failure.kind.value, first].append(row)
+    attempts = failed_attempts(run, [failed[0].id for failed in groups.values()])
     found = [
         FailureGroup(
             kind=kind.replace("_", " "),
@@ -153,6 +157,7 @@ def _failures(rows: list[ModelSummary]) -> list[FailureGroup]:
             count=len(failed),
             models=tuple(row.id for row in failed[:_NAMED]),
             traceback=(failed[0].failure.traceback if failed[0].failure else ""),
+            attempt=attempts.get(failed[0].id),
         )
         for (kind, message), failed in groups.items()
     ]
