@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from cerebro.contract import api
 from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, WorkerRemoved
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey
 from controller.core import Core
 from controller.crew import Seen, World
 from controller.fit_board import FitBoard
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import Outage, Scenario
+from controller.simulation.scenario import Scenario
+from tests.controller.disturbed import disturbed
 from tests.controller.test_core import own_partition, plan, request
 from tests.state.stories import Story, joined, lost, unit, validation
 
@@ -72,18 +73,7 @@ def told_step_by_step(simulation: Simulation) -> int:
 def test_board_follows_the_log(shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
     """Whatever is lost, fails, is taken back or opened again, the board says what the state says."""
     models, workers, epochs = shape
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        key = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", 0))
-        is_hit = isinstance(body, TrainTask) and attempt == 1 and key in faults
-        return Failure(kind=faults[key], message="injected") if is_hit else None
-
-    scenario = Scenario(
-        holdings=own_partition(workers),
-        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
-        outcome=outcome,
-        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
-    )
+    scenario = disturbed(workers, outages=outages, faults=faults, times=times)
     simulation = Simulation(scenario, request(models, epochs), plan(models, workers, validated=True))
     simulation.run()
     assert told_step_by_step(simulation)

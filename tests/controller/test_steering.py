@@ -28,6 +28,7 @@ from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
+from tests.controller.disturbed import disturbed
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_fit_board import all_here, core_of, told_step_by_step
 from tests.state.stories import Story, unit
@@ -174,18 +175,7 @@ def test_whatever_is_wished_whenever_the_promises_hold(wishes, shape, outages, f
     """Models visit each partition once per epoch, one worker each; the board says what the state says; nothing is
     left in the queue, and models that were stopped or failed in the end can go on to their end."""
     models, workers, epochs = shape
-
-    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
-        key = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", 0))
-        is_hit = isinstance(body, TrainTask) and attempt == 1 and key in faults
-        return Failure(kind=faults[key], message="injected") if is_hit else None
-
-    scenario = Scenario(
-        holdings=own_partition(workers),
-        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
-        outcome=outcome,
-        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
-    )
+    scenario = disturbed(workers, outages=outages, faults=faults, times=times)
     made = [(time, wish(f"m{model:02}")) for time, wish, model in wishes]
     simulation = Steered(scenario, made, models=models, epochs=epochs)
     simulation.run()

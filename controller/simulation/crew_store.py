@@ -1,0 +1,172 @@
+"""The store in memory, its part on workers: registrations, reports, inboxes, and how many workers are wished for."""
+
+from __future__ import annotations
+
+from cerebro.contract import api
+from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.records import SizeRequest, Troubles, UsageSample, WorkerRecord, WorkerStatus
+from cerebro.contract.tasks import InboxItem
+from cerebro.errors import ConflictError, NotFoundError
+from controller.simulation.tables import ALREADY, DONE, Tables, WorkerRow, refused
+
+_SAMPLE_S = 29.5
+
+_WORKER_STEPS: dict[str, tuple[frozenset[str], str]] = {
+    "start": (frozenset({"assigned"}), "running"),
+    "renew": (frozenset({"running"}), "running"),
+    "commit": (frozenset({"running"}), "committed"),
+    "fail": (frozenset({"assigned", "running"}), "failed"),
+}
+"""Step -> (states it may be taken in, state it leads to)."""
+
+
+class VirtualCrewStore(Tables):
+    """The methods of `cerebro.kvs.KvsClient` that concern workers, with the same meaning."""
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def register(self, record: WorkerRecord) -> WorkerRecord:
+        """See `KvsClient`."""
+        known = self._workers.get(record.worker)
+        if known is not None and known.record.incarnation == record.incarnation:
+            known.record, known.reported = record, self._now()
+        else:
+            before = known.usage if known else []
+            newest = known.newest if known else None
+            self._workers[record.worker] = WorkerRow(record, self._now(), usage=before, newest=newest)
+        self._bells += 1
+        return record
+
+    def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
+        """See `KvsClient`."""
+        known = self._workers.get(worker)
+        if known is None:
+            raise NotFoundError(f"no worker {worker!r} is registered")
+        if incarnation and incarnation != known.record.incarnation:
+            raise ConflictError(f"worker {worker!r} has registered anew meanwhile")
+        del self._workers[worker]
+        self._bells += 1
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """See `KvsClient`."""
+        return tuple(
+            WorkerStatus(
+                record=worker.record,
+                silent_s=self._now() - worker.reported,
+                checkpoint_free_bytes=worker.free,
+                running=worker.running,
+                leaving=worker.leaving,
+                usage=worker.newest,
+            )
+            for _, worker in sorted(self._workers.items())
+        )
+
+    def usage(self, worker: str) -> tuple[UsageSample, ...]:
+        """See `KvsClient`."""
+        if worker not in self._workers:
+            raise NotFoundError(f"no worker {worker!r} is registered")
+        return tuple(self._workers[worker].usage)
+
+    def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
+        """See `KvsClient`; never blocks."""
+        known = self._workers.get(worker)
+        if known is None or known.record.incarnation != incarnation:
+            return ()
+        return tuple(known.inbox[after:])
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        """See `KvsClient`."""
+        known = self._workers.get(worker)
+        if known is None or known.record.incarnation != request.incarnation:
+            return api.ReportAnswer(current=False)
+        known.reported, known.free = self._now(), request.checkpoint_free_bytes
+        known.running = request.running
+        known.leaving = known.leaving or request.leaving
+        if request.holdings is not None:
+            known.record = known.record.model_copy(update={"holdings": request.holdings})
+        if request.live and request.live not in known.recent:
+            known.recent = [request.live, *known.recent[:7]]
+            for experiment, points in request.live.items():
+                for point in points:
+                    self._keep(experiment, worker, request.incarnation, point)
+        if request.usage is not None:
+            known.newest = request.usage
+            if not known.usage or self._now() - known.usage[-1].time >= _SAMPLE_S:
+                known.usage.append(UsageSample(time=self._now(), usage=request.usage))
+        outcomes = tuple(self._step(worker, request, step) for step in request.steps)
+        return api.ReportAnswer(current=True, outcomes=outcomes, reclaim=self._reclaim.seq)
+
+    def _keep(self, experiment: str, worker: str, incarnation: str, point: LivePoint) -> None:
+        task = self._tasks[experiment, point.task]
+        if (task.state, task.attempt, task.incarnation) == ("running", point.attempt, incarnation):
+            numbered = {"seq": len(self._live[experiment]) + 1, "time": self._now(), "worker": worker}
+            self._live[experiment].append(point.model_copy(update=numbered))
+
+    def _step(self, worker: str, request: api.ReportRequest, step: api.Report) -> api.StepOutcome:
+        task = self._tasks[step.experiment, step.task]
+        wanted, becomes = _WORKER_STEPS[step.op]
+        if (task.attempt, task.incarnation) != (step.attempt, request.incarnation):
+            return refused(str(task))
+        if task.state not in wanted:
+            return ALREADY if task.state == becomes and step.op != "renew" else refused(str(task))
+        task.state = becomes
+        task.lease_until = self._now() + request.lease_s
+        event = _event(worker, step)
+        if event is not None:
+            self._append(step.experiment, event)
+        return DONE
+
+    def _post(
+        self, worker: WorkerRow, experiment: str, task: str, attempt: int, assign: api.Assign | None
+    ) -> None:
+        worker.inbox.append(
+            InboxItem(
+                seq=len(worker.inbox) + 1,
+                experiment=experiment,
+                task=task,
+                attempt=attempt,
+                cancel=assign is None,
+                body=assign.body if assign else None,
+            )
+        )
+
+    # --- the size of the cluster -----------------------------------------------------------------
+
+    def size(self) -> SizeRequest | None:
+        """See `KvsClient`."""
+        return self._wish
+
+    def ask_size(self, wish: SizeRequest) -> None:
+        """See `KvsClient`."""
+        if wish.problem:
+            self._require_wish(wish.workers)
+        else:
+            self._bells += 1
+        self._wish = wish
+
+    def drop_size(self, workers: int) -> None:
+        """See `KvsClient`."""
+        self._require_wish(workers)
+        self._wish = None
+
+    def _require_wish(self, workers: int) -> None:
+        if self._wish is None or self._wish.workers != workers:
+            raise ConflictError(f"nobody wishes {workers} workers any more")
+
+    def troubles(self) -> Troubles:
+        """See `KvsClient`."""
+        return self._troubles
+
+    def tell_troubles(self, troubles: Troubles) -> None:
+        """See `KvsClient`."""
+        self._troubles = troubles
+
+
+def _event(worker: str, step: api.Report) -> Event | None:
+    if isinstance(step, api.Start):
+        return TaskStarted(task=step.task, attempt=step.attempt, worker=worker)
+    if isinstance(step, api.Commit):
+        return TaskCommitted(task=step.task, attempt=step.attempt, worker=worker, result=step.result)
+    if isinstance(step, api.Fail):
+        return TaskFailed(task=step.task, attempt=step.attempt, worker=worker, failure=step.failure)
+    return None

@@ -1,0 +1,98 @@
+"""The tables of the store in memory: what is kept, and the log that everything is written to.
+
+Time is given by the simulation. Knows no rule of the store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cerebro.contract import api
+from cerebro.contract.events import DeletionRequested, Event, LivePoint, RunRequested
+from cerebro.contract.records import (
+    AuditEntry,
+    ExperimentRecord,
+    Reclaim,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerRecord,
+    WorkerUsage,
+)
+from cerebro.contract.tasks import InboxItem
+
+DONE = api.StepOutcome(outcome="done")
+ALREADY = api.StepOutcome(outcome="already")
+
+
+def refused(reason: str) -> api.StepOutcome:
+    """A step that does not fit what is there changes nothing, and says why."""
+    return api.StepOutcome(outcome="refused", reason=reason)
+
+
+@dataclass
+class TaskRow:
+    """A task's newest attempt."""
+
+    state: str = "new"
+    attempt: int = 0
+    worker: str = ""
+    incarnation: str = ""
+    lease_until: float = 0.0
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} is {self.state}" + (f" at {self.worker}" if self.worker else "")
+
+
+@dataclass
+class WorkerRow:
+    """A registered worker and what it last reported."""
+
+    record: WorkerRecord
+    reported: float
+    free: int | None = None
+    running: str | None = None
+    leaving: str = ""
+    usage: list[UsageSample] = field(default_factory=list)
+    newest: WorkerUsage | None = None
+    inbox: list[InboxItem] = field(default_factory=list)
+    recent: list[dict[str, tuple[LivePoint, ...]]] = field(default_factory=list)
+    """Live points of the latest reports."""
+
+
+class Tables:
+    """What kvs_api keeps in the database.
+
+    Args:
+        now: the clock, seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._records: dict[str, ExperimentRecord] = {}
+        self._logs: defaultdict[str, list[Event]] = defaultdict(list)
+        self._live: defaultdict[str, list[LivePoint]] = defaultdict(list)
+        self._tasks: defaultdict[tuple[str, str], TaskRow] = defaultdict(TaskRow)
+        self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
+        self._queue: list[api.QueueEntry] = []
+        self._notes: dict[tuple[str, str], int] = {}
+        self._workers: dict[str, WorkerRow] = {}
+        self._leader = api.LeaderAnswer(term=0, holder="")
+        self._leads_until = 0.0
+        self._deleting: dict[str, DeletionRequested] = {}
+        self._archived: set[str] = set()
+        self._datasets: defaultdict[str, set[str]] = defaultdict(set)
+        """Data set -> experiments whose runs use it."""
+        self._reclaim = Reclaim()
+        self._audit: list[AuditEntry] = []
+        self._bells = 0
+        """How often something of the cluster has changed that a controller waits for."""
+        self._wish: SizeRequest | None = None
+        self._troubles = Troubles()
+
+    def _append(self, experiment: str, event: Event) -> int:
+        log = self._logs[experiment]
+        log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
+        return len(log)

@@ -1,0 +1,38 @@
+"""A cluster as property tests draw it: tasks take different times, workers go away, units fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from controller.simulation.scenario import Outage, Scenario
+from tests.controller.test_core import own_partition
+
+
+def disturbed(
+    workers: int,
+    *,
+    outages: Iterable[tuple[int, float, float]],
+    faults: Mapping[tuple[int, int], FailureKind],
+    times: Random,
+) -> Scenario:
+    """Workers that hold the partition of their number each.
+
+    Args:
+        outages: (worker, start, length), in seconds; those of workers beyond the last one are left out.
+        faults: (model, unit) -> how that unit's first attempt fails.
+        times: draws how long each task takes, 0.5 to 4 s.
+    """
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        key = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", 0))
+        is_hit = isinstance(body, TrainTask) and attempt == 1 and key in faults
+        return Failure(kind=faults[key], message="injected") if is_hit else None
+
+    return Scenario(
+        holdings=own_partition(workers),
+        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+        outcome=outcome,
+        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
+    )

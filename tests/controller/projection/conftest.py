@@ -1,0 +1,24 @@
+"""The files of one story, written without pauses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller import projection
+from tests.controller.projection.written import LogStore, Once, points, story
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pauses: neither to gather commits nor between two tries."""
+    monkeypatch.setattr(projection, "_GATHER_S", 0.0)
+    monkeypatch.setattr(projection, "_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A folder with the files of the story, written at one go."""
+    Once(LogStore(story().log, points()), tmp_path / "whole").write()
+    return tmp_path / "whole"

@@ -1,0 +1,130 @@
+"""Whatever was cut off, torn, restarted or away for a moment: the files end up the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.kvs import KvsClient
+from cerebro.state import ExperimentState
+from controller import projection
+from controller.event_file import EventFile
+from controller.projection import Projection
+from tests.controller.projection.written import (
+    LogStore,
+    Once,
+    contents,
+    file_of,
+    file_of_run,
+    points,
+    story,
+    volumes,
+)
+
+
+def test_a_restart_adds_nothing(written: Path) -> None:
+    """A projection that starts on complete files leaves their bytes as they are."""
+    before = contents(written)
+    Once(LogStore(story().log, points()), written).write()
+    assert contents(written) == before
+
+
+@pytest.mark.parametrize("of", [file_of, file_of_run])
+def test_a_file_torn_at_any_byte_is_completed(written: Path, of: Callable[[Path], Path]) -> None:
+    """Cut at byte n, for every seventh n: the next start writes exactly what is missing."""
+    path = of(written)
+    whole = path.read_bytes()
+    # Seven shares no factor with the records' lengths: over the file, cuts fall on each place within a record.
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        Once(LogStore(story().log, points()), written).write()
+        assert path.read_bytes() == whole, f"cut at byte {cut}"
+
+
+@pytest.mark.parametrize("zeros", [1, 12, 16, 100, 4096])
+def test_blocks_that_were_never_written_are_no_records(written: Path, zeros: int) -> None:
+    """After a power cut a file may end in zeros; they are cut off, not counted."""
+    path = file_of(written)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] + bytes(zeros))
+    Once(LogStore(story().log, points()), written).write()
+    assert path.read_bytes() == whole
+
+
+def test_a_controller_that_stops_anywhere_leaves_the_rest_to_its_successor(
+    written: Path, tmp_path: Path
+) -> None:
+    """For every length of the log seen before the stop, the file ends up the same."""
+    log, whole = story().log, contents(written)
+    for length in range(len(log) + 1):
+        root = tmp_path / str(length)
+        Once(LogStore(log[:length], points()), root).write()
+        Once(LogStore(log, points()), root).write()
+        assert contents(root) == whole, f"stopped after event {length}"
+
+
+def test_two_readers_of_the_log_write_each_event_once(written: Path, tmp_path: Path) -> None:
+    """The controller's loop shows events that the projection has read by itself, perhaps more than once."""
+    log = story().log
+    observed = Once(LogStore(log, points()), tmp_path / "again")
+    for _ in range(2):
+        state = ExperimentState(name="one")
+        for event in log:
+            state.apply(event)
+            observed.observe(state, event)
+    observed.write()
+    assert contents(tmp_path / "again") == contents(written)
+
+
+def test_a_store_that_is_away_for_a_moment_leaves_no_gap(written: Path, tmp_path: Path) -> None:
+    """The commit is written once the store is back; those behind it wait."""
+    store = LogStore(story().log, points())
+    store.fail_live = 3
+    Once(store, tmp_path / "again").write()
+    assert contents(tmp_path / "again") == contents(written)
+
+
+def test_a_full_metrics_volume_leaves_no_gap(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of a commit reached the file before the error, the rest follows and nothing comes twice."""
+    flush, left = EventFile.flush, [6]
+
+    def full_now_and_then(self: EventFile) -> None:
+        flush(self)
+        if left[0]:
+            left[0] -= 1
+            # Half of the last record is lost, as when the disk fills up within it.
+            size = os.fstat(self._file.fileno()).st_size
+            self._file.truncate(size - 9)
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(EventFile, "flush", full_now_and_then)
+    Once(LogStore(story().log, points()), tmp_path / "again").write()
+    assert left == [0]
+    assert contents(tmp_path / "again") == contents(written)
+
+
+def test_more_models_than_open_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are closed and opened again as their turn comes."""
+    monkeypatch.setattr(projection, "_MAX_OPEN", 1)
+    Once(LogStore(story().log, points()), tmp_path / "again").write()
+    assert contents(tmp_path / "again") == contents(written)
+
+
+def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path: Path) -> None:
+    """Started for real, with a client's own types, it completes the files by itself."""
+    store: Any = LogStore(story().log, points())
+    client: KvsClient = store
+    running = Projection(client, volumes(tmp_path / "again"))
+    running.start()
+    whole, path = file_of(written).read_bytes(), file_of(tmp_path / "again")
+    deadline = time.monotonic() + 20
+    while not (path.exists() and path.read_bytes() == whole):
+        assert time.monotonic() < deadline, "the file is not completed"

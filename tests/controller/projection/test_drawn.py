@@ -1,0 +1,73 @@
+"""What TensorBoard's files hold: units, epochs and live values, each once and in a file of its own model."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from cerebro.contract.events import EpochCompleted
+from tests.controller.projection.written import contents, file_of, file_of_run, records, story
+
+
+def test_units_epochs_and_live_values_are_drawn(written: Path) -> None:
+    """Units by number, epochs as means weighted by rows and as validated, live values by rows seen so far."""
+    accumulator = EventAccumulator(str(file_of(written).parent)).Reload()
+    series = {
+        tag: [(event.step, round(event.value, 4)) for event in accumulator.Scalars(tag)]
+        for tag in accumulator.Tags()["scalars"]
+    }
+    assert series == {
+        "unit/train/loss": [(1, 4.0), (2, 2.0), (3, 1.5), (4, 1.0)],
+        "unit/train/accuracy": [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)],
+        "epoch/train/loss": [(1, 2.5), (2, 1.125)],
+        "epoch/train/accuracy": [(1, 0.4375), (2, 0.9375)],
+        "epoch/valid/loss": [(1, 3.0), (2, 2.5)],
+        "live/loss": [(5, 2.05), (8, 2.08), (30, 1.2), (45, 1.05)],
+    }
+
+
+def test_each_model_has_a_file_of_its_own(written: Path) -> None:
+    """Of its own values only."""
+    assert [(tag, value) for tag, _, _, value in records(file_of(written, "m01"))] == [
+        ("unit/train/loss", 9.0)
+    ]
+
+
+def test_a_run_has_a_file_with_how_well_its_epochs_were_scheduled(written: Path) -> None:
+    """Makespan, lower bound, gap and idle time of all workers, at the time the epoch was complete."""
+    log = story().log
+    told = [event for event in log if isinstance(event, EpochCompleted)]
+    assert records(file_of_run(written)) == [
+        (f"schedule/{name}", report.epoch, report.time, round(value, 5))
+        for report in told
+        for name, value in (
+            ("gap", report.makespan_s / report.lower_bound_s - 1),
+            ("idle_s", sum(report.idle_s.values())),
+            ("lower_bound_s", report.lower_bound_s),
+            ("makespan_s", report.makespan_s),
+        )
+    ]
+    assert {path.parent for path in contents(written)} == {
+        file.parent.relative_to(written)
+        for file in (file_of(written), file_of(written, "m01"), file_of_run(written))
+    }
+
+
+def test_a_retried_attempt_and_a_redone_unit_leave_no_duplicates(written: Path) -> None:
+    """Each (tag, step) is there once, though one attempt failed and one unit was committed twice."""
+    found = [(tag, step) for tag, step, _, _ in records(file_of(written))]
+    assert len(found) == len(set(found))
+
+
+def test_records_are_framed_as_tensorboard_wants_them(written: Path) -> None:
+    """Length, checksum, data, checksum: the file is read to its last byte."""
+    content, end, count = file_of(written).read_bytes(), 0, 0
+    while end < len(content):
+        (length,) = struct.unpack("<Q", content[end : end + 8])
+        end += 16 + length
+        count += 1
+    assert end == len(content)
+    # Beside the values: the file's version, the session's start, its end.
+    assert count == len(records(file_of(written))) + 3

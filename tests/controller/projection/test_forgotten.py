@@ -1,0 +1,113 @@
+"""A deleted experiment is written no more and stops nobody; and how long commits have waited is told."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import cast
+
+from tensorboard.backend.event_processing import plugin_event_multiplexer
+
+from cerebro.contract.events import Event, LivePoint
+from cerebro.errors import NotFoundError
+from cerebro.kvs import KvsClient
+from cerebro.state import ExperimentState
+from controller.projection import Projection
+from tests.controller.projection.written import (
+    LogStore,
+    Once,
+    contents,
+    file_of,
+    file_of_run,
+    points,
+    records,
+    story,
+    volumes,
+)
+
+
+def test_a_forgotten_experiment_is_written_no_more(written: Path) -> None:
+    """What waited is dropped and no file is touched; one of the same name is then written from its beginning."""
+    store = LogStore(story().log, points())
+    own = Once(store, written)
+    own._read_logs()
+    assert not own._entries.empty()
+    own.forget("one")
+    shutil.rmtree(volumes(written).tensorboard / "one")
+    own.drain()
+    assert not (volumes(written).tensorboard / "one").exists()
+    Once(store, written.parent / "fresh").write()
+    own.write()
+    assert contents(written) == contents(written.parent / "fresh")
+
+
+def test_what_was_read_of_a_forgotten_life_is_not_written(written: Path) -> None:
+    """The experiment is forgotten while its log is being read: the rest of the old log is not that of the new one."""
+
+    class Forgetful(LogStore):
+        def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+            found = super().events(experiment, after)
+            if after == 7:  # once, with some of the log observed and more to come
+                own.forget(experiment)
+            return found
+
+    own = Once(Forgetful(story().log, points()), written)
+    before = contents(written)
+    shutil.rmtree(volumes(written).tensorboard / "one")
+    own.write()
+    assert contents(written) == {}
+    # Its successor shows the log of a new life from its beginning, and nothing of it counts as written.
+    state = ExperimentState(name="one")
+    for event in story().log:
+        state.apply(event)
+        own.observe(state, event)
+    own.drain()
+    assert contents(written) == before
+
+
+def test_tensorboard_is_not_shown_what_is_being_removed(written: Path) -> None:
+    """What was moved aside on the metrics volume lies beside its folder, not in it."""
+    root, trash = volumes(written).tensorboard, volumes(written).trash(volumes(written).metrics)
+    trash.mkdir()
+    (root / "one").rename(trash / "one.1")
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(root))
+    assert multiplexer.Runs() == {}
+
+
+def test_a_deleted_experiment_stops_nobody(written: Path, tmp_path: Path) -> None:
+    """Its live points are gone when they are asked for: what comes after is written all the same."""
+
+    class Gone(LogStore):
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            raise NotFoundError(f"no experiment {experiment!r} in the store")
+
+    root = tmp_path / "own"
+    Once(Gone(story().log), root).write()
+    assert not records(file_of(root))
+    assert records(file_of_run(root)) == records(file_of_run(written))
+
+
+def test_what_waits_is_told(tmp_path: Path) -> None:
+    """For how long the oldest commit has waited, while the store does not answer; 0 once all is written."""
+
+    class Unreachable(LogStore):
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+            self.is_asked.set()
+            assert self.may_answer.wait(20)
+            return super().live(experiment, after)
+
+    store = Unreachable(story().log, points())
+    own = Projection(cast(KvsClient, store), volumes(tmp_path))
+    assert own.lag_s() == 0.0
+    own.start()
+    assert store.is_asked.wait(20)
+    assert 0.0 < own.lag_s() < 60.0
+    store.may_answer.set()
+    deadline = time.monotonic() + 20
+    while own.lag_s() > 0.0:
+        assert time.monotonic() < deadline, "what waited is not written"

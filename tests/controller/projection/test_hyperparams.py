@@ -1,0 +1,149 @@
+"""TensorBoard's HParams plugin knows each model's hyper-parameters, and which models trained to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorboard.backend.event_processing import plugin_event_multiplexer
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS, STATUS_UNKNOWN
+
+from cerebro.contract.events import Event, ModelResumed, ModelRetried, ModelStopRequested, RunFinished
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import FailureKind
+from cerebro.state import ExperimentState
+from controller.projected import additions
+from tests.controller.projection.written import (
+    LogStore,
+    Once,
+    contents,
+    file_of,
+    records,
+    sessions,
+    story,
+    volumes,
+)
+from tests.state.stories import Story, unit
+
+
+def test_a_file_begins_with_the_models_hyperparameters(written: Path) -> None:
+    """Once, and before all values; what is neither text nor number nor truth value is told as JSON."""
+    ((what, start), _) = sessions(file_of(written))
+    assert what == "session_start_info"
+    assert {name: value.number_value for name, value in start.hparams.items()} == {"batch_size": 1, "lr": 0.1}
+    first = next(e for e in EventFileLoader(str(file_of(written))).Load() if e.summary.value)
+    assert first.summary.value[0].tag == "_hparams_/session_start_info"
+
+
+def test_hyperparameters_of_any_type_are_told(tmp_path: Path) -> None:
+    """Whatever JSON can say."""
+    told = Story()
+    given: Hyperparameters = {"batch_size": 1, "lr": 0.5, "name": "<script>"}
+    given |= {"is_wide": True, "layers": [8, 4], "none": None}
+    told.fit(models=1, hyperparams={"m00": given})
+    told.train(1, 0)
+    Once(LogStore(told.log), tmp_path).write()
+    ((_, start),) = sessions(file_of(tmp_path))
+    kinds = {name: value.WhichOneof("kind") for name, value in start.hparams.items()}
+    assert kinds == {
+        "batch_size": "number_value", "lr": "number_value", "name": "string_value",
+        "is_wide": "bool_value", "layers": "string_value", "none": "string_value",
+    }  # fmt: skip
+    assert start.hparams["layers"].string_value == "[8, 4]"
+
+
+def test_only_what_has_trained_all_its_epochs_counts_as_a_success(written: Path) -> None:
+    """TensorBoard keeps the first end that it reads, so a model that may go on gets none."""
+    assert [what for what, _ in sessions(file_of(written))] == ["session_start_info", "session_end_info"]
+    assert sessions(file_of(written))[-1][1].status == STATUS_SUCCESS
+    assert [what for what, _ in sessions(file_of(written, "m01"))] == ["session_start_info"]
+
+
+def test_tensorboard_shows_models_with_hyperparameters_and_metrics(written: Path) -> None:
+    """Its HParams plugin, asked as its page asks it: a row per model, with the newest value of each metric."""
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(volumes(written).tensorboard))
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(written))
+    context = backend_context.Context(TBContext(data_provider=provider, logdir=str(written)))
+    tags = ("epoch/valid/loss", "unit/train/loss")
+    request = api_pb2.ListSessionGroupsRequest(
+        start_index=0,
+        slice_size=10,
+        allowed_statuses=[STATUS_UNKNOWN, STATUS_SUCCESS],
+        col_params=[api_pb2.ColParams(metric=api_pb2.MetricName(tag=tag)) for tag in tags],
+    )
+    found = list_session_groups.Handler(RequestContext(), context, "", request).run().session_groups
+    rows = {
+        group.name: (
+            round(group.hparams["lr"].number_value, 3),
+            {one.name.tag: round(one.value, 3) for one in group.metric_values if one.name.tag in tags},
+            group.sessions[0].status,
+        )
+        for group in found
+    }
+    assert rows == {
+        "one/fit-1/m00": (0.1, {"epoch/valid/loss": 2.5, "unit/train/loss": 1.0}, STATUS_SUCCESS),
+        "one/fit-1/m01": (0.2, {"unit/train/loss": 9.0}, STATUS_UNKNOWN),
+    }
+
+
+def continued() -> tuple[Sequence[Event], list[int]]:
+    """A run whose models go on after it had ended: one was stopped and resumed, one failed and was retried. And how
+    long the log was each time that the run had ended."""
+    told = Story()
+    told.fit(models=2)
+    told.epoch(1, loss=3.0)
+    told.tell(ModelStopRequested(run="fit-1", model="m00"))
+    told.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    told.tell(RunFinished(run="fit-1", outcome="failed"))
+    ends = [len(told.log)]
+    told.tell(ModelResumed(run="fit-1", model="m00"))
+    told.epoch(2, loss=2.0)
+    told.tell(RunFinished(run="fit-1", outcome="finished"))
+    ends.append(len(told.log))
+    told.tell(ModelRetried(run="fit-1", model="m01"))
+    told.epoch(1, model="m01", loss=5.0)
+    told.epoch(2, model="m01", loss=4.0)
+    told.tell(RunFinished(run="fit-1", outcome="finished"))
+    return told.log, [*ends, len(told.log)]
+
+
+def test_models_that_go_on_do_so_in_the_same_files(tmp_path: Path) -> None:
+    """Resumed or retried after the run had ended: nothing is written again, the end comes when there is one."""
+    log, ends = continued()
+    Once(LogStore(log), tmp_path / "whole").write()
+    for model in ("m00", "m01"):
+        path = file_of(tmp_path / "whole", model)
+        assert [what for what, _ in sessions(path)] == ["session_start_info", "session_end_info"]
+        assert [step for tag, step, _, _ in records(path) if tag == "epoch/train/loss"] == [1, 2]
+    for length in ends:
+        Once(LogStore(log[:length]), tmp_path / "again").write()
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+
+
+def test_files_of_models_that_went_on_are_completed_too(tmp_path: Path) -> None:
+    """Torn between hyper-parameters and end, or within either: as any other record."""
+    log, _ = continued()
+    Once(LogStore(log), tmp_path).write()
+    path = file_of(tmp_path, "m01")
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        Once(LogStore(log), tmp_path).write()
+        assert path.read_bytes() == whole, f"cut at byte {cut}"
+
+
+def test_each_model_has_one_start_however_many_units_it_has() -> None:
+    """It is made with the first unit, not at every commit."""
+    told = story()
+    state, starts = ExperimentState(name="one"), []
+    for event in told.log:
+        state.apply(event)
+        starts += [what.key for what in additions(state, event) if what.key.endswith("/start")]
+    assert starts == ["fit-1/m00/start", "fit-1/m01/start"]

@@ -1,0 +1,82 @@
+"""What cannot be written, or a log that cannot be read, holds nobody else up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import Event
+from cerebro.contract.records import ExperimentSummary
+from controller import event_file
+from tests.controller.projection.written import (
+    LogStore,
+    Once,
+    contents,
+    file_of,
+    points,
+    records,
+    sessions,
+    story,
+)
+from tests.state.stories import Story
+
+
+def test_numbers_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
+    """An integer that no double holds is told as text, a value that no 32-bit float holds as the largest."""
+    told = Story()
+    told.fit(
+        models=1, hyperparams={"m00": {"batch_size": 1, "lr": 0.1, "huge": 10**400, "small": -(10**400)}}
+    )
+    told.train(1, 0, loss=1e300)
+    Once(LogStore(told.log), tmp_path).write()
+    ((_, start),) = sessions(file_of(tmp_path))
+    assert start.hparams["huge"].string_value == str(10**400)
+    assert start.hparams["small"].string_value == str(-(10**400))
+    ((_, _, _, value),) = records(file_of(tmp_path))
+    assert value == pytest.approx(3.4028235e38)
+
+
+def test_what_cannot_be_written_holds_nobody_up(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out as a whole and told with its cause; what comes after is written, and no more by the next life."""
+    scalar = event_file._scalar
+
+    def unforeseen(one: event_file.Scalar) -> Any:
+        if (one.tag, one.step) == ("unit/train/loss", 2):
+            raise ValueError("nobody thought of this")
+        return scalar(one)
+
+    monkeypatch.setattr(event_file, "_scalar", unforeseen)
+    root = tmp_path / "own"
+    Once(LogStore(story().log, points()), root).write()
+    of_unit = [
+        r for r in records(file_of(written)) if not (r[0].startswith(("unit", "live")) and r[1] in (2, 30))
+    ]
+    left = [r for r in of_unit if r[:2] not in (("epoch/train/loss", 1), ("epoch/train/accuracy", 1))]
+    assert records(file_of(root)) == left
+    assert contents(root).keys() == contents(written).keys()
+    assert "fit-1/train/m00/e1/p1" in caplog.text
+    assert "nobody thought of this" in caplog.text
+    before = contents(root)
+    Once(LogStore(story().log, points()), root).write()
+    assert contents(root) == before
+
+
+def test_a_log_that_cannot_be_read_leaves_the_others(tmp_path: Path, written: Path) -> None:
+    """One experiment's log does not fold: that of the next is written all the same."""
+
+    class Two(LogStore):
+        def experiments(self) -> tuple[ExperimentSummary, ...]:
+            (one,) = super().experiments()
+            broken = one.experiment.model_copy(update={"name": "broken"})
+            return (one.model_copy(update={"experiment": broken}), one)
+
+        def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+            found = super().events(experiment, after)
+            return found[1:] if experiment == "broken" else found
+
+    Once(Two(story().log, points()), tmp_path / "own").write()
+    assert contents(tmp_path / "own") == contents(written)

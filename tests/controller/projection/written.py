@@ -1,0 +1,145 @@
+"""A projection that writes what a log holds and returns, a log to write, and the files as TensorBoard reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from cerebro.contract.events import Event, LivePoint
+from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import StoreUnavailableError
+from cerebro.state import epoch_report
+from cerebro.volumes import Volumes
+from controller.event_file import FILE_NAME
+from controller.projection import Projection
+from tests.state.stories import Story, unit
+
+
+def volumes(root: Path) -> Volumes:
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(root)})
+
+
+class LogStore:
+    """The two reads of a client that the projection makes; may be away for some calls."""
+
+    def __init__(self, log: Sequence[Event], live: Sequence[LivePoint] = ()) -> None:
+        self.log, self.points = log, live
+        self.fail_live = 0
+
+    def experiments(self) -> tuple[ExperimentSummary, ...]:
+        record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+        summary = ExperimentSummary(experiment=record, last_seq=0, last_event=0.0, open_runs=())
+        return (summary,)
+
+    def events(self, experiment: str, after: int = 0) -> tuple[Event, ...]:
+        return tuple(self.log[after : after + 7])
+
+    def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+        if self.fail_live:
+            self.fail_live -= 1
+            raise StoreUnavailableError("away")
+        return tuple(self.points[after : after + 3])
+
+
+class Once(Projection):
+    """A projection that writes what the log holds and returns, instead of waiting in a thread."""
+
+    def __init__(self, store: LogStore, root: Path) -> None:
+        client: Any = store
+        super().__init__(client, volumes(root))
+
+    def write(self) -> None:
+        """Read the logs, write every entry."""
+        self._read_logs()
+        self.drain()
+
+    def drain(self) -> None:
+        """Write what was observed."""
+        while not self._entries.empty():
+            for entry in self._gather():
+                while not self._is_written(entry):
+                    pass
+        for path in list(self._files):
+            self._close(path)
+
+
+def story() -> Story:
+    """Two models, a retried unit, a lost checkpoint, validations; completed epochs."""
+    told = Story()
+    told.fit(validated=True)
+    told.fail(unit(1, 0), 0, FailureKind.CRASH)
+    told.train(1, 0, rows=10, loss=4.0, accuracy=0.25)
+    told.train(1, 1, rows=30, loss=2.0, accuracy=0.5)
+    told.train(1, 0, model="m01", loss=9.0)
+    told.validate(1, loss=3.0)
+    told.tell(epoch_report(told.state, told.run, 1))
+    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    told.fail(unit(2, 1), 1, FailureKind.CHECKPOINT)
+    told.train(2, 0, rows=10, loss=1.5, accuracy=0.75)
+    told.train(2, 1, rows=30, loss=1.0, accuracy=1.0)
+    told.validate(2, loss=2.5)
+    told.tell(epoch_report(told.state, told.run, 2))
+    return told
+
+
+def points() -> list[LivePoint]:
+    """Of a superseded attempt, of the one that was committed, of the redone unit, and of one without values."""
+    given = [
+        (unit(1, 0), 1, 5),
+        (unit(1, 0), 2, 5),
+        (unit(1, 0), 2, 8),
+        (unit(1, 1), 1, 20),
+        (unit(2, 0), 1, 5),
+    ]
+    given.append((unit(2, 0), 2, 5))
+    made = [
+        LivePoint(
+            seq=seq, time=100.0 + seq, task=str(key), attempt=attempt, worker="worker-0", rows=rows,
+            values={"loss": attempt + rows / 100},
+        )
+        for seq, (key, attempt, rows) in enumerate(given, start=1)
+    ]  # fmt: skip
+    silent = LivePoint(seq=7, time=107.0, task=str(unit(1, 1)), attempt=1, worker="worker-1", rows=25)
+    return [*made, silent]
+
+
+def file_of(root: Path, model: str = "m00") -> Path:
+    return volumes(root).model_metrics("one", "fit-1", model) / FILE_NAME
+
+
+def file_of_run(root: Path) -> Path:
+    return volumes(root).run_metrics("one", "fit-1") / FILE_NAME
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    """All event files below a folder."""
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob(FILE_NAME)}
+
+
+def records(path: Path) -> list[tuple[str, int, float, float]]:
+    """(tag, step, time, value) of a file, as TensorBoard reads it."""
+    found = []
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.tag.startswith("_hparams_"):
+                continue
+            number = value.tensor.float_val[0] if value.HasField("tensor") else value.simple_value
+            found.append((value.tag, event.step, event.wall_time, round(number, 5)))
+    return found
+
+
+def sessions(path: Path) -> list[tuple[str, Any]]:
+    """What a file says to the HParams plugin: (what, message), in order."""
+    found = []
+    for event in EventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                data = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+                which = data.WhichOneof("data")
+                found.append((which, getattr(data, which)))
+    return found

@@ -1,0 +1,90 @@
+"""Brushing an axis of the parallel coordinates filters the table, by a sentence in the address."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.runs import FitPlan, FitRequest
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.stories import CODE, NOW, Story
+from tests.e2e.browser import settle, sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+PLACE = """([axis, place]) => {
+    const plot = document.querySelector("#parallel .plot"), box = plot.getBoundingClientRect();
+    const {_size: size, xaxis, yaxis} = plot._fullLayout;
+    return [box.left + size.l + xaxis.c2p(axis), box.top + size.t + yaxis.c2p(place)];
+}"""
+"""Where a place on an axis of the parallel coordinates is on the screen."""
+
+
+def test_brush_filters_the_table(page: Page, address: str) -> None:
+    """Dragging along an axis chooses a range; it is in the address as a sentence; a click on the axis lets go."""
+    sign_in(page, address, TOKEN, "/experiments/digits/analysis")
+    settle(page)
+    page.locator("#parallel").scroll_into_view_if_needed()
+    top, middle = page.evaluate(PLACE, [2, 1.0]), page.evaluate(PLACE, [2, 0.5])
+    page.mouse.move(*top)
+    page.mouse.down()
+    page.mouse.move(*middle, steps=4)
+    page.mouse.up()
+    page.wait_for_selector("text=1 of 8 models")
+    assert re.search(r"brush=best\+in\+0\.9\d+\.\.0\.94", page.url)
+    page.mouse.click(*page.evaluate(PLACE, [2, 0.7]))
+    page.wait_for_selector("text=8 of 8 models")
+    assert "brush" not in page.url
+
+
+def test_brush_over_words_filters_the_table(page: Page, address: str, bench: Bench) -> None:
+    """What the script writes is what the server reads; a brush of another axis stays when the page is loaded anew, and
+    an axis whose name ends like the metric's column takes nothing from it."""
+    story = Story("words", began=NOW - 120)
+    story.workers_join()
+    story.etl()
+    words = tuple(
+        {"xbest": 0.1 * 2**i, "optimizer": "ada, (m)" if i % 2 else 'sg"d', "batch_size": 32}
+        for i in range(4)
+    )
+    request = FitRequest(code=CODE, models=words, epochs=1, metric="accuracy", mode="max")
+    story.tell(RunRequested(run="fit-1", request=request))
+    models = {f"m{i:02}": given for i, given in enumerate(words)}
+    story.tell(
+        RunStarted(run="fit-1", plan=FitPlan(dataset="d1", models=models, partitions={0: 898, 1: 898}))
+    )
+    for model in models:
+        story.train(model, 1)
+    bench.store.add(story)
+    sign_in(page, address, TOKEN, "/experiments/words/analysis")
+    settle(page)
+    axes = page.evaluate(
+        "document.querySelector('#parallel .plot').layout.meta.axes.map((axis) => axis.name)"
+    )
+    at, metric = axes.index("optimizer"), axes.index("accuracy")
+    first = page.evaluate(f"document.querySelector('#parallel .plot').layout.meta.axes[{at}].categories[0]")
+    page.locator("#parallel").scroll_into_view_if_needed()
+    for axis, low, high in ((at, 0.0, 0.3), (metric, 0.0, 1.0)):
+        page.mouse.move(*page.evaluate(PLACE, [axis, low]))
+        page.mouse.down()
+        page.mouse.move(*page.evaluate(PLACE, [axis, high]), steps=4)
+        page.mouse.up()
+        page.wait_for_selector("text=2 of 4 models")
+    written = parse_qs(urlsplit(page.url).query)["brush"][0]
+    assert 'hp.optimizer in ("' in written
+    assert first.replace('"', '\\"') in written
+    page.reload()
+    settle(page)
+    page.wait_for_selector("text=2 of 4 models")
+    shown = page.evaluate(
+        "document.querySelector('#parallel .plot').layout.shapes.filter((box) => box.type === 'rect')"
+        ".map((box) => (box.x0 + box.x1) / 2)"
+    )
+    assert sorted(round(middle) for middle in shown) == sorted([at, metric])

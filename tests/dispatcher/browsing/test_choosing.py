@@ -1,0 +1,99 @@
+"""Finding and choosing by mouse and keyboard: what is searched, sorted and chosen is in the address."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dispatcher.browsing.growing import grow
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.stories import Story
+from tests.e2e.browser import settle, sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+
+def test_search_goes_into_the_address_and_back(page: Page, address: str, bench: Bench) -> None:
+    """`/` searches; Back undoes it, without loading the page anew."""
+    bench.store.add(Story("whales"))
+    sign_in(page, address, TOKEN)
+    page.evaluate("window.stays = true")
+    page.keyboard.press("/")
+    page.keyboard.type("whal")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#rows tr[data-key=digits]", state="detached")
+    assert page.url == f"{address}/experiments?q=whal"
+    page.go_back()
+    page.wait_for_selector("#rows tr[data-key=digits]")
+    assert page.input_value("#q") == ""
+    assert page.evaluate("window.stays")
+
+
+def test_chosen_models_outlive_sorting_filtering_and_updates(page: Page, address: str, bench: Bench) -> None:
+    """They are in the address, compared below the table, and still there after all that."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models")
+    page.check("input[value=m01]")
+    page.wait_for_selector("text=1 chosen")
+    page.check("input[value=m03]")
+    page.wait_for_selector("text=2 chosen")
+    page.click("thead >> text=learning_rate")
+    page.wait_for_selector("th[aria-sort]")
+    page.fill("#filter", "layers = 1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tr[data-model=m03]", state="detached")
+    grow(bench).pause("the checkpoint volume is full")
+    page.wait_for_selector("#live >> text=the checkpoint volume is full")
+    assert "pick=m01,m03" in page.url
+    compared = page.inner_text("[aria-label='Comparison of chosen models']")
+    assert re.search(r"learning_rate\s+0\.05\s+0\.0125", compared)
+    page.click("text=Choose none")
+    page.wait_for_selector(".selection", state="detached")
+
+
+def test_columns_are_chosen(page: Page, address: str) -> None:
+    """Those that are ticked, in the address."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models")
+    page.click("summary:has-text('Columns')")
+    page.uncheck("#columns input[value=epoch]")
+    page.check("#columns input[value='metric.loss']")
+    page.click("#columns button")
+    page.wait_for_selector("thead >> text=loss")
+    assert page.locator("thead >> text='Epoch'").count() == 0
+    assert "metric.loss" in page.url
+
+
+def test_figure_and_table_light_each_other_up(page: Page, address: str) -> None:
+    """A row that is pointed at dims the other lines."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    page.hover("tr[data-model=m00]")
+    opacities = (
+        "document.querySelector('#curves .plot').data.filter((t) => t.meta?.model).map((t) => t.opacity ?? 1)"
+    )
+    page.wait_for_function(f"() => Math.min(...{opacities}) < 0.5")
+    assert page.evaluate(f"Math.max(...{opacities})") == 1
+
+
+def test_keys(page: Page, address: str) -> None:
+    """Digits are tabs, arrows step through models, `u` goes up, `?` explains; none of them while typing."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.keyboard.press("2")
+    page.wait_for_url(f"{address}/experiments/digits/models")
+    page.keyboard.press("/")
+    page.keyboard.type("3")
+    assert page.input_value("#filter") == "3"
+    page.goto(f"{address}/experiments/digits/models/m03")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("h2 >> text=m04")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("h2 >> text=m03")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    page.wait_for_url(f"{address}/experiments/digits/models")

@@ -1,0 +1,90 @@
+"""The pages without scripts, on a phone, and for readers who do not see the figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.stories import Story
+from tests.e2e.browser import PHONE, overflow, settle, sign_in, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.slow
+
+WEIGHT_BYTES = 150_000
+"""Of a page as sent, without plotly's script."""
+
+
+def test_figure_says_its_data_in_a_table(page: Page, address: str) -> None:
+    """For readers who do not see it."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    page.click("#curves-data summary")
+    page.wait_for_selector("#curves-data td >> text=m00")
+    assert "m00" in str(page.get_attribute("#curves .plot", "aria-label"))
+
+
+def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
+    """All of it but the refreshing and the figures: reading, sorting, filtering, choosing, steering."""
+    with window(browser, java_script_enabled=False) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN)
+        page.click("text=digits")
+        page.wait_for_url(f"{address}/experiments/digits")
+        assert page.is_visible("text=trains m05, epoch 1, partition 0")
+        page.click("nav >> text=Models")
+        page.check("input[value=m00]")
+        page.check("input[value=m03]")
+        page.click("text=Compare chosen")
+        page.wait_for_selector("text=2 chosen")
+        page.click("thead >> text=learning_rate")
+        page.wait_for_selector("th[aria-sort=ascending]")
+        page.goto(f"{address}/experiments/digits/models/m01")
+        page.click("text=Stop model")
+        page.wait_for_selector(".model-heading >> text=stopped")
+        assert type(bench.store.logs["digits"][-1]).__name__ == "ModelStopRequested"
+
+
+def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, address: str, bench: Bench) -> None:
+    """At most 150 kB as sent without plotly's script, and no wider than the window."""
+    story = Story("many")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1000)
+    bench.store.add(story)
+    with window(browser, PHONE) as context:
+        page = context.new_page()
+        sign_in(page, address, TOKEN)
+        for tab in ("", "/models", "/curves", "/analysis", "/schedule", "/data"):
+            fresh = context.new_page()
+            weight = weigh(fresh, f"{address}/experiments/many{tab}")
+            assert 10_000 < weight < WEIGHT_BYTES, tab
+            assert overflow(fresh) == 0, tab
+            fresh.close()
+
+
+def weigh(page: Page, url: str) -> float:
+    """Bytes of a page's document, style sheets and scripts as they are sent to a browser that has none of them; without
+    plotly's script."""
+    sent: dict[str, float] = {}
+    counted: set[str] = set()
+
+    def answered(event: dict[str, Any]) -> None:
+        is_plotly = event["type"] == "Script" and "/plotly." in event["response"]["url"]
+        if event["type"] in ("Document", "Stylesheet", "Script") and not is_plotly:
+            counted.add(event["requestId"])
+
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    session.on("Network.responseReceived", answered)
+    session.on(
+        "Network.loadingFinished", lambda event: sent.update({event["requestId"]: event["encodedDataLength"]})
+    )
+    page.goto(url)
+    settle(page)
+    return sum(size for request, size in sent.items() if request in counted)

@@ -1,0 +1,92 @@
+"""Watching a run live: news comes by itself, and disturbs no reader."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dispatcher.browsing.growing import grow
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.e2e.browser import settle, sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+pytestmark = pytest.mark.slow
+
+
+def test_page_follows_the_run(page: Page, address: str, bench: Bench) -> None:
+    """News shows without a reload; what the reader opened stays open; the tab's title and icon tell the state."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.click("summary:has-text('shapes differ')")
+    grow(bench).pause("the checkpoint volume is full")
+    page.wait_for_selector("text=the checkpoint volume is full")
+    assert page.is_visible("text=Traceback")
+    assert "paused" in page.title()
+    assert "icon-paused" in str(page.get_attribute("#icon", "href"))
+
+
+def test_nothing_moves_while_the_reader_selects_text(page: Page, address: str, bench: Bench) -> None:
+    """The page says that it waits, and goes on after."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.wait_for_selector("#freshness[data-kind=live]")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#live h1'))")
+    page.wait_for_selector("text=waits while you read")
+    grow(bench).pause("the checkpoint volume is full")
+    page.evaluate("getSelection().removeAllRanges()")
+    page.wait_for_selector("text=the checkpoint volume is full")
+
+
+def test_reader_can_pause_the_page(page: Page, address: str, bench: Bench) -> None:
+    """And let it go on."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.click("#freshness[data-kind=live]")
+    page.wait_for_selector("text=paused: press to go on")
+    grow(bench).pause("the checkpoint volume is full")
+    page.click("#freshness")
+    page.wait_for_selector("text=the checkpoint volume is full")
+
+
+def test_failed_refresh_keeps_the_last_data(page: Page, address: str, context: BrowserContext) -> None:
+    """Dimmed, with the time since when there is no answer."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.wait_for_selector("#freshness[data-kind=live]")
+    context.set_offline(True)
+    page.wait_for_selector("#live.stale")
+    assert page.is_visible("text=no answer since")
+    assert page.is_visible("table >> text=trains m04")
+    context.set_offline(False)
+    page.wait_for_selector("#live:not(.stale)")
+
+
+def test_zoom_outlives_an_update(page: Page, address: str, bench: Bench) -> None:
+    """A reader who has zoomed in is not thrown out by the next point."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves")
+    settle(page)
+    shown = "document.querySelector('#curves .plot')._fullLayout.xaxis.range"
+    page.evaluate("Plotly.relayout(document.querySelector('#curves .plot'), {'xaxis.range': [1, 1.5]})")
+    grow(bench).pause("the checkpoint volume is full")
+    page.wait_for_selector("#live >> text=the checkpoint volume is full")
+    assert page.evaluate(shown) == [1, 1.5]
+
+
+def test_zoomed_part_is_read_again_with_more_of_its_points(page: Page, address: str) -> None:
+    """What was left out of the whole has room in a part; a double click reads the whole again."""
+    sign_in(page, address, TOKEN, "/experiments/digits/curves?axis=time")
+    settle(page)
+    plot = "document.querySelector('#curves .plot')"
+    with page.expect_request(re.compile(r"figures/curves.*start=0\.00000&stop=40\.0000")):
+        page.evaluate(f"Plotly.relayout({plot}, {{'xaxis.range[0]': 10, 'xaxis.range[1]': 30}})")
+    with page.expect_request(lambda asked: "figures/curves" in asked.url and "start" not in asked.url):
+        page.evaluate(f"Plotly.relayout({plot}, {{'xaxis.autorange': true}})")
+
+
+def test_refused_fragment_is_not_put_into_the_page(page: Page, address: str) -> None:
+    """Errors are JSON: the last good data stays, and the page says that it is not fresh."""
+    sign_in(page, address, TOKEN, "/experiments/digits")
+    page.route("**/fragments/**", lambda route: route.fulfill(status=400, json={"message": "not understood"}))
+    page.wait_for_selector("#freshness[data-kind=failed]")
+    assert page.is_visible("h1 >> text=digits")
+    assert "not understood" not in page.inner_text("#live")

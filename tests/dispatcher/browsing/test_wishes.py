@@ -1,0 +1,57 @@
+"""Steering by buttons: what becomes of a wish is told, and the page stays where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.stories import Story
+from tests.e2e.browser import sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.slow
+
+
+def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) -> None:
+    """The page stays where it is and says what has become of the wish."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
+    page.click("text=Stop model")
+    page.wait_for_selector(".model-heading >> text=stopped")
+    page.click("text=Resume model")
+    page.wait_for_selector(".model-heading >> text=queued")
+    told = [type(event).__name__ for event in bench.store.logs["digits"][-2:]]
+    assert told == ["ModelStopRequested", "ModelResumed"]
+
+
+def test_refused_wish_says_why(page: Page, address: str) -> None:
+    """In words that stay until they are read, while the page stays where it is."""
+    sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
+    page.evaluate("document.querySelector('.model-heading input[name=model]').value = 'nobody'")
+    page.click("text=Stop model")
+    page.wait_for_selector(".toast >> text=nobody")
+    page.click(".toast >> text=Close")
+    page.wait_for_selector(".toast", state="detached")
+    assert page.url == f"{address}/experiments/digits/models/m01"
+
+
+def test_several_experiments_at_once(page: Page, address: str, bench: Bench) -> None:
+    """Only what all the chosen states allow together is offered; the choice survives a search."""
+    bench.store.add(Story("whales"))
+    sign_in(page, address, TOKEN)
+    assert page.is_hidden("#batch")
+    page.check("input[value=whales]")
+    assert page.is_hidden("#batch >> text='Stop'")
+    page.check("input[value=digits]")
+    assert page.is_visible("#batch >> text='Stop'")
+    page.uncheck("input[value=digits]")
+    page.fill("#q", "digits")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#rows tr[data-key=whales]", state="detached")
+    page.click("#batch >> text='Archive'")
+    page.wait_for_selector("#batch", state="hidden")
+    assert type(bench.store.logs["whales"][-1]).__name__ == "ExperimentArchived"
+    assert type(bench.store.logs["digits"][-1]).__name__ != "ExperimentArchived"

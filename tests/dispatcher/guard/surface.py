@@ -1,0 +1,49 @@
+"""Every address of the app, as its routes say, and how programs prove themselves."""
+
+from __future__ import annotations
+
+import re
+
+from werkzeug.routing import Rule
+
+from tests.dispatcher.fakes import TOKEN, Bench
+
+OPEN = {"health", "live", "sign_in", "static"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+LOCAL = "http://127.0.0.1:7080"
+VIEW = "/api/views/experiments"
+
+_EXAMPLES = {
+    "name": "digits",
+    "model": "m00",
+    "path": "fit-1/m00/x.pt",
+    "key": "digits",
+    "volume": "logs",
+    "figure": "curves",
+    "filename": "style.css",
+}
+
+
+def address(rule: Rule) -> str:
+    """A path that the rule matches."""
+    return re.sub(
+        r"<(?:(?P<kind>[a-z]+)(?:\([^)]*\))?:)?(?P<name>\w+)>",
+        lambda found: "0" * 64 if found["kind"] == "string" else _EXAMPLES[found["name"]],
+        rule.rule,
+    )
+
+
+def routes(bench: Bench) -> list[tuple[str, str, str]]:
+    """Every method, path and endpoint of the app that is not open."""
+    return [
+        (method, address(rule), rule.endpoint)
+        for rule in bench.app.url_map.iter_rules()
+        if rule.endpoint not in OPEN
+        for method in sorted(rule.methods or ())
+    ]
+
+
+def changing(bench: Bench) -> list[str]:
+    """Every path of a page that takes something."""
+    found = [path for method, path, _ in routes(bench) if method not in ("GET", "HEAD", "OPTIONS")]
+    return sorted({path for path in found if not path.startswith("/api/")})

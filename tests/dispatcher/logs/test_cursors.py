@@ -1,0 +1,55 @@
+"""A follower's cursor: what may grow is read on, what has ended to its end, and what no page wrote is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.views.logs import Cursor, LogQuery, growing, sources, unread
+from tests.dispatcher.logs.printed import M05
+from tests.dispatcher.stories import running_story
+
+
+def test_cursor_of_runs_that_go_on() -> None:
+    """Logs that may grow are read on, new ones from their beginning, ended ones no more; also of those that started at
+    the same moment."""
+    state, query = running_story().state, LogQuery()
+    chosen = sources(state, query)
+    cursor = Cursor.parse(str(Cursor.behind(chosen, {each.key: 7 for each in chosen})))
+    assert cursor is not None
+    pending = unread(state, query, cursor)
+    assert {(each.task, offset) for each, offset in pending} == {("fit-1/train/m04/e1/p1", 7), (M05, 7)}
+    assert [each.task for each in growing(state, query)] == ["fit-1/train/m04/e1/p1", M05]
+    assert [each.task for each in growing(state, LogQuery(worker="worker-0"))] == [M05]
+    elsewhere = Cursor(time=cursor.time, offsets={})
+    assert unread(state, query, elsewhere) == [(chosen[-1], 0)]
+    every = unread(state, query, Cursor(offsets={}))
+    assert [each for each, _ in every] == list(chosen)
+
+
+def test_follower_reads_a_part_at_a_time() -> None:
+    """What was not read waits for the next time, what has waited longest first; what has ended is read to its end."""
+    state, query = running_story().state, LogQuery()
+    cursor, seen = Cursor(offsets={}), []
+    for _ in range(20):
+        pending = unread(state, query, cursor)
+        read = pending[:2]
+        seen += [(each.key, offset) for each, offset in read]
+        # The first answer of each log has half of it.
+        ends = {each.key: (10, True) if offset else (5, False) for each, offset in read}
+        cursor = Cursor.parse(str(cursor.moved(pending, ends))) or cursor
+    chosen = [each.key for each in sources(state, query)]
+    ended = chosen[:-2]
+    assert [key for key, offset in seen if offset == 0] == chosen
+    assert [seen.count((key, 5)) for key in ended] == [1] * len(ended)
+    assert not any((key, 10) in seen for key in ended)
+    assert set(cursor.offsets) == set(chosen[-2:])
+
+
+@pytest.mark.parametrize("text", [
+    "", "1", "[]", "{}", "[1]", '[1,{"a":"b"}]', "[null,{}]", "[1,[]]", "\x00",
+    '[0,{"x":Infinity}]', '[NaN,{}]', '[Infinity,{}]', '[0,{"x":-1}]', '[0,{"x":1e400}]', "[" * 30_000, "[[0,{}]]",
+    '[0,{"x":' + "9" * 5_000 + "}]",
+])  # fmt: skip
+def test_cursor_that_is_none(text: str) -> None:
+    """Is refused, not believed."""
+    assert Cursor.parse(text) is None

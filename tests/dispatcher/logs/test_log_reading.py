@@ -1,0 +1,90 @@
+"""Logs are read from their end or from an offset: whole lines, each once, in bounded pieces, and nothing else."""
+
+from __future__ import annotations
+
+import time
+
+from cerebro.volumes import Volumes
+from dispatcher.log_reading import MOST_LINES, PIECE, LogReader
+from dispatcher.views.logs import LogQuery
+from tests.dispatcher.logs.printed import M05, source, write
+
+
+def test_end_of_a_large_log(volumes: Volumes) -> None:
+    """A gigabyte costs as much as a megabyte: whole lines of its end, and what is left out is told."""
+    path = write(volumes, M05, b"")
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(1 << 30)
+        file.write(b"".join(b"line %06d\n" % number for number in range(50_000)))
+    began = time.process_time()
+    (chunk,) = LogReader(volumes).newest("digits", [source()])
+    assert time.process_time() - began < 1.0
+    assert 0 < len(chunk.lines) <= MOST_LINES
+    assert chunk.lines[-1].text == "line 049999"
+    assert all(line.text.startswith("line ") for line in chunk.lines)
+    assert chunk.begin == chunk.lines[0].offset
+    assert chunk.end == chunk.size
+
+
+def test_log_of_one_endless_line(volumes: Volumes) -> None:
+    """A progress bar of megabytes is its last state; following it reads little each time."""
+    path = write(volumes, M05, b"".join(b"\rstep %07d" % number for number in range(300_000)))
+    reader = LogReader(volumes)
+    (chunk,) = reader.newest("digits", [source()])
+    assert [line.text for line in chunk.lines] == ["step 0299999"]
+    assert chunk.lines[0].is_open
+    assert path.stat().st_size - chunk.end < 64
+    with path.open("ab") as file:
+        file.write(b"\rstep 0300000\ndone\n")
+    following = reader.since("digits", source(), chunk.end)
+    assert [line.text for line in following.lines] == ["step 0300000", "done"]
+
+
+def test_following_tells_each_line_once(volumes: Volumes) -> None:
+    """Whatever the pieces in which it was written; a line that is not ended is told again, whole."""
+    path = write(volumes, M05, b"")
+    reader, offset, seen = LogReader(volumes), 0, []
+    for piece in (b"a\nb", b"c\n", b"", b"d", b"e\nf\n"):
+        with path.open("ab") as file:
+            file.write(piece)
+        chunk = reader.since("digits", source(), offset)
+        offset = chunk.end
+        seen += [line.text for line in chunk.lines if not line.is_open]
+    assert seen == ["a", "bc", "de", "f"]
+
+
+def test_long_backlog_comes_in_pieces(volumes: Volumes) -> None:
+    """Nothing is skipped."""
+    write(volumes, M05, b"".join(b"%05d\n" % number for number in range(60_000)))
+    reader, offset, seen = LogReader(volumes), 0, []
+    for _ in range(200):
+        chunk = reader.since("digits", source(), offset)
+        assert chunk.end - offset <= PIECE
+        seen += [line.text for line in chunk.lines]
+        offset = chunk.end
+        if chunk.is_end:
+            break
+    assert seen == [f"{number:05}" for number in range(60_000)]
+
+
+def test_line_in_its_context(volumes: Volumes) -> None:
+    """What was before it and what came after."""
+    content = b"".join(b"%06d\n" % number for number in range(20_000))
+    write(volumes, M05, content)
+    chunk = LogReader(volumes).around("digits", source(), content.index(b"010000"))
+    texts = [line.text for line in chunk.lines]
+    assert "010000" in texts
+    assert 100 < texts.index("010000") < len(texts) - 1
+
+
+def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
+    """User code writes to this volume: what it links is not shown."""
+    path = write(volumes, M05, b"")
+    path.unlink()
+    reader = LogReader(volumes)
+    assert reader.newest("digits", [source()])[0].size is None
+    path.symlink_to("/etc/passwd")
+    assert reader.newest("digits", [source()])[0].lines == ()
+    assert reader.size("digits", source()) is None
+    assert reader.search("digits", [source()], LogQuery(q="root")).hits == ()

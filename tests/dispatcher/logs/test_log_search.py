@@ -1,0 +1,82 @@
+"""All logs are searched at once, by a child that is ended in time; what is missing of the answer is told."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from cerebro.errors import BadRequestError
+from cerebro.volumes import Volumes
+from dispatcher.children import Said
+from dispatcher.log_reading import LogReader
+from dispatcher.views.logs import LogQuery
+from tests.dispatcher.logs.printed import M05, M07, source, write
+
+
+def test_search_over_all_logs(volumes: Volumes) -> None:
+    """Newest log first; text is found in any case, colours and overwritten parts are no text."""
+    write(volumes, M05, b"first\nLoss 0.1\rLOSS 0.2 <b>\n\x1b[31mred loss\x1b[0m\n")
+    write(volumes, M07, b"loss of m07\nno\n")
+    hits = LogReader(volumes).search("digits", [source(M07), source(M05)], LogQuery(q="loss")).hits
+    assert [(hit.source.task, hit.before, hit.hit, hit.after) for hit in hits] == [
+        (M05, "", "LOSS", " 0.2 <b>"), (M05, "red ", "loss", ""), (M07, "", "loss", " of m07"),
+    ]  # fmt: skip
+    assert hits[0].offset == 6
+
+
+def test_search_by_level_and_expression(volumes: Volumes) -> None:
+    """Both together."""
+    write(volumes, M05, b"ERROR m1\nINFO m1\nERROR x\nTraceback (most recent call last):\n  File m12\n")
+    query = LogQuery(q=r"m\d+", regex=True, level="error")
+    assert [hit.hit for hit in LogReader(volumes).search("digits", [source()], query).hits] == ["m1", "m12"]
+    assert len(LogReader(volumes).search("digits", [source()], LogQuery(level="error")).hits) == 4
+
+
+def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found before counts, and the page says that it is not all."""
+    monkeypatch.setattr("dispatcher.log_reading.SEARCH_S", 2.0)
+    write(volumes, M05, b"aaab\n" + b"a" * 4000 + b"c\n")
+    began = time.monotonic()
+    found = LogReader(volumes).search("digits", [source()], LogQuery(q=r"(a+)+b", regex=True))
+    assert time.monotonic() - began < 20.0
+    assert [hit.hit for hit in found.hits] == ["aaab"]
+    assert "was ended after 2 s" in found.note
+
+
+def test_wrong_expression_is_explained(volumes: Volumes) -> None:
+    """With what Python says of it."""
+    with pytest.raises(BadRequestError, match="is no regular expression: unterminated"):
+        LogReader(volumes).search("digits", [source()], LogQuery(q="[", regex=True))
+
+
+@pytest.mark.parametrize("q", ["a{99999999999999999999}", "(?P<a>x)(?P<a>y)", "a**"])
+def test_expression_that_python_does_not_take_is_no_fault_of_the_page(volumes: Volumes, q: str) -> None:
+    """Whatever Python raises about it."""
+    with pytest.raises(BadRequestError, match="is no regular expression"):
+        LogReader(volumes).search("digits", [source()], LogQuery(q=q, regex=True))
+
+
+def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that ended by itself had no lack of time; the code is kept for whoever looks after the cluster."""
+    write(volumes, M05, b"x\n")
+    reader = LogReader(volumes)
+    for said, note in (
+        (Said(output=b"", code=1), "The search failed"),
+        (Said(output=b"", code=-signal.SIGKILL, is_late=True), "was ended after 6 s"),
+        (Said(output=b"", code=-signal.SIGXCPU), "was ended after 6 s"),
+        (Said(output=b"", code=-signal.SIGKILL, is_cut=True), "Only the newest"),
+        (Said(output=b'"done"\n', code=0), ""),
+    ):
+        monkeypatch.setattr("dispatcher.children.Children.ask", lambda *_, said=said, **__: said)
+        told = reader.search("digits", [source()], LogQuery(q="x")).note
+        assert (note in told) if note else told == ""
+
+
+def test_too_many_hits_are_cut_and_told(volumes: Volumes) -> None:
+    """The first 500 of the newest log."""
+    write(volumes, M05, b"x\n" * 2000)
+    found = LogReader(volumes).search("digits", [source()], LogQuery(q="x"))
+    assert len(found.hits) == 500
+    assert "Only the newest 500 hits" in found.note

@@ -1,0 +1,117 @@
+"""The page of logs: shows what was printed as text, follows it, searches it, and says what is the matter."""
+
+from __future__ import annotations
+
+import pytest
+from werkzeug.test import TestResponse
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.volumes import Volumes
+from tests.dispatcher.fakes import Bench
+from tests.dispatcher.logs.printed import M05, M07, write
+from tests.dispatcher.stories import Story
+
+LOGS = "/experiments/digits/logs"
+
+COMMIT = TaskCommitted(
+    task=M05,
+    attempt=1,
+    worker="worker-0",
+    result=TaskResult(rows=898, checkpoint=CheckpointRef(name="x", checksum="0" * 16, size=1)),
+)
+"""Of the unit that runs on worker-0."""
+
+
+def test_page_shows_what_was_printed(bench: Bench, volumes: Volumes) -> None:
+    """Escaped, with colours as classes; and each log can be had whole."""
+    write(volumes, M07, b"\x1b[32m<script>alert(1)</script>\x1b[0m\nValueError: shapes differ\n")
+    page = bench.signed_in().get(LOGS).text
+    assert "<script>alert" not in page
+    assert '<span class="ansi-32">&lt;script&gt;alert(1)&lt;/script&gt;</span>' in page
+    assert '<li class="level-error"' in page
+    whole = bench.signed_in().get(f"{LOGS}/file?task={M07}&attempt=1")
+    assert whole.data.startswith(b"\x1b[32m<script>")
+    assert whole.headers["Content-Disposition"].startswith("attachment")
+    assert whole.mimetype == "application/octet-stream"
+
+
+def test_page_follows(bench: Bench, volumes: Volumes) -> None:
+    """From the cursor on the page: nothing new is 204; new lines and new units come, and the next cursor."""
+    path = write(volumes, M05, b"one\n")
+    browser = bench.signed_in()
+    page = browser.get(LOGS).text
+    cursor = page.split('data-cursor="')[1].split('"')[0].replace("&#34;", '"')
+
+    def ask(after: str) -> tuple[int, str, str]:
+        answer = browser.client.get(
+            f"{LOGS}/lines", query_string={"after": after}, base_url="http://127.0.0.1:7080"
+        )
+        return answer.status_code, answer.text, answer.headers.get("X-Cursor", "")
+
+    assert ask(cursor)[0] == 204
+    with path.open("ab") as file:
+        file.write(b"two\n")
+    status, html, cursor = ask(cursor)
+    assert (status, "two" in html, "one" in html) == (200, True, False)
+    story = Story("digits", began=0)
+    story.events = bench.store.logs["digits"]
+    for event in story.events:
+        story.state.apply(event)
+    story.time = bench.clock.now
+    story.tell(COMMIT)
+    story.run_task("fit-1/train/m06/e1/p0", "worker-0", None)
+    bench.monotonic.now += 5
+    write(volumes, "fit-1/train/m06/e1/p0", b"fresh\n")
+    status, html, cursor = ask(cursor)
+    assert (status, "fresh" in html) == (200, True)
+    assert ask(cursor)[0] == 204
+    assert ask("nonsense")[0] == 400
+
+
+def test_list_of_logs_tells_their_sizes_as_they_grow(bench: Bench, volumes: Volumes) -> None:
+    """The log of events has no word of it; while nothing grows, nothing is built."""
+    path = write(volumes, M05, b"one\n")
+    browser = bench.signed_in()
+
+    def ask(tag: str) -> TestResponse:
+        headers = {"If-None-Match": tag}
+        return browser.client.get(f"/fragments{LOGS}", headers=headers, base_url="http://127.0.0.1:7080")
+
+    first = ask("")
+    assert "4 B" in first.text
+    assert ask(first.headers["ETag"]).status_code == 304
+    path.write_bytes(b"one and two\n")
+    again = ask(first.headers["ETag"])
+    assert again.status_code == 200
+    assert "12 B" in again.text
+
+
+def test_page_says_what_is_the_matter(bench: Bench, volumes: Volumes) -> None:
+    """A unit that waits, an expression that is none, a search without hits, a volume that is not there."""
+    browser = bench.signed_in()
+    assert "waits for a worker to be idle" in browser.get(f"{LOGS}?task=fit-1/train/m06/e1/p0").text
+    assert "is no regular expression" in browser.get(f"{LOGS}?q=[&regex=1").text
+    assert "Nothing matches" in browser.get(f"{LOGS}?q=nowhere").text
+    volumes.logs.rmdir()
+    assert "not mounted" in browser.get(LOGS).text
+
+
+@pytest.mark.parametrize(
+    "query", ["task=", "task=fit-1/train/m06/e1/p0", "task=../../x", "attempt=9&task=" + M05]
+)
+def test_log_that_is_none_is_not_found(bench: Bench, query: str) -> None:
+    """Whatever the address says."""
+    assert bench.signed_in().get(f"{LOGS}/file?{query}").status_code == 404
+
+
+def test_search_finds_what_older_runs_printed(bench: Bench, volumes: Volumes) -> None:
+    """However many runs came after; the first view shows the newest log with output, and a run can be chosen."""
+    etl = "etl-1/etl/train/p0"
+    write(volumes, etl, b"ValueError: row 7\n")
+    browser = bench.signed_in()
+    assert "1 line in" in browser.get(f"{LOGS}?q=ValueError").text
+    first = browser.get(LOGS).text
+    assert "ValueError: row 7" in first
+    assert '<option value="">all runs</option>' in first
+    assert "0 lines in" in browser.get(f"{LOGS}?q=ValueError&fit=fit-1").text

@@ -1,0 +1,67 @@
+"""Which attempts have a log, in which order, and why a unit has none yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatcher.views import logs as views
+from dispatcher.views.logs import Cursor, LogQuery, Source, growing, sources, unread, waits_for
+from tests.dispatcher.logs.printed import M05, M07
+from tests.dispatcher.stories import running_story
+
+
+def test_sources_are_what_started_in_order() -> None:
+    """Of all runs; chosen by model, worker, run or unit."""
+    state = running_story().state
+    assert {each.task.partition("/")[0] for each in sources(state, LogQuery())} == {"etl-1", "fit-1"}
+    found = sources(state, LogQuery(fit="fit-1"))
+    assert [each.task for each in found][-3:] == [M07, "fit-1/train/m04/e1/p1", M05]
+    assert len(found) == 13
+    assert [each.started for each in found] == sorted(each.started for each in found)
+    assert {each.worker for each in sources(state, LogQuery(worker="worker-1"))} == {"worker-1"}
+    assert {each.model for each in sources(state, LogQuery(model="m00"))} == {"m00"}
+    assert {each.task.partition("/")[0] for each in sources(state, LogQuery(fit="etl-1"))} == {"etl-1"}
+    assert [each.key for each in sources(state, LogQuery(task=M05))] == [f"{M05}.a1"]
+    assert not sources(state, LogQuery(task="fit-9/train/m0/e1/p0"))
+    assert not sources(state, LogQuery(task="../../etc/passwd"))
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("fit-1/train/m06/e1/p0", "waits for a worker to be idle"),
+        ("fit-1/train/m07/e1/p1", "m07 is failed"),
+        ("fit-1/train/m06/e2/p0", "m06 is in epoch 1; this unit belongs to epoch 2"),
+        ("fit-1/train/m05/e1/p1", "m05 is at another unit first: it trains m05, epoch 1, partition 0"),
+        (M05, ""),
+        ("nonsense", ""),
+        ("fit-9/train/m0/e1/p0", ""),
+    ],
+)
+def test_what_a_unit_waits_for(task: str, reason: str) -> None:
+    """In words; nothing of one that has started."""
+    told = waits_for(running_story().state, task)
+    assert (reason in told) if reason else told == ""
+
+
+def test_only_what_is_shown_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run has tens of thousands of attempts: a follower costs what is new to him, a list its page."""
+    made: list[object] = []
+
+    def source(*given: object) -> Source:
+        made.append(given)
+        return make(*given)  # type: ignore[arg-type]
+
+    make = views._source
+    monkeypatch.setattr(views, "_source", source)
+    state, query = running_story().state, LogQuery()
+    chosen = sources(state, query)
+    assert (len(chosen), made) == (15, [])
+    assert len(list(chosen[-3:])) == len(made) == 3
+    made.clear()
+    assert len(growing(state, query)) == 2
+    assert made == []
+    cursor = Cursor.behind(chosen, {})
+    made.clear()
+    unread(state, query, cursor)
+    assert len(made) == 1

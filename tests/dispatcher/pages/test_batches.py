@@ -1,0 +1,70 @@
+"""One wish for several experiments: done where it can be, and the page says of each what became of it."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import ClientEvent
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story
+
+
+def test_several_experiments_are_archived_at_once(bench: Bench, browser: Browser) -> None:
+    """Those whose state allows it; for the others the page says why not."""
+    bench.store.add(Story("one"))
+    bench.store.add(Story("two"))
+    sent = browser.post(
+        "/experiments/actions", {"action": "archive", "name": ["one", "two"]}, form="/experiments"
+    )
+    assert sent.status_code == 303
+    assert [type(event).__name__ for event in bench.store.logs["one"]] == ["ExperimentArchived"]
+    bench.monotonic.now += 1.0
+    again = browser.post(
+        "/experiments/actions", {"action": "unarchive", "name": ["one", "nobody"]}, form="/experiments"
+    )
+    assert again.status_code == 409
+    assert "1 of 2 done: one. nobody: " in text_of(again.text)
+    assert "Nothing was done" not in again.text
+    assert len(bench.store.logs["one"]) == 2
+
+
+def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browser: Browser) -> None:
+    """And of which experiment it is not known, and which were not tried."""
+    names = ["one", "two", "three"]
+    for name in names:
+        bench.store.add(Story(name))
+    append = bench.store.append
+
+    def then_away(experiment: str, event: ClientEvent) -> int:
+        bench.store.is_away = experiment == "two"
+        return append(experiment, event)
+
+    bench.store.append = then_away  # type: ignore[method-assign]
+    sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
+    told = text_of(sent.text)
+    assert sent.status_code == 409
+    assert "1 of 3 done: one. two: it is not known whether it was done: " in told
+    assert "Not tried: three." in told
+
+
+def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
+    """However many experiments it names, and however slow the store is."""
+    names = [f"x-{number}" for number in range(10)]
+    for name in names:
+        bench.store.add(Story(name))
+    append = bench.store.append
+
+    def slow(experiment: str, event: ClientEvent) -> int:
+        bench.monotonic.now += 4.0
+        return append(experiment, event)
+
+    bench.store.append = slow  # type: ignore[method-assign]
+    sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
+    assert "4 of 10 done: x-0, x-1, x-2, x-3. Not tried: x-4, x-5," in text_of(sent.text)
+
+
+def test_batch_of_nothing_says_what_to_do(bench: Bench, browser: Browser) -> None:
+    """A form without scripts can be sent without a ticked box."""
+    bench.store.add(Story("one"))
+    sent = browser.post("/experiments/actions", {"action": "archive"}, form="/experiments")
+    assert sent.status_code == 409
+    assert "tick one or more" in text_of(sent.text)

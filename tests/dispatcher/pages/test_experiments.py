@@ -1,0 +1,109 @@
+"""The list of experiments: a row says what the log says; searched, paged, and read once."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.records import ExperimentSummary
+from dispatcher.followed import Followed
+from dispatcher.views.experiments import row_of
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story, running_story
+
+
+def test_list_without_experiments_says_how_to_begin(browser: Browser) -> None:
+    """Nothing yet is not nothing found."""
+    assert "No experiment yet" in browser.get("/experiments").text
+
+
+def test_row_of_a_running_experiment(bench: Bench, browser: Browser) -> None:
+    """State, run, tasks, models, best metric with its direction, author."""
+    bench.store.add(running_story())
+    row = text_of(browser.get("/experiments").text)
+    assert "digits running 23 % fit-1" in row
+    assert "0 /8 1 failed" in row
+    assert "accuracy \u2191 , higher is better 0.9405" in row
+    assert "ada" in row
+
+
+def test_filter_and_its_empty_answer(bench: Bench, browser: Browser) -> None:
+    """By name or author; nothing found offers to clear the filter."""
+    bench.store.add(Story("digits"))
+    bench.store.add(Story("whales", author="Grace"))
+    assert "digits" not in text_of(browser.get("/experiments?q=grace").text)
+    empty = browser.get("/experiments?q=%3Cscript%3E").text
+    assert "Nothing matches" in empty
+    assert "<script>" not in empty.replace('<script src="', "")
+    assert "Clear the filter" in empty
+
+
+def test_long_list_is_paged_and_the_cut_is_announced(bench: Bench, browser: Browser) -> None:
+    """The server pages; a page past the end is the last one."""
+    for index in range(120):
+        bench.store.add(Story(f"x-{index:03}"))
+    first = text_of(browser.get("/experiments").text)
+    assert "50 of 120." in first
+    assert "Page 1 of 3" in first
+    for page in ("3", "99"):
+        last = text_of(browser.get(f"/experiments?page={page}").text)
+        assert "20 of 120." in last
+        assert "Page 3 of 3" in last
+    for nonsense in ("-1", "x", "0", "1" * 50, "\u0663"):
+        assert "Page 1 of 3" in text_of(browser.get(f"/experiments?page={nonsense}").text)
+
+
+def test_logs_of_ended_experiments_are_read_once(bench: Bench, browser: Browser) -> None:
+    """Showing the list again costs no event of what has not changed."""
+    story = Story("done")
+    story.workers_join()
+    story.etl()
+    bench.store.add(story)
+    browser.get("/experiments")
+    bench.store.calls.clear()
+    browser.get("/experiments")
+    assert "events" not in bench.store.calls
+
+
+def test_links_are_shown_only_when_configured(bench: Bench, browser: Browser) -> None:
+    """TensorBoard is linked; for the notebook, which is not, the page says what opens one."""
+    page = browser.get("/experiments").text
+    assert 'href="http://127.0.0.1:6006"' in page
+    assert "Notebook: <code>make notebook</code>" in page
+
+
+def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> None:
+    """Not the newest one alone, and without the time between them; nothing of an experiment that never ran."""
+    story = Story("worked")
+    story.workers_join()
+    story.etl()
+    story.time += 100_000
+    story.fit(models=1)
+    story.train("m00", 1)
+    story.finish()
+    bench.store.add(story)
+    bench.store.add(Story("new"))
+    bench.clock.now = story.time + 10
+    runs = story.state.runs.values()
+    rows = {
+        row.name: row
+        for row in (row_of(_followed(each), _summary(each), 0) for each in (story, Story("new")))
+    }
+    worked = rows["worked"]
+    assert worked.ended is not None
+    assert worked.begun is not None
+    assert worked.ended - worked.begun == pytest.approx(sum(run.ended - run.started for run in runs))
+    assert worked.started == story.state.runs["etl-1"].started
+    assert (rows["new"].started, rows["new"].begun) == (None, None)
+    new = text_of(browser.get("/experiments").text).split("new new")[1]
+    assert new.startswith(" \u2013 \u2013 \u2013 \u2013 \u2013 \u2013 ada")
+
+
+def _followed(story: Story) -> Followed:
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    return followed
+
+
+def _summary(story: Story) -> ExperimentSummary:
+    return ExperimentSummary(experiment=story.record, last_seq=0, last_event=story.time, open_runs=())

@@ -1,0 +1,72 @@
+"""What goes wrong stays text, spoils nothing else, and leads somewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story
+
+
+def test_failed_run_shows_its_error_escaped(bench: Bench, browser: Browser) -> None:
+    """Tracebacks come from user code."""
+    story = Story("digits", author="<b>ada</b>")
+    story.workers_join()
+    story.etl()
+    story.fit()
+    story.finish(error="<img src=x onerror=alert(1)>")
+    bench.store.add(story)
+    for path in ("/experiments", "/experiments/digits"):
+        page = browser.get(path).text
+        assert "<img src=x" not in page
+        assert "&lt;img src=x" in page
+        assert "<b>ada" not in page
+
+
+def test_traceback_is_escaped(bench: Bench, browser: Browser) -> None:
+    """Also inside its folded part."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit()
+    story.fail("fit-1/train/m00/e1/p0", "worker-0", "<script>1</script>", "</pre><script>2</script>")
+    bench.store.add(story)
+    for tab in ("", "/models", "/models/m00", "/schedule"):
+        assert "<script>" not in browser.get(f"/fragments/experiments/digits{tab}").text
+
+
+def test_unknown_experiment(browser: Browser) -> None:
+    """Says so, with a way on."""
+    answer = browser.get("/experiments/nowhere")
+    assert answer.status_code == 404
+    assert "no experiment" in text_of(answer.text)
+
+
+def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: Browser) -> None:
+    """The list stays; the experiment's page says what to do."""
+    good, bad = Story("good"), Story("bad")
+    bad.workers_join(1)
+    bad.events.append(bad.events[0])
+    bench.store.add(good)
+    bench.store.add(bad)
+    listing = browser.get("/experiments")
+    assert listing.status_code == 200
+    assert "unreadable" in listing.text
+    assert "good" in listing.text
+    page = browser.get("/experiments/bad")
+    assert page.status_code == 500
+    assert "same version of Cerebro" in page.text
+
+
+def test_fault_of_the_page_is_named_by_a_number(
+    bench: Bench, browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cause goes to the log under it; the page does not show its inside."""
+    bench.store.problem = RuntimeError("secret inside")
+    answer = browser.get("/experiments")
+    assert answer.status_code == 500
+    assert "secret inside" not in answer.text
+    assert answer.headers["X-Request-Id"] in answer.text
+    assert "secret inside" in caplog.text
+    assert answer.headers["X-Request-Id"] in caplog.text

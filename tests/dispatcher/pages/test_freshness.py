@@ -1,0 +1,78 @@
+"""A page is as young as it looks: instants instead of ages, and fragments that are sent again when they change."""
+
+from __future__ import annotations
+
+import re
+
+from dispatcher import formats
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.stories import NOW, Story, running_story, status
+
+
+def test_what_goes_on_without_news_is_an_instant(bench: Bench, browser: Browser) -> None:
+    """A page that is not sent again, since nothing happened, must not look younger than it is."""
+    story = running_story()
+    bench.store.add(story)
+    bench.store.statuses = [status("worker-0"), status("worker-1", silent_s=40.0)]
+    bench.clock.now = story.time
+    page = browser.get("/experiments/digits").text
+    reported = formats.iso(story.time - 40.0)
+    assert f'It last reported <time datetime="{reported}" data-show="ago"' in page
+    assert len(re.findall(r'<time datetime="[\dT:-]+Z" data-show="left">', page)) == 2
+
+
+def test_page_of_an_open_run_is_made_anew_though_nothing_happens(bench: Bench, browser: Browser) -> None:
+    """Throughput falls and the end moves away while no unit ends."""
+    bench.store.add(running_story())
+    path, host = "/fragments/experiments/digits", {"base_url": "http://127.0.0.1:7080"}
+    first = browser.get(path)
+    bench.clock.now += 60
+    bench.monotonic.now += 60
+    later = browser.client.get(path, headers={"If-None-Match": first.headers["ETag"]}, **host)
+    assert later.status_code == 200
+    rate = re.compile(r"Throughput</dt><dd class=\"large\">([\d.,]+) rows/s")
+    old, new = (float(rate.findall(page.text)[0].replace(",", "")) for page in (first, later))
+    assert new < old
+
+
+def test_fragment_says_whether_to_come_back(bench: Bench, browser: Browser) -> None:
+    """Soon while something runs, later when nothing does; with the title and icon of the tab, and no form's token."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    bench.store.add(story)
+    bench.store.add(running_story("busy"))
+    rests = browser.get("/fragments/experiments/digits").text
+    busy = browser.get("/fragments/experiments/busy").text
+    assert 'data-every="10.0"' in rests
+    assert 'data-icon="finished"' in rests
+    assert 'data-every="1.5"' in busy
+    assert 'data-title="23 % running' in busy
+    assert "<html" not in busy
+    assert re.findall(r'name="csrf" value="([^"]*)"', busy) == [""] * busy.count('name="csrf"')
+
+
+def test_fragment_that_has_not_changed_is_not_sent_again(bench: Bench, browser: Browser) -> None:
+    """304 until the log grows."""
+    story = running_story()
+    bench.store.add(story)
+    path = "/fragments/experiments/digits/models"
+    tag = browser.get(path).headers["ETag"]
+
+    def again() -> int:
+        bench.monotonic.now += 1.0
+        host = {"base_url": "http://127.0.0.1:7080"}
+        return browser.client.get(path, headers={"If-None-Match": tag}, **host).status_code
+
+    assert again() == 304
+    story.pause("the checkpoint volume is full")
+    assert again() == 200
+
+
+def test_times_are_exact_on_hover(bench: Bench, browser: Browser) -> None:
+    """Relative in the table, ISO 8601 in UTC in the title."""
+    bench.store.add(Story("digits", began=NOW - 7200))
+    assert re.search(
+        r'<time datetime="([\dT:-]+Z)" data-show="ago" title="\1">2 h ago</time>',
+        browser.get("/experiments/digits").text,
+    )

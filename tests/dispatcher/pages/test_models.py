@@ -1,0 +1,131 @@
+"""The models of a fit: their table, the comparison of those that were chosen, the page of each."""
+
+from __future__ import annotations
+
+import re
+
+from cerebro.contract.events import ModelStopRequested, RunStopRequested
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story, running_story
+
+
+def test_table_of_models(bench: Bench, browser: Browser) -> None:
+    """State, epoch, units, latest and best, what varies and nothing else, attempts in vain, worker, cause."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models").text)
+    assert "queued 5 running 2 failed 1" in page
+    assert "m00 best queued 0.9405 0.9405 3 4 /6 2 0.1 1" in page
+    assert "m04 running \u2013 \u2013 1 0 /6" in page
+    assert "user error: ValueError: shapes differ" in page
+    assert "8 of 8 models." in page
+    assert "batch_size 32" not in page
+
+
+def test_models_are_sorted_and_filtered_by_the_server(bench: Bench, browser: Browser) -> None:
+    """Rows and totals are of one set; the order is announced; the address says it all."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models?sort=-hp.learning_rate&filter=layers+%3D+2").text
+    assert re.findall(r'data-model="(m\d+)"', page) == ["m01", "m03", "m05", "m07"]
+    assert "4 of 4 models that match, 8 in all." in text_of(page)
+    assert re.search(
+        r'<th scope="col" class="num" aria-sort="descending"><a data-soft href="[^"]*">learning_rate', page
+    )
+
+
+def test_filter_with_a_mistake_shows_the_place(bench: Bench, browser: Browser) -> None:
+    """Beside the field, with what was typed; all models stay."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models?filter=layers+%3D%3D").text
+    assert re.search(r'role="alert" data-key="mistake">filter, character \d+', page)
+    assert 'value="layers =="' in page
+    assert "8 of 8 models." in text_of(page)
+
+
+def test_filter_that_leaves_nothing_offers_to_clear_it(bench: Bench, browser: Browser) -> None:
+    """Nothing matches is not nothing yet."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models?filter=layers+%3D+9").text)
+    assert "No model matches 8 models are in fit-1" in page
+    assert "Clear the filter" in page
+
+
+def test_chosen_models_are_compared(bench: Bench, browser: Browser) -> None:
+    """Only where they differ, unless all is asked for; unknown ones are left out; actions only where possible."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits/models?pick=m00,m07,nobody").text)
+    compared = page.partition("Comparison")[2]
+    assert "2 chosen m00, m07" in page
+    assert "Stop 1" in page
+    assert "Retry 1" in page
+    assert "learning_rate 0.1 0.00078125" in compared
+    assert "batch_size" not in compared
+    whole = text_of(browser.get("/experiments/digits/models?pick=m00&pick=m07&all=1").text)
+    assert "batch_size 32 32" in whole.partition("Comparison")[2]
+
+
+def test_page_of_a_model(bench: Bench, browser: Browser) -> None:
+    """Its numbers, epochs, units; what may be done with it; the way to its neighbours."""
+    bench.store.add(running_story())
+    page = browser.get("/experiments/digits/models/m01").text
+    shown = text_of(page)
+    assert "Best 0.9175 at epoch 1" in shown
+    assert "trains m01, epoch 1, partition 1 committed worker-1 898" in shown
+    assert "Stop model" in shown
+    assert 'data-step="previous" data-soft aria-label="Model before: m00"' in page
+    assert 'data-step="next" data-soft aria-label="Next model: m02"' in page
+    failed = text_of(browser.get("/experiments/digits/models/m07").text)
+    assert "Retry model" in failed
+    assert "Stop model" not in failed
+    assert browser.get("/experiments/digits/models/nobody").status_code == 404
+
+
+def test_older_fit_can_be_chosen(bench: Bench, browser: Browser) -> None:
+    """The newest is shown by default; an unknown one falls back to it."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.finish()
+    story.fit(models=3, run="fit-2")
+    bench.store.add(story)
+    for asked, shown, models in (("", "fit-2", 3), ("?fit=fit-1", "fit-1", 2), ("?fit=nonsense", "fit-2", 3)):
+        page = browser.get(f"/experiments/digits/models{asked}").text
+        assert f"<option selected>{shown}</option>" in page
+        assert f"{models} of {models} models." in text_of(page)
+
+
+def test_many_models_are_paged(bench: Bench, browser: Browser) -> None:
+    """50 at a time, and the cut is announced."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=120)
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits/models?page=3").text)
+    assert "20 of 120 models." in page
+    assert "Page 3 of 3" in page
+
+
+def test_stopped_run_and_model_say_who_stopped_them(bench: Bench, browser: Browser) -> None:
+    """Stopped is not failed."""
+    story = running_story()
+    story.tell(ModelStopRequested(run="fit-1", model="m01", by="grace"))
+    story.tell(RunStopRequested(run="fit-1", by="ada"))
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits/models/m01").text)
+    assert "digits stopping by ada," in page
+    assert "grace stopped model m01" in page
+
+
+def test_epochs_whose_checkpoints_are_gone_say_so(bench: Bench, browser: Browser) -> None:
+    """A model keeps its newest two states and its best epoch's."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=3)
+    for epoch in (1, 2, 3):
+        story.train("m00", epoch)
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits/models/m00").text)
+    assert page.count(" removed ") == 2

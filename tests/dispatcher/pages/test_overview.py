@@ -1,0 +1,124 @@
+"""An experiment at a glance: the answer first, then what runs, waits and failed."""
+
+from __future__ import annotations
+
+import re
+
+from cerebro.contract.events import RunFinished
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story, running_story, status
+
+
+def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None:
+    """Best model, its hyper-parameters, the code that loads it; then what runs and what failed."""
+    bench.store.add(running_story())
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "Best model so far: m00 accuracy 0.9405 at epoch 2 (higher is better, training)" in page
+    assert "learning_rate 0.1 layers 1 batch_size 32" in page
+    assert 'Experiment.attach("digits").result("fit-1").best.load()' in page
+    assert "23 % of fit-1: 10/42 tasks" in page
+    assert "5 queued, 2 running, 1 failed" in page
+    assert "trains m05, epoch 1, partition 0 worker-0" in page
+    assert "failed 1\u00d7 ValueError: shapes differ user error" in page
+    assert "etl-1 finished 2 /2" in page
+    assert "train 1,796 1,796 0" in page
+
+
+def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> None:
+    """Grouped by cause, the first one open, before everything else."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    for model in ("m00", "m01"):
+        story.fail(
+            f"fit-1/train/{model}/e1/p0", "worker-0", "ValueError: shapes differ", "Traceback\n  line 3"
+        )
+    story.finish(error="all models failed")
+    bench.store.add(story)
+    page = browser.get("/experiments/digits").text
+    assert "Why it failed failed 2\u00d7 ValueError: shapes differ" in text_of(page)
+    assert re.search(r'<details class="card failure" id="failure-1"[^>]* open>', page)
+    assert page.index("Why it failed") < page.index("Models</dt>")
+    # Nothing is due of models that were given up; but nothing of the run is done either.
+    assert "failed of fit-1: 0/12 tasks" in text_of(page)
+    assert "100 %" not in page
+    assert "100 %" not in browser.get("/experiments").text
+
+
+def test_scores_of_a_test_are_weighted_by_rows(bench: Bench, browser: Browser) -> None:
+    """300 rows at 1.0 and 100 at 0.9 are 0.975."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.train("m00", 1)
+    story.finish()
+    story.test()
+    bench.store.add(story)
+    assert "test-1 m00 1 2 /2 accuracy 0.975" in text_of(browser.get("/experiments/digits").text)
+
+
+def test_paused_run_says_why(bench: Bench, browser: Browser) -> None:
+    """At the top, and in the list."""
+    story = running_story()
+    story.pause("the checkpoint volume is full")
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "digits paused the checkpoint volume is full" in page
+    assert page.count("the checkpoint volume is full") == 2  # beside the name, and in the table of runs
+    assert "the checkpoint volume is full" in browser.get("/experiments").text
+
+
+def test_silent_and_lost_workers_stand_out(bench: Bench, browser: Browser) -> None:
+    """The log's word for a worker is not repeated when the worker itself says nothing."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit()
+    story.lose("worker-1")
+    bench.store.add(story)
+    bench.store.statuses = [status("worker-0", silent_s=40.0)]
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "worker-0 is lost: what only it holds waits for its return. It last reported 40 s ago ." in page
+    assert "worker-1 is lost (silent for 15 s)" in page
+    assert page.count("No worker answers, so fit-1 waits") == 1
+    cluster = text_of(browser.get("/cluster").text)
+    assert "worker-0 lost" in cluster  # the same word
+
+
+def test_workers_stand_in_the_order_of_their_numbers(bench: Bench, browser: Browser) -> None:
+    """Here as on the cluster page."""
+    bench.store.add(running_story())
+    bench.store.statuses = [status(f"worker-{number}") for number in (10, 2, 1, 0)]
+    for path in ("/experiments/digits", "/cluster"):
+        rows = re.findall(r'<tr [^>]*data-key="(worker-\d+)"', browser.get(path).text)
+        assert rows == ["worker-0", "worker-1", "worker-2", "worker-10"], path
+
+
+def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
+    """It says for which experiment."""
+    bench.store.add(Story("digits"))
+    bench.store.statuses = [
+        status("worker-0", running="whales/fit-1/train/m01/e2/p0"),
+        status("w1", running="?"),
+    ]
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "trains m01, epoch 2, partition 0 for experiment whales" in page
+
+
+def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
+    """Whatever ran after it."""
+    story = Story("halted")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    story.train("m00", 1)
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    story.test()
+    bench.store.add(story)
+    page = browser.get("/experiments/halted").text
+    assert "fit-1 stopped, 2/12" in text_of(page)
+    assert "Resume fit-1" in text_of(page)
+    assert "fit-1 was stopped after 2 of 12 tasks" in text_of(browser.get("/experiments").text)

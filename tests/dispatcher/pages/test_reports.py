@@ -1,0 +1,64 @@
+"""Reports and tables to keep: files that are written without holding others up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from werkzeug.test import TestResponse
+
+from dispatcher.pages import report
+from dispatcher.views import models as models_view
+from tests.dispatcher.fakes import TOKEN, Bench, Browser
+from tests.dispatcher.stories import Story, running_story
+
+
+def test_report_is_one_file_to_keep(bench: Bench, browser: Browser) -> None:
+    """Named after experiment and run; without a fit run there is none, and the page says so."""
+    bench.store.add(running_story())
+    bench.store.add(Story("bare"))
+    sent = browser.get("/experiments/digits/report")
+    assert sent.headers["Content-Disposition"] == "attachment; filename=digits-fit-1.html"
+    assert "<h1>digits, fit-1</h1>" in sent.text
+    assert browser.get("/experiments/bare/report").status_code == 404
+
+
+def test_long_files_are_written_while_others_look(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever downloads a report or a table holds nobody up; one report is written at a time."""
+    bench.store.add(running_story())
+    seen: list[int] = []
+
+    def look(*_: object, **__: object) -> str:
+        at = threading.Thread(target=lambda: seen.append(browser_of_another().status_code))
+        at.start()
+        at.join(5.0)
+        return "written"
+
+    def browser_of_another() -> TestResponse:
+        return bench.app.test_client().get(
+            "/api/views/experiments/digits", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+
+    monkeypatch.setattr(report, "report_html", look)
+    monkeypatch.setattr(models_view, "csv_text", look)
+    assert browser.get("/experiments/digits/report").text == "written"
+    assert browser.get("/api/views/experiments/digits/models.csv").text == "written"
+    assert seen == [200, 200]
+
+
+def test_one_report_is_written_at_a_time(
+    bench: Bench, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is asked for again."""
+    bench.store.add(running_story())
+    inner: list[int] = []
+
+    def write(*_: object, **__: object) -> str:
+        inner.append(bench.signed_in().get("/experiments/digits/report").status_code)
+        return "written"
+
+    monkeypatch.setattr(report, "report_html", write)
+    assert browser.get("/experiments/digits/report").status_code == 200
+    assert inner == [503]

@@ -1,0 +1,73 @@
+"""The tabs of schedule and data, and every tab before there is anything to show."""
+
+from __future__ import annotations
+
+import re
+
+from cerebro.contract.events import SchedulePlanned
+from cerebro.state import epoch_report
+from tests.dispatcher.fakes import Bench, Browser
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.stories import Story, running_story
+
+
+def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
+    """Makespan so far, bound, gap and idle time, the plan, a row per epoch, and each unit."""
+    story = running_story()
+    plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
+    plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
+    story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
+    story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
+    bench.store.add(story)
+    bench.clock.now = story.time + 10.0
+    page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
+    assert "Makespan so far 35.4 s from the first unit to the last; epoch 1 of 3 Lower bound 22.2 s" in page
+    assert "Gap to the bound 59.5 % so much longer than the bound Idle 36.2 %" in page
+    assert "the run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
+    assert "2 so far 35.4 s 22.2 s 59.5 % 6.8 s" in page
+    assert "1 17.4 s 8.0 s 117.5 % 18.8 s" in page
+    assert "trains m07, epoch 1, partition 0 failed worker-0" in page
+    assert "Change" in page
+
+
+def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:
+    """What runs on is not known then: time ends where the outage began."""
+    bench.store.add(running_story())
+    page = "/fragments/experiments/digits/schedule"
+    browser.get(page)
+    bench.store.is_away = True
+    bench.monotonic.now += 10.0
+    before = browser.get(page).text
+    bench.clock.now += 100.0
+    bench.monotonic.now += 10.0
+    after = browser.get(page).text
+    found = re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', before)
+    assert found == re.findall(r'Makespan so far</dt><dd class="large">([^<]*)', after) != []
+
+
+def test_tabs_before_there_is_anything(bench: Bench, browser: Browser) -> None:
+    """Each says why it is empty and gives the next step as a command that can be copied."""
+    bench.store.add(Story("digits"))
+    for tab, said in (
+        ("", "No run yet"),
+        ("/models", "No fit run yet"),
+        ("/curves", "No fit run yet"),
+        ("/analysis", "No fit run yet"),
+        ("/schedule", "No fit run yet"),
+        ("/data", "Nothing is preprocessed yet"),
+    ):
+        page = browser.get(f"/experiments/digits{tab}").text
+        assert said in page
+        assert 'data-copy="' in page
+
+
+def test_data_is_an_equation(bench: Bench, browser: Browser) -> None:
+    """Rows in = rows out + rows failed, in all and for each split and partition."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl(failed=3)
+    bench.store.add(story)
+    page = browser.get("/experiments/digits/data").text
+    assert "Done: 1,796 rows in = 1,790 out + 6 failed." in text_of(page)
+    assert "train 2 /2 1,796 1,790 6" in text_of(page)
+    assert "failed-rows?split=train&amp;partition=0" in page

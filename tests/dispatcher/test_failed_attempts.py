@@ -1,0 +1,80 @@
+"""A failure leads to the log of the very attempt that failed: on the overview, in the models table, on the model's
+page."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import TaskFailed, TaskRevoked
+from cerebro.contract.tasks import Failure, FailureKind
+from dispatcher.views.failures import failed_attempts
+from tests.dispatcher.fakes import Bench
+from tests.dispatcher.stories import Story, running_story
+
+UNIT = "fit-1/train/m01/e1/p0"
+
+
+def crashed(times: int = 3) -> Story:
+    """A fit of two models, of which m01 crashes as often as it may."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    for attempt in range(1, times + 1):
+        story.run_task(UNIT, "worker-0", None)
+        failure = Failure(kind=FailureKind.CRASH, message="the process was killed by signal 11")
+        story.tell(TaskFailed(task=UNIT, attempt=attempt, worker="worker-0", failure=failure))
+    return story
+
+
+def test_it_is_the_attempt_after_which_the_model_was_given_up() -> None:
+    """The third, where the same was tried three times."""
+    run = crashed().state.runs["fit-1"]
+    found = failed_attempts(run, list(run.models))
+    assert {model: (at.task, at.attempt) for model, at in found.items()} == {"m01": (UNIT, 3)}
+    assert found["m01"].what == "trains m01, epoch 1, partition 0"
+
+
+def test_a_model_that_may_go_on_has_failed_at_none() -> None:
+    """Two attempts of three failed; the next one may succeed."""
+    run = crashed(times=2).state.runs["fit-1"]
+    assert failed_attempts(run, list(run.models)) == {}
+
+
+def test_another_units_attempt_that_was_taken_back_is_not_it() -> None:
+    """A unit before was revoked and done again; the failure is the later unit's."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=2)
+    before = "fit-1/train/m01/e1/p1"
+    story.run_task(before, "worker-1", None)
+    story.tell(TaskRevoked(task=before, attempt=1, worker="worker-1", reason="a user asked"))
+    story.fail(UNIT, "worker-0", "ValueError: shapes differ")
+    run = story.state.runs["fit-1"]
+    assert failed_attempts(run, ["m01"])["m01"].task == UNIT
+
+
+def test_all_three_pages_lead_there() -> None:
+    """Task and attempt are in the address."""
+    bench = Bench()
+    bench.store.add(crashed())
+    page = bench.signed_in()
+    for path in ("", "/models", "/models/m01"):
+        html = page.get(f"/experiments/digits{path}").text
+        assert f'href="/experiments/digits/logs?task={UNIT}&amp;attempt=3">log of attempt 3</a>' in html, path
+
+
+def test_each_attempt_of_a_unit_leads_to_its_own_log() -> None:
+    """Not to the newest one's alone."""
+    bench = Bench()
+    bench.store.add(crashed())
+    html = bench.signed_in().get("/experiments/digits/models/m01").text
+    for attempt in (1, 2, 3):
+        assert f'attempt={attempt}">attempt {attempt}</a>' in html
+
+
+def test_a_group_of_failures_leads_to_its_first_models_attempt() -> None:
+    """Whose traceback is shown."""
+    bench = Bench()
+    bench.store.add(running_story())
+    html = bench.signed_in().get("/experiments/digits").text
+    assert "task=fit-1/train/m07/e1/p0&amp;attempt=1" in html

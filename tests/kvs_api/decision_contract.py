@@ -1,0 +1,143 @@
+"""What every store promises the controller: its steps are compared and set, and only the leader's count.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskAssigned, TaskRevoked
+from cerebro.errors import ConflictError
+from tests.kvs_api.bench import JOINED, LONG_S, OTHER, SHORT_S, TASK, Bench, body, note, requested, worker
+
+
+class DecisionContract:
+    """The tests; `bench` is made anew for each."""
+
+    # --- the controller's steps ------------------------------------------------------------------
+
+    def test_an_assignment_is_in_the_log_and_in_the_inbox(self, bench: Bench) -> None:
+        """Both or neither."""
+        bench.run_until("assigned")
+        event = bench.log()[-1]
+        assert isinstance(event, TaskAssigned)
+        assert (event.task, event.attempt, event.worker) == (TASK, 1, "worker-0")
+        (item,) = bench.store.inbox("worker-0", "a", 0, wait_s=0)
+        assert (item.experiment, item.task, item.attempt, item.cancel) == ("one", TASK, 1, False)
+        assert item.body == body()
+
+    def test_an_assignment_that_is_sent_twice_counts_once(self, bench: Bench) -> None:
+        """The second says so and posts nothing."""
+        bench.run_until("assigned")
+        assert bench.assign() == "already"
+        assert bench.inbox() == [(TASK, 1, False)]
+        assert bench.types() == ["TaskAssigned"]
+
+    @pytest.mark.parametrize("attempt", [2, 3])
+    def test_the_first_attempt_is_attempt_one(self, bench: Bench, attempt: int) -> None:
+        """A number that leaves a gap is refused."""
+        bench.store.register(worker("a"))
+        assert bench.assign(attempt) == "refused"
+        assert (bench.log(), bench.inbox()) == ((), [])
+
+    @pytest.mark.parametrize("state", ["commit", "fail", "revoke"])
+    def test_a_task_is_assigned_again_under_the_next_number_only(self, bench: Bench, state: str) -> None:
+        """After an attempt ended, its number and one further on are refused."""
+        bench.run_until(state)
+        assert bench.assign(1) == "refused"
+        assert bench.assign(3) == "refused"
+        assert bench.assign(2) == "done"
+        assert bench.inbox()[-1] == (TASK, 2, False)
+
+    @pytest.mark.parametrize("state", ["assigned", "running"])
+    def test_an_open_attempt_excludes_another(self, bench: Bench, state: str) -> None:
+        """One attempt at a time, whatever its number."""
+        bench.run_until(state)
+        assert bench.assign(2) == "refused"
+        assert bench.inbox() == [(TASK, 1, False)]
+
+    def test_a_worker_that_registered_anew_gets_nothing_meant_for_its_predecessor(self, bench: Bench) -> None:
+        """An assignment names the incarnation it was decided for; so it does for a worker nobody knows."""
+        bench.store.register(worker("b"))
+        assert bench.assign(incarnation="a") == "refused"
+        assert bench.assign(name="worker-9") == "refused"
+        assert (bench.log(), bench.inbox("b")) == ((), [])
+
+    def test_a_running_lease_is_respected(self, bench: Bench) -> None:
+        """Without force an attempt is taken back only once its lease has run out."""
+        bench.run_until("running")
+        assert bench.revoke() == "refused"
+        assert bench.types() == ["TaskAssigned", "TaskStarted"]
+        assert bench.step("renew", lease_s=SHORT_S) == "done"
+        bench.pass_a_moment()
+        assert bench.revoke() == "done"
+
+    def test_force_ends_a_running_lease(self, bench: Bench) -> None:
+        """A user who stops a run need not wait."""
+        bench.run_until("running")
+        assert bench.revoke(force=True) == "done"
+        event = bench.log()[-1]
+        assert isinstance(event, TaskRevoked)
+        assert (event.task, event.attempt, event.reason) == (TASK, 1, "idle")
+
+    @pytest.mark.parametrize("state", ["assigned", "revoke"])
+    def test_a_cancellation_reaches_the_inbox_once(self, bench: Bench, state: str) -> None:
+        """The worker hears of it, however often the step is sent."""
+        bench.run_until(state)
+        assert bench.revoke() == ("done" if state == "assigned" else "already")
+        assert bench.revoke() == "already"
+        assert bench.inbox() == [(TASK, 1, False), (TASK, 1, True)]
+
+    @pytest.mark.parametrize("state", ["commit", "fail"])
+    def test_what_has_ended_is_not_taken_back(self, bench: Bench, state: str) -> None:
+        """A revocation that comes too late is refused, forced or not."""
+        bench.run_until(state)
+        assert bench.revoke() == "refused"
+        assert bench.revoke(force=True) == "refused"
+
+    def test_only_the_named_attempt_is_taken_back(self, bench: Bench) -> None:
+        """A revocation of the attempt before leaves the present one alone."""
+        bench.run_until("fail")
+        assert bench.assign(2) == "done"
+        assert bench.revoke(1) == "refused"
+        assert bench.inbox() == [(TASK, 1, False), (TASK, 2, False)]
+
+    def test_steps_are_taken_in_order_and_each_by_itself(self, bench: Bench) -> None:
+        """A refused step neither hides the others' outcomes nor undoes them."""
+        bench.store.register(worker("a"))
+        outcomes = bench.decide(
+            api.Assign(task=TASK, attempt=1, worker="worker-0", incarnation="a", body=body()),
+            api.Assign(task=OTHER, attempt=2, worker="worker-0", incarnation="a", body=body(OTHER)),
+            api.Revoke(task=TASK, attempt=1, worker="worker-0", reason="idle"),
+            api.Assign(task=OTHER, attempt=1, worker="worker-0", incarnation="a", body=body(OTHER)),
+        )
+        assert outcomes == ["done", "refused", "done", "done"]
+        assert bench.types() == ["TaskAssigned", "TaskRevoked", "TaskAssigned"]
+        assert bench.inbox() == [(TASK, 1, False), (TASK, 1, True), (OTHER, 1, False)]
+
+    def test_a_decision_answers_with_the_log_after_the_cursor(self, bench: Bench) -> None:
+        """The controller sees what it just wrote, and what came before it."""
+        bench.store.append("one", requested("etl-1"))
+        request = api.DecideRequest(term=bench.term, after=0, steps=(note(JOINED),))
+        answer = bench.store.decide("one", request)
+        assert answer.events == bench.log()
+        assert [event.type for event in answer.events] == ["RunRequested", "WorkerJoined"]
+
+    # --- leadership ------------------------------------------------------------------------------
+
+    def test_one_controller_leads(self, bench: Bench) -> None:
+        """While its lease runs, the holder keeps its term and everybody else is told who leads."""
+        assert bench.store.lead("controller-1", LONG_S) == api.LeaderAnswer(term=0, holder="controller-0")
+        assert bench.store.lead("controller-0", LONG_S).term == bench.term
+
+    def test_a_successor_fences_the_leader_before_it(self, bench: Bench) -> None:
+        """Once a lease ran out another may lead; steps of the old term are then refused and change nothing."""
+        bench.store.lead("controller-0", SHORT_S)
+        bench.pass_a_moment()
+        assert bench.store.lead("controller-1", LONG_S).term == bench.term + 1
+        with pytest.raises(ConflictError, match="term"):
+            bench.decide(note(JOINED))
+        assert bench.log() == ()
+        assert bench.decide(note(JOINED), term=bench.term + 1) == ["done"]

@@ -1,0 +1,115 @@
+"""What every store promises about experiments and their logs: names, numbers, requests, notes, the queue of runs.
+
+Part of `tests.kvs_api.contract.StoreContract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested, WorkerLost
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.errors import ConflictError, NotFoundError
+from tests.kvs_api.bench import JOINED, LOCATORS, Bench, note, requested
+
+
+class LogContract:
+    """The tests; `bench` is made anew for each."""
+
+    # --- experiments -----------------------------------------------------------------------------
+
+    def test_creating_the_same_experiment_again_finds_it(self, bench: Bench) -> None:
+        """A repeated call returns the record of the first."""
+        again = ExperimentRecord(name="one", locators=LOCATORS, author="somebody else")
+        assert bench.store.create_experiment(again) == bench.store.experiment("one")
+
+    def test_a_name_holds_one_experiment(self, bench: Bench) -> None:
+        """Other locators, or another archive, under a known name are refused and change nothing."""
+        before = bench.store.experiment("one")
+        moved = ExperimentRecord(name="one", locators=Locators(test=Locator(metadata="test.csv")))
+        with pytest.raises(ConflictError, match="'one'"):
+            bench.store.create_experiment(moved)
+        with pytest.raises(ConflictError, match="'one'"):
+            bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS, archive="2" * 64))
+        assert bench.store.experiment("one") == before
+
+    def test_an_unknown_experiment_is_not_found(self, bench: Bench) -> None:
+        """Reads, requests and decisions name what is missing."""
+        step = note(JOINED)
+        request = api.DecideRequest(term=bench.term, after=0, steps=(step,))
+        calls: list[Callable[[], object]] = [
+            lambda: bench.store.experiment("two"),
+            lambda: bench.store.events("two"),
+            lambda: bench.store.live("two"),
+            lambda: bench.store.append("two", requested("etl-1")),
+            lambda: bench.store.decide("two", request),
+        ]
+        for call in calls:
+            with pytest.raises(NotFoundError, match="'two'"):
+                call()
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def test_a_request_counts_once(self, bench: Bench) -> None:
+        """The same request sent again returns the first one's number and adds nothing."""
+        first = bench.store.append("one", requested("etl-1"))
+        bench.store.append("one", requested("etl-2"))
+        assert bench.store.append("one", requested("etl-1")) == first == 1
+        assert bench.types() == ["RunRequested", "RunRequested"]
+        assert [entry.run for entry in bench.store.queue()] == ["etl-1", "etl-2"]
+
+    def test_a_run_id_holds_one_request(self, bench: Bench) -> None:
+        """Another request under a known run id is refused."""
+        bench.store.append("one", requested("etl-1"))
+        with pytest.raises(ConflictError, match="'etl-1'"):
+            bench.store.append("one", requested("etl-1", seed=1))
+        assert len(bench.log()) == 1
+
+    def test_events_are_numbered_densely_and_read_after_a_cursor(self, bench: Bench) -> None:
+        """Numbers start at 1 and have no gap, whoever writes; times never go back."""
+        bench.store.append("one", requested("etl-1"))
+        bench.run_until("commit")
+        bench.store.append("one", RunStopRequested(run="etl-1"))
+        log = bench.log()
+        assert [event.seq for event in log] == list(range(1, 6))
+        assert [event.time for event in log] == sorted(event.time for event in log)
+        assert bench.store.events("one", 3) == log[3:]
+        assert bench.store.events("one", 5) == ()
+
+    def test_text_of_any_language_comes_back(self, bench: Bench) -> None:
+        """Names of people and messages survive every layer between client and log."""
+        text = 'Žofie said: "日本" 🙂 \\ \n\t\u0001 {}'
+        bench.store.append("one", requested("etl-1").model_copy(update={"author": text}))
+        event = bench.log()[0]
+        assert isinstance(event, RunRequested)
+        assert event.author == text
+
+    def test_open_runs_queue_in_the_order_of_their_requests(self, bench: Bench) -> None:
+        """Over all experiments, the oldest first; a run that ended is gone."""
+        bench.store.create_experiment(ExperimentRecord(name="two", locators=LOCATORS))
+        for experiment, run in (("two", "etl-1"), ("one", "etl-1"), ("two", "etl-2")):
+            bench.store.append(experiment, requested(run))
+        bench.decide(note(RunFinished(run="etl-1", outcome="finished")))
+        queue = [(entry.experiment, entry.run) for entry in bench.store.queue()]
+        assert queue == [("two", "etl-1"), ("two", "etl-2")]
+
+    def test_a_note_that_is_sent_twice_is_written_once(self, bench: Bench) -> None:
+        """A controller that got no answer asks again from the same cursor: nothing is doubled."""
+        assert bench.decide(note(JOINED), after=0) == ["done"]
+        assert bench.decide(note(JOINED), after=0) == ["already"]
+        assert bench.types() == ["WorkerJoined"]
+
+    def test_a_note_may_be_written_again_by_who_has_read_it(self, bench: Bench) -> None:
+        """The same worker may be lost and join again: that is news, not a repetition."""
+        lost = WorkerLost(worker="worker-0", incarnation="a", reason="silent")
+        for step in (note(JOINED), note(lost), note(JOINED), note(lost)):
+            assert bench.decide(step) == ["done"]
+        assert bench.types() == ["WorkerJoined", "WorkerLost"] * 2
+
+    def test_a_run_that_was_never_queued_may_end(self, bench: Bench) -> None:
+        """The end of a run is only a fact; taking it off the queue needs no entry there."""
+        assert bench.decide(note(RunFinished(run="etl-9", outcome="failed"))) == ["done"]
+        assert bench.store.queue() == ()

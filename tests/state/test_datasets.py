@@ -1,0 +1,65 @@
+"""Data sets are complete once every partition is committed; evaluations have a task per model and partition."""
+
+from __future__ import annotations
+
+from cerebro.contract.events import RunFinished, RunRequested, RunResumed, RunStarted
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.state import TaskKey
+from tests.state.stories import DATASET, Story, joined, lost
+
+
+def test_a_data_set_is_complete_once_every_partition_is_committed() -> None:
+    """Its rows are known per split and partition; training partitions are held by who made them."""
+    story = Story()
+    story.etl(splits={"train": 10, "valid": 4})
+    dataset = story.state.newest_dataset()
+    assert dataset is not None
+    assert dataset.is_complete
+    assert dataset.partitions("train") == {0: 10, 1: 10}
+    assert dataset.partitions("test") == {}
+    assert [w.name for w in story.state.holders(DATASET, 1)] == ["worker-1"]
+
+
+def test_the_same_data_set_again_has_nothing_to_do() -> None:
+    """Unless a training partition has no holder any more: that one is made anew."""
+    story = Story()
+    story.etl()
+    again = story.state.runs["etl-1"]
+    story.tell(
+        RunRequested(run="etl-2", request=again.request),
+        RunStarted(run="etl-2", plan=again.plan) if again.plan else RunResumed(run="etl-2"),
+    )
+    assert story.state.runs["etl-2"].is_complete()
+    story.tell(
+        RunFinished(run="etl-2", outcome="finished"), lost(1), joined(1, incarnation="b", partitions=())
+    )
+    assert again.plan is not None
+    story.tell(RunRequested(run="etl-3", request=again.request), RunStarted(run="etl-3", plan=again.plan))
+    assert list(story.state.runs["etl-3"].tasks) == ["etl-3/etl/train/p1"]
+
+
+def test_a_test_run_has_a_task_per_model_and_partition() -> None:
+    """It is complete when all are committed; one that fails is fatal."""
+    story = Story()
+    story.tell(
+        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
+        RunStarted(
+            run="test-1",
+            plan=EvaluatePlan(
+                kind="test",
+                dataset=DATASET,
+                fit="fit-1",
+                models={"m00": 1, "m01": 2},
+                partitions={0: 5, 1: 6},
+            ),
+        ),
+    )
+    run = story.state.runs["test-1"]
+    assert list(run.tasks) == [f"test-1/test/{m}/p{p}" for m in ("m00", "m01") for p in (0, 1)]
+    for key in list(run.tasks)[:3]:
+        story.do(TaskKey.parse(key), 0, TaskResult(rows=1))
+    assert not run.is_complete()
+    assert run.progress() == (3, 4)
+    story.fail(TaskKey.parse("test-1/test/m01/p1"), 1, FailureKind.USER_ERROR)
+    assert run.fatal is not None

@@ -1,0 +1,108 @@
+"""The invariants of model hopping (isolation, completeness, data that does not move): what breaks them is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskRevoked, TaskStarted
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
+from cerebro.errors import IllegalEventError
+from cerebro.state import ModelState, TaskKey
+from cerebro.state.tasks import OPEN
+from tests.state.stories import DATASET, Story, joined, lost, unit, validation
+
+
+def refused(story: Story, event: Event, match: str) -> None:
+    """The event is illegal and without effect."""
+    before = copy.deepcopy(story.state)
+    with pytest.raises(IllegalEventError, match=match):
+        story.tell(event)
+    assert story.state == before
+
+
+def assigned(key: TaskKey, worker: int, attempt: int = 1) -> TaskAssigned:
+    return TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}")
+
+
+def test_a_model_is_at_one_worker_at_a_time() -> None:
+    """Isolation."""
+    story = Story()
+    story.fit()
+    story.assign(unit(1, 0), 0)
+    refused(story, assigned(unit(1, 1), 1), "isolation")
+
+
+def test_a_model_visits_each_partition_once_per_epoch() -> None:
+    """Completeness: neither a partition again, nor one of the epoch to come."""
+    story = Story()
+    story.fit()
+    story.train(1, 0)
+    refused(story, assigned(unit(1, 0), 0, 2), "while it is committed")
+    refused(story, assigned(unit(2, 0), 0), "completeness")
+    refused(story, assigned(unit(1, 7), 0), "completeness")
+    story.train(1, 1)
+    story.train(2, 0)
+
+
+def test_a_unit_goes_to_a_worker_that_holds_its_partition() -> None:
+    """Data does not move."""
+    story = Story()
+    story.fit()
+    refused(story, assigned(unit(1, 0), 1), "does not hold")
+
+
+def test_a_worker_takes_at_most_one_task_ahead() -> None:
+    """One runs, one waits; the one that waits does not overtake."""
+    story = Story(workers=1)
+    story.fit(models=3, partitions=1)
+    story.assign(unit(1, 0, "m00"), 0)
+    story.assign(unit(1, 0, "m01"), 0)
+    refused(story, assigned(unit(1, 0, "m02"), 0), "which has")
+    started = TaskStarted(task=str(unit(1, 0, "m01")), attempt=1, worker="worker-0")
+    refused(story, started, "is open there")
+    assert {str(t.key) for t in story.run.open_tasks()} == set(story.state.workers["worker-0"].open_tasks)
+    assert all(task.state in OPEN for task in story.run.open_tasks())
+
+
+def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
+    """Its tasks are taken back before it may return; it may not join twice."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    refused(story, joined(0, incarnation="b"), "joined twice")
+    story.tell(lost(0))
+    refused(story, assigned(unit(1, 0, "m01"), 0), "is lost")
+    refused(story, lost(0), "without having joined")
+    refused(story, joined(0, incarnation="b"), "are open there")
+    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="lost"))
+    story.tell(joined(0, incarnation="b", partitions=()))
+    assert story.state.holders(DATASET, 0) == []
+
+
+def test_a_process_that_was_only_silent_keeps_what_it_made() -> None:
+    """Its registration lists what it had when it started; what it committed since counts, too."""
+    story = Story()
+    story.state.workers["worker-0"].holdings.add((DATASET, 5))
+    story.tell(lost(0), joined(0))
+    assert (DATASET, 5) in story.state.workers["worker-0"].holdings
+
+
+def test_the_result_of_a_failed_model_that_still_runs_is_kept() -> None:
+    """A running unit is left to end by itself; its commit is legal though its model was given up."""
+    story = Story()
+    story.fit(validated=True)
+    story.epoch(1)
+    story.start(unit(2, 0), 0)
+    story.fail(validation(1), 1, FailureKind.USER_ERROR)
+    assert story.model().state is ModelState.FAILED
+    story.tell(
+        TaskCommitted(
+            task=str(unit(2, 0)),
+            attempt=1,
+            worker="worker-0",
+            result=TaskResult(rows=1, checkpoint=CheckpointRef(name="c", checksum="-", size=1)),
+        )
+    )
+    assert story.run.open_tasks() == []

@@ -1,0 +1,87 @@
+"""Runs move by their table of transitions, end once nothing of them is open, and queue by age."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import (
+    Event,
+    RunFinished,
+    RunPaused,
+    RunRequested,
+    RunResumed,
+    RunStarted,
+    RunStopRequested,
+)
+from cerebro.errors import IllegalEventError
+from cerebro.state import RunState
+from cerebro.state.runs import ENDED_RUN, OPEN_RUN, TRANSITIONS
+from tests.state.stories import Story, unit
+
+
+def run_in(state: RunState) -> Story:
+    """A story whose fit run is in a state."""
+    story = Story()
+    story.fit()
+    if state is RunState.QUEUED:
+        request = story.run.request
+        story = Story()
+        story.tell(RunRequested(run="fit-1", request=request))
+    elif state is RunState.PAUSED:
+        story.tell(RunPaused(run="fit-1", reason="full", needs_bytes=5))
+    elif state is RunState.STOPPING:
+        story.tell(RunStopRequested(run="fit-1"))
+    elif state in ENDED_RUN:
+        story.tell(RunFinished.model_validate({"run": "fit-1", "outcome": str(state), "error": "why"}))
+    assert story.run.state is state
+    return story
+
+
+@pytest.mark.parametrize("state", list(RunState))
+@pytest.mark.parametrize("kind", ["RunStarted", "RunPaused", "RunResumed", "RunStopRequested", "RunFinished"])
+def test_runs_move_by_the_table_and_no_other_way(state: RunState, kind: str) -> None:
+    """Each pair of state and event: the table's target, no effect for a wish that came too late, else a refusal."""
+    story, plan = run_in(state), run_in(RunState.RUNNING).run.plan
+    event: Event = {
+        "RunStarted": RunStarted(run="fit-1", plan=plan) if plan else RunResumed(run="fit-1"),
+        "RunPaused": RunPaused(run="fit-1", reason="full"),
+        "RunResumed": RunResumed(run="fit-1"),
+        "RunStopRequested": RunStopRequested(run="fit-1"),
+        "RunFinished": RunFinished(run="fit-1", outcome="stopped"),
+    }[kind]
+    targets = TRANSITIONS.get((state, kind))
+    if kind == "RunFinished" and state in OPEN_RUN:
+        targets = frozenset({RunState.STOPPED})
+    if targets is None and kind not in ("RunResumed", "RunStopRequested"):
+        with pytest.raises(IllegalEventError, match=f"{kind} of fit-1 while it is {state}"):
+            story.tell(event)
+    else:
+        story.tell(event)
+    assert story.run.state in (targets or {state})
+
+
+def test_a_run_does_not_end_while_tasks_are_open() -> None:
+    """Its attempts are taken back first."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    with pytest.raises(IllegalEventError, match="tasks are open"):
+        story.tell(RunFinished(run="fit-1", outcome="stopped"))
+
+
+def test_resuming_forgets_why_it_was_paused() -> None:
+    """Reason and missing room belong to the pause."""
+    story = run_in(RunState.PAUSED)
+    assert (story.run.reason, story.run.needs_bytes) == ("full", 5)
+    story.tell(RunResumed(run="fit-1"))
+    assert (story.run.reason, story.run.needs_bytes) == ("", 0)
+
+
+def test_the_oldest_open_run_is_the_active_one() -> None:
+    """A later request waits for the end of the one before."""
+    story = Story()
+    story.fit()
+    story.tell(RunRequested(run="fit-2", request=story.run.request))
+    assert story.state.active_run() is story.run
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    assert story.state.active_run() is story.state.runs["fit-2"]
