@@ -1,4 +1,5 @@
-"""Work on what users gave, in a process of its own: bounded in time and memory, and without the cluster's token.
+"""Work on what users gave, in a process of its own: bounded in time and memory, without the cluster's token, and
+without keys of object stores unless it is there to look into them.
 
 A question goes in on standard input, JSON comes out on standard output. The process is killed when its time is over or
 it says too much; what it has said by then counts.
@@ -23,7 +24,9 @@ MOST_BYTES = 8 << 20
 """Of an answer: five hundred lines that were found, or an image of 4 MiB as text, fit."""
 
 _PIECE = 64 << 10
-_SECRETS = frozenset({"CEREBRO_TOKEN"})
+_SECRETS = ("CEREBRO_TOKEN",)
+_OF_OBJECT_STORES = ("AWS_", "BOTO_", "S3_")
+"""How variables begin that hold addresses and keys of object stores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,14 @@ class BusyError(ClusterError):
 
 
 class Children:
-    """Runs ``python -m MODULE``, at most `at_once` at a time. Safe for several threads."""
+    """Runs ``python -m MODULE``, at most `at_once` at a time. Safe for several threads.
 
-    def __init__(self, module: str, *, at_once: int) -> None:
+    Only with `has_keys` it gets the variables of object stores.
+    """
+
+    def __init__(self, module: str, *, at_once: int, has_keys: bool = False) -> None:
         self._module = module
+        self._withheld = _SECRETS if has_keys else (*_SECRETS, *_OF_OBJECT_STORES)
         self._places = threading.BoundedSemaphore(at_once)
 
     def ask(self, question: bytes, *, timeout_s: float) -> Said:
@@ -61,7 +68,7 @@ class Children:
             self._places.release()
 
     def _ask(self, question: bytes, timeout_s: float) -> Said:
-        environment = {name: text for name, text in os.environ.items() if name not in _SECRETS}
+        environment = {name: text for name, text in os.environ.items() if not name.startswith(self._withheld)}
         command = tethered([sys.executable, "-P", "-m", self._module])
         deadline = time.monotonic() + timeout_s
         with subprocess.Popen(
@@ -107,8 +114,12 @@ def _heard(pipe: int, deadline: float) -> tuple[bytes, bool]:
     return bytes(heard), False
 
 
-def bound(*, memory_bytes: int, cpu_s: int) -> None:
-    """Called by the child first: the kernel refuses it more memory, and ends it when its processor time is over."""
+def bound(*, memory_bytes: int, cpu_s: int, data_bytes: int = resource.RLIM_INFINITY) -> None:
+    """Called by the child first: the kernel refuses it more memory, and ends it when its processor time is over.
+
+    `memory_bytes` is of addresses, also of those that are only reserved; `data_bytes` of what can be written to.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -72,9 +72,13 @@ class LocatorCheck:
     """Looks at locators. Safe for several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self._children = Children("dispatcher.locator_process", at_once=2)
+        self._children = Children("dispatcher.locator_process", at_once=2, has_keys=True)
         self._token = settings.token.encode()
-        self._where = {"is_local": settings.is_local, "shared": str(settings.volumes.shared)}
+        self._where = {
+            "is_local": settings.is_local,
+            "shared": str(settings.volumes.shared),
+            "has_object_store": settings.has_object_store,
+        }
 
     def check(self, locators: Locators) -> tuple[Finding, ...]:
         """What lies at each locator, in the order of the form.

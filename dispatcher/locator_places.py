@@ -1,23 +1,24 @@
 """Where a locator leads, and what of it this process may look at.
 
-On the user's own machine that is what the user may read. On a cluster it is the shared volume, without links: not the
-dispatcher's own files, and no address within the cluster's network, which a name that the user chose could lead to.
+On the user's own machine that is what the user may read. On a cluster it is the shared volume, without links, and not
+the dispatcher's own files. What of the network is reached, `dispatcher.locator_network` decides.
 """
 
 from __future__ import annotations
 
 import errno
-import ipaddress
+import functools
 import os
 import stat
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
 from cerebro.errors import LocatorError
-from cerebro.objects import object_name, open_store
+from cerebro.objects import object_name
 from cerebro.objects.folder import local_path
+from cerebro.objects.s3 import S3Store, is_forbidden
 from dispatcher.opening import open_below
 
 _MOST_ENTRIES = 2_000
@@ -63,7 +64,7 @@ def place_of(uri: str, shared: str | None) -> Place:
         UnseenError: nothing of the kind may be looked at here.
     """
     if uri.startswith("s3://"):
-        return _Bucket(uri)
+        return _Bucket(uri, is_own=shared is None)
     path = local_path(uri)
     if shared is None:
         if any(path.resolve().is_relative_to(part) for part in _NOT_DATA):
@@ -147,68 +148,59 @@ class _Folder:
         raise LocatorError(f"{self.uri} is a folder or a device, expected a file: check the locator")
 
 
-class _Bucket:
-    """An address in an object store: the store's root, and a name."""
+_store = functools.cache(S3Store)
+"""By its root: a client takes a tenth of a second to make."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri.rstrip("/")
+
+class _Bucket:
+    """An address in an object store: the store's root, and a name.
+
+    Unless the keys are the user's own (`is_own`) others may read what they may not.
+    """
+
+    def __init__(self, uri: str, *, is_own: bool) -> None:
+        self.uri, self._is_own = uri.rstrip("/"), is_own
         root, _, self._name = self.uri.rpartition("/")
         self._parent = root
 
     def size(self) -> int:
-        return open_store(self._file_root()).size(self._name)
+        with self._asked():
+            return _store(self._file_root()).size(self._name)
 
     def read(self, most: int) -> bytes:
-        return open_store(self._file_root()).read(self._name)[:most]
+        with self._asked():
+            return _store(self._file_root()).head(self._name, most)
 
     def check(self) -> None:
-        open_store(self.uri).check()
+        with self._asked():
+            _store(self.uri).check()
 
     def object_size(self, name: str) -> int | None:
         try:
-            return open_store(self.uri).size(object_name(name))
+            with self._asked():
+                return _store(self.uri).size(object_name(name))
         except LocatorError:
             return None
 
     def first_name(self) -> str | None:
-        return next(iter(open_store(self.uri).list()), None)
+        with self._asked():
+            return next(iter(_store(self.uri).list()), None)
 
     def below(self, name: str) -> Place:
-        return _Bucket(f"{self.uri}/{object_name(name)}")
+        return _Bucket(f"{self.uri}/{object_name(name)}", is_own=self._is_own)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            yield
+        except LocatorError as error:
+            if self._is_own or not is_forbidden(error):
+                raise
+            raise UnseenError(
+                f"This page's keys do not open it, which those of the workers may: {error}"
+            ) from error
 
     def _file_root(self) -> str:
         if self._parent in ("s3:/", "s3:"):
             raise LocatorError(f"{self.uri} names no object: expected s3://bucket/name")
         return self._parent
-
-
-# --- the network --------------------------------------------------------------------------------
-
-
-def guard_network() -> None:
-    """From now on this process connects to public addresses only, whatever a name is resolved to.
-
-    Credentials of the machine or pod are not asked for, since those services have link-local addresses.
-    """
-    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
-    for name in ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
-        os.environ.pop(name, None)
-
-    def audit(event: str, arguments: Sequence[object]) -> None:
-        if event == "socket.connect" and not is_public(arguments[1]):
-            raise UnseenError(
-                f"{arguments[1]} is no public address, and this page asks no other: see docs/kubernetes.md"
-            )
-
-    sys.addaudithook(audit)  # the kernel's own view of the address: a name cannot lead elsewhere afterwards
-
-
-def is_public(address: object) -> bool:
-    """Whether the address of a socket is one of the internet's: not loopback, private, link-local or a path."""
-    if not isinstance(address, tuple) or not address:
-        return False
-    try:
-        parsed = ipaddress.ip_address(str(address[0]).partition("%")[0])
-    except ValueError:
-        return False
-    return (getattr(parsed, "ipv4_mapped", None) or parsed).is_global

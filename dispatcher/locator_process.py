@@ -11,19 +11,23 @@ import base64
 import codecs
 import itertools
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.errors import CerebroError, LocatorError, MetadataError
+from cerebro.errors import LocatorError, MetadataError
 from cerebro.locators import checked_metadata
 from dispatcher.children import bound
-from dispatcher.locator_places import Place, UnseenError, guard_network, place_of
+from dispatcher.locator_network import RefusedAddressError, configured_endpoint, guard_network
+from dispatcher.locator_places import Place, UnseenError, place_of
 
 MEMORY_BYTES = 4 << 30
 """Of addresses: Arrow reserves far more than it uses."""
+DATA_BYTES = 384 << 20
+"""On a cluster, where one who takes all memory of the pod ends the page: enough for a table of 16 MiB as CSV."""
 MOST_METADATA_BYTES = 64 << 20
 MOST_PREVIEW_BYTES = 4 << 20
 ROWS_SHOWN = 5
@@ -37,6 +41,10 @@ LONGEST_TEXT = 300
 """Characters of an object that is text."""
 _HEAD_BYTES = 1024
 """Of an object, by which its kind is known."""
+_TOO_LARGE = "There was not enough memory to look into it. The controller reads it when the first run starts"
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_SHORTEST_KEY = 8
+"""Characters; shorter ones are no secrets, but words that any text has."""
 
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -48,11 +56,17 @@ _IMAGES = {
 
 
 def main() -> None:
-    """Answer one question: ``{"locators", "is_local", "shared", "cpu_s"}``, or ``{"preview": uri, ...}``."""
+    """Answer one question, ``{"locators", ...}`` or ``{"preview": uri, ...}``.
+
+    Both with ``is_local``, ``has_object_store`` and ``shared``, by which places are chosen, and ``cpu_s``.
+    """
     question = json.load(sys.stdin)
-    bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])
-    if not question["is_local"]:
-        guard_network()
+    if question["is_local"]:
+        bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])
+    else:
+        bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"], data_bytes=DATA_BYTES)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # Arrow's threads: the stack of each counts
+        guard_network(configured_endpoint(os.environ) if question["has_object_store"] else "")
     shared = None if question["is_local"] else question["shared"]
     if "preview" in question:
         _say(_preview(question["preview"], shared))
@@ -164,18 +178,27 @@ def _told(field: str, uri: str, look: Callable[[], dict[str, Any]]) -> dict[str,
     finding: dict[str, Any] = {"field": field, "uri": uri, "state": "fine", "message": ""}
     try:
         return finding | look()
-    except UnseenError as error:
-        return finding | {"state": "unseen", "message": _cut(str(error), LONGEST_MESSAGE)}
     except (LocatorError, MetadataError) as error:
         told = str(error)
-        is_lacking = "credentials found" in told or "boto3" in told
-        return finding | {
-            "state": "unseen" if is_lacking else "wrong",
-            "message": _cut(told, LONGEST_MESSAGE),
-        }
-    except (CerebroError, OSError, MemoryError) as error:
-        told = str(error) or "there was not enough memory to look into it"
-        return finding | {"state": "unseen", "message": _cut(told, LONGEST_MESSAGE)}
+        if isinstance(error.__cause__, MemoryError):
+            told = _TOO_LARGE
+        is_lacking = told == _TOO_LARGE or "credentials found" in told or "boto3" in told
+        state = "unseen" if is_lacking else "wrong"
+    except (UnseenError, RefusedAddressError) as error:
+        state, told = "unseen", str(error)
+    except MemoryError:
+        state, told = "unseen", _TOO_LARGE
+    except Exception as error:  # noqa: BLE001 - of libraries: its text may hold keys, and would stand in the log
+        state, told = "unseen", str(error) or type(error).__name__
+    return finding | {"state": state, "message": _cut(without_keys(told, os.environ), LONGEST_MESSAGE)}
+
+
+def without_keys(text: str, environment: Mapping[str, str]) -> str:
+    """What is told of an error, without the keys of the object store, should a library have put them there."""
+    keys = {part for name in _KEYS for part in environment.get(name, "").split()}
+    for key in sorted(keys, key=len, reverse=True):
+        text = text.replace(key, "...") if len(key) >= _SHORTEST_KEY else text
+    return text
 
 
 def _cell(value: object) -> str:

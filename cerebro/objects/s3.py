@@ -17,6 +17,8 @@ from cerebro.errors import LocatorError, ObjectStoreError
 from cerebro.objects.store import CHUNK_BYTES, object_name, write_aside
 
 _ATTEMPTS = 5
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 _TRANSIENT = frozenset(
@@ -51,6 +53,15 @@ class S3Store:
         """See `ObjectStore`."""
         return b"".join(self._chunks(name))
 
+    def head(self, name: str, most: int) -> bytes:
+        """The object's first bytes, at most so many; of the rest next to nothing is transferred."""
+        content = bytearray()
+        for chunk in self._chunks(name):
+            content += chunk
+            if len(content) >= most:
+                break
+        return bytes(content[:most])
+
     def fetch(self, name: str, destination: Path) -> None:
         """See `ObjectStore`."""
         write_aside(destination, self._chunks(name))
@@ -60,7 +71,7 @@ class S3Store:
         try:
             self._head(name)
         except LocatorError as error:
-            if isinstance(error.__cause__, Exception) and _status(error.__cause__) == _NOT_FOUND:
+            if _status(error.__cause__) == _NOT_FOUND:
                 return False
             raise
         return True
@@ -137,7 +148,20 @@ class S3Store:
                 raise ObjectStoreError(f"{where}: the store answered {code}: try again later") from error
             raise LocatorError(f"{where} cannot be read ({code}): check locator and credentials") from error
         except (exceptions.BotoCoreError, *_broken_transfers()) as error:
-            raise ObjectStoreError(f"{where} cannot be reached ({error}): try again later") from error
+            raise ObjectStoreError(f"{where} cannot be reached ({_told(error)}): try again later") from error
+
+
+def is_forbidden(error: LocatorError) -> bool:
+    """Whether a store refused the credentials: other ones may do."""
+    return _status(error.__cause__) in (_UNAUTHORIZED, _FORBIDDEN)
+
+
+def _told(error: Exception) -> str:
+    from botocore.exceptions import HTTPClientError
+
+    # Of a header that cannot be sent the text has the value, which may be a session token.
+    wrapped = getattr(error, "kwargs", {}).get("error")
+    return type(wrapped).__name__ if type(error) is HTTPClientError else str(error)
 
 
 def _broken_transfers() -> tuple[type[Exception], ...]:
@@ -152,6 +176,6 @@ def _broken_transfers() -> tuple[type[Exception], ...]:
     )
 
 
-def _status(error: BaseException) -> int:
+def _status(error: BaseException | None) -> int:
     response = getattr(error, "response", {})
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

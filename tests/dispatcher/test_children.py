@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +32,15 @@ def test_child_that_does_not_listen_is_no_fault() -> None:
     said = Children("this", at_once=1).ask(b"x" * 3_000_000, timeout_s=20.0)
     assert said.code == 0
     assert b"Zen of Python" in said.output
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cluster's token always; keys of object stores, unless the child is there to look into them."""
+    for name in ("CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"):
+        monkeypatch.setenv(name, "x")
+    (tmp_path / "telling.py").write_text("import json, os; print(json.dumps(sorted(os.environ)))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    said = Children("telling", at_once=1, has_keys=has_keys).ask(b"", timeout_s=20.0)
+    names = {"CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"} & set(json.loads(said.output))
+    assert names == ({"AWS_SECRET_ACCESS_KEY", "S3_KEY"} if has_keys else set()) | {"HARMLESS"}

@@ -10,6 +10,7 @@ import pytest
 
 from cerebro.errors import LocatorError, ObjectStoreError
 from cerebro.objects import open_store
+from cerebro.objects.s3 import S3Store
 from tests.objects.s3 import BUCKET, put, s3_server
 
 CONTENT = bytes(range(256)) * 20_000
@@ -49,6 +50,22 @@ def _breaking(store: Any, breaks: list[int], asked: list[str]) -> None:
         return {**answer, "Body": _BreakingBody(answer["Body"], breaks)}
 
     store._client.get_object = get_object
+
+
+@pytest.mark.parametrize("most", [0, 10, (1 << 20) + 1, len(CONTENT) + 1])
+def test_the_first_bytes_are_read_alone(most: int) -> None:
+    """At most so many; of a small object all."""
+    store = S3Store(f"s3://{BUCKET}/folder")
+    assert store.head("object", most) == CONTENT[:most]
+
+
+def test_errors_tell_nothing_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session token with a line break cannot be sent, and the client's own text has it."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-a-session\n")
+    with pytest.raises(ObjectStoreError) as refused:
+        open_store(f"s3://{BUCKET}/folder").read("object")
+    assert "ValueError" in str(refused.value)
+    assert "token-of-a-session" not in str(refused.value)
 
 
 def test_a_transfer_that_breaks_off_goes_on_where_it_was() -> None:

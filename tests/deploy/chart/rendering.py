@@ -85,6 +85,18 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         },
         "priorityClasses": {"create": False, "worker": {"name": "batch"}},
     },
+    "object-store": {
+        "objectStore": {
+            "existingSecret": "our-bucket",
+            "endpoint": "http://minio.minio:9000",
+            "region": "eu-west-1",
+            "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/data"},
+        },
+        "dispatcher": {"objectStore": {"enabled": True, "existingSecret": "our-reading-bucket"}},
+        "networkPolicy": {
+            "egress": {"objectStore": {"peers": [{"ipBlock": {"cidr": "10.2.0.0/16"}}], "port": 9443}}
+        },
+    },
     "many": {
         "worker": {
             "replicas": 60,

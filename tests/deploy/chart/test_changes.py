@@ -54,6 +54,13 @@ CHANGES = {
     "tensorboard: {reloadIntervalS: 5}": {"tensorboard"},
     "objectStore: {region: eu-west-1}": {"controller", "worker", "notebook"},
     "objectStore: {existingSecret: bucket}": {"controller", "worker", "notebook"},
+    "dispatcher: {objectStore: {enabled: true, existingSecret: bucket}}": {"dispatcher"},
+    "{objectStore: {existingSecret: bucket}, dispatcher: {objectStore: {enabled: true}}}": {
+        "controller",
+        "worker",
+        "notebook",
+        "dispatcher",
+    },
     "images: {worker: {tag: '2'}}": {"worker"},
     "images: {notebook: {tag: '2'}}": {"notebook", "tensorboard", "test"},
     "images: {control: {tag: '2'}}": {"redis", "kvs-api", "controller", "dispatcher"},

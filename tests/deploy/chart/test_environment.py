@@ -35,10 +35,12 @@ READERS = {
 LEFT_OUT = "CEREBRO_VOLUME"
 """How variables begin that settings read and the chart does not set: volumes are mounted where the default looks."""
 
+READERS_OF_OBJECTS = {"controller", "worker", "notebook", "dispatcher"}
+
 FOREIGN = {
-    "AWS_ENDPOINT_URL": {"controller", "worker", "notebook"},
-    "AWS_REGION": {"controller", "worker", "notebook"},
-    "AWS_DEFAULT_REGION": {"controller", "worker", "notebook"},
+    "AWS_ENDPOINT_URL": READERS_OF_OBJECTS,
+    "AWS_REGION": READERS_OF_OBJECTS,
+    "AWS_DEFAULT_REGION": READERS_OF_OBJECTS,
     "MALLOC_ARENA_MAX": {"kvs-api", "controller", "dispatcher"},
     "OMP_NUM_THREADS": {"kvs-api", "controller", "dispatcher", "worker"},
     "REDIS_PASSWORD": {"redis", "kvs-api"},
@@ -145,6 +147,16 @@ def test_the_page_knows_the_names_it_is_reached_by() -> None:
     assert {"cerebro-dispatcher", "cerebro-dispatcher.lab.svc"} <= settings["defaults"].public_hosts
     assert {"cerebro.example.org", "cerebro.internal"} <= settings["ingress"].public_hosts
     assert (settings["defaults"].is_https, settings["ingress"].is_https) == (False, True)
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_the_page_knows_of_object_stores_where_it_is_told_to_look(values: str) -> None:
+    """Neither region nor endpoint nor keys otherwise; with them the setting that they need."""
+    container = dict(render(values).containers())["dispatcher/dispatcher"]
+    is_told = dispatcher.settings.Settings.from_environment(_environment(container)).has_object_store
+    assert is_told is (values == "object-store")
+    assert ("envFrom" in container) is is_told
+    assert any(name.startswith("AWS_") for name in _told("dispatcher/dispatcher", values)) is is_told
 
 
 def test_the_page_links_what_is_there() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.deploy.chart.rendering import NAMESPACE, Object, Rendered, render
+from tests.deploy.chart.rendering import NAMESPACE, Object, Rendered, render, render_with
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,11 @@ def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
 
 def _is_peer(peer: Object, end: End) -> bool:
     if "ipBlock" in peer:
-        return end.namespace is None and ipaddress.ip_address(end.address) in ipaddress.ip_network(
-            peer["ipBlock"]["cidr"]
+        inside, *outside = (
+            ipaddress.ip_address(end.address) in ipaddress.ip_network(block)
+            for block in (peer["ipBlock"]["cidr"], *peer["ipBlock"].get("except", ()))
         )
+        return end.namespace is None and inside and not any(outside)
     if end.namespace is None:
         return False
     is_place = (
@@ -186,6 +188,57 @@ def test_an_external_redis_is_reached_where_it_is() -> None:
     ends = {**_ends(rendered), "theirs": End(address="10.1.2.3")}
     assert _allows(rendered, "Egress", ends["kvs-api"], ends["theirs"], 6379)
     assert not _allows(rendered, "Egress", ends["kvs-api"], ends["internet"], 6379)
+
+
+STORES = {
+    "aws": End(address="52.218.0.1"),
+    "private": End(address="10.2.0.7"),
+    "metadata": End(address="169.254.169.254"),
+    "minio": End(labels={"app": "minio"}, namespace={"kubernetes.io/metadata.name": "minio"}),
+}
+KEYS = {"existingSecret": "keys"}
+MINIO = {"endpoint": "http://minio.minio:9000", **KEYS}
+
+
+@pytest.mark.parametrize(
+    ("store", "egress", "reached"),
+    [
+        (KEYS, {}, {("aws", 443)}),
+        (KEYS | {"endpoint": "https://s3.example.org"}, {}, {(name, 443) for name in STORES}),
+        (MINIO, {}, {(name, 9000) for name in STORES}),
+        (KEYS | {"endpoint": "http://minio.minio"}, {}, {(name, 80) for name in STORES}),
+        (MINIO, {"peers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}, {("private", 9000)}),
+        (
+            MINIO,
+            {
+                "peers": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+                "objectStore": {
+                    "peers": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "minio"}}}],
+                    "port": 9443,
+                },
+            },
+            {("minio", 9443)},
+        ),
+    ],
+)  # fmt: skip
+def test_the_page_gets_out_to_the_object_store_alone(
+    store: Object, egress: Object, reached: set[tuple[str, int]]
+) -> None:
+    """Where it is told to look there: at the port of the store, and no further than peers say. Not without."""
+    values = {"objectStore": store, "networkPolicy": {"egress": egress}}
+    ports = {80, 443, 6379, 6443, 9000, 9443}
+
+    def found(rendered: Rendered) -> set[tuple[str, int]]:
+        page = _ends(rendered)["dispatcher"]
+        return {
+            (name, port)
+            for name, end in STORES.items()
+            for port in ports
+            if _allows(rendered, "Egress", page, end, port)
+        }
+
+    assert found(render_with(values)) == set()
+    assert found(render_with(values | {"dispatcher": {"objectStore": {"enabled": True}}})) == reached
 
 
 def test_every_pod_is_selected_by_a_policy_of_its_own() -> None:

@@ -22,7 +22,7 @@ SECRET_KEYS = {
     "our-auth": {"token", "redis-password"},
     "our-redis": {"url"},
 }
-WHOLE_SECRETS = {"our-bucket"}
+WHOLE_SECRETS = {"our-bucket", "our-reading-bucket"}
 
 
 def _find(one: Any, key: str) -> Iterator[Any]:

@@ -32,6 +32,8 @@ CONTRADICTIONS = {
     ),
     "dispatcher.auth.proxies is []": "dispatcher: {auth: {header: X-User}}",
     'dispatcher.auth.header is ""': "dispatcher: {auth: {proxies: [10.0.0.1]}}",
+    "dispatcher.objectStore names credentials": "dispatcher: {objectStore: {existingSecret: ours}}",
+    "nothing says with which credentials": "dispatcher: {objectStore: {enabled: true}}",
     "dispatcher.service.nodePort is 30000 and dispatcher.service.type is ClusterIP": (
         "dispatcher: {service: {nodePort: 30000}}"
     ),
@@ -55,6 +57,11 @@ MISTAKES = {
     "networkPolicy.ingress.notebook.0": "networkPolicy: {ingress: {notebook: [{cidr: 10.0.0.0/8}]}}",
     "dispatcher.service.type": "dispatcher: {service: {type: nodeport}}",
     "objectStore.endpoint": "objectStore: {endpoint: 'minio:9000'}",
+    "objectStore.endpoint.*key:secret": "objectStore: {endpoint: 'http://key:secret@minio:9000'}",
+    "dispatcher.objectStore.enabled": "dispatcher: {objectStore: {enabled: 'yes'}}",
+    "dispatcher.objectStore.existingSecret": "dispatcher: {objectStore: {existingSecret: Our_Secret}}",
+    "'?endpoint'? (is )?not allowed": "dispatcher: {objectStore: {endpoint: 'http://minio:9000'}}",
+    "networkPolicy.egress.objectStore.port": "networkPolicy: {egress: {objectStore: {port: 70000}}}",
     "logs.format": "logs: {format: xml}",
     "monitoring.rules.freeRatio": "monitoring: {rules: {freeRatio: 10}}",
 }

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controller.kubernetes.access import RULES
-from tests.deploy.chart.rendering import VALUES, Object, component, render
+from tests.deploy.chart.rendering import VALUES, Object, component, render, render_with
 
 
 def _named(rules: Sequence[Mapping[str, Any]], worker_set: str) -> list[Any]:
@@ -65,6 +65,31 @@ def test_object_store_credentials_reach_those_who_read_objects() -> None:
             by_key.setdefault(key, set()).add(name.split("/")[0])
     assert by_key["redis-password"] == {"redis", "kvs-api"}
     assert by_key["token"] == {"kvs-api", "controller", "dispatcher", "notebook", "worker", "test"}
+
+
+OWN = {"existingSecret": "reading"}
+ROLE = {"serviceAccountAnnotations": {"role": "reading"}}
+COMMON = {"existingSecret": "common", "serviceAccountAnnotations": {"role": "common"}}
+
+
+@pytest.mark.parametrize(
+    ("common", "own", "secret", "role"),
+    [
+        (COMMON, {}, "common", "common"),
+        (COMMON, OWN, "reading", None),
+        (COMMON, ROLE, None, "reading"),
+        ({}, OWN | ROLE, "reading", "reading"),
+    ],
+)
+def test_the_page_gets_credentials_of_its_own_or_the_common_ones(
+    common: Object, own: Object, secret: str | None, role: str | None
+) -> None:
+    """Its own instead of the common ones, never beside them: they are there to open less."""
+    rendered = render_with({"objectStore": common, "dispatcher": {"objectStore": own | {"enabled": True}}})
+    account = rendered.get("ServiceAccount", "dispatcher")["metadata"].get("annotations", {})
+    (container,) = rendered.pod("dispatcher")["spec"]["containers"]
+    assert account.get("role") == role
+    assert container.get("envFrom") == ([{"secretRef": {"name": secret}}] if secret else None)
 
 
 @pytest.mark.parametrize("values", VALUES)

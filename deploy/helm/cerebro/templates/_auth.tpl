@@ -41,8 +41,13 @@ checksum/auth: {{ include "cerebro.auth.once" . | sha256sum | quote }}
 {{- end -}}
 
 {{- define "cerebro.objectStore.checksum" -}}
-{{- with .Values.objectStore.existingSecret }}
-{{- $found := lookup "v1" "Secret" $.Release.Namespace . | default dict }}
+{{- include "cerebro.objectStore.checksumOf" (dict "root" . "secret" .Values.objectStore.existingSecret) }}
+{{- end -}}
+
+{{/* Of: (dict "root" $ "secret" NAME), or no name. */}}
+{{- define "cerebro.objectStore.checksumOf" -}}
+{{- with .secret }}
+{{- $found := lookup "v1" "Secret" $.root.Release.Namespace . | default dict }}
 checksum/object-store: {{ dig "metadata" "resourceVersion" . $found | quote }}
 {{- end }}
 {{- end -}}

@@ -76,6 +76,14 @@ dispatcher.links.{{ $name }} is set and {{ $name }}.enabled is false: the page w
 {{- if ne (empty $auth.header) (empty $auth.proxies) }}
 dispatcher.auth.header is {{ $auth.header | quote }} and dispatcher.auth.proxies is {{ $auth.proxies | toJson }}: a header is believed of the proxies that are named; set both, or none
 {{- end }}
+{{- $own := .Values.dispatcher.objectStore }}
+{{- if and (or $own.existingSecret $own.serviceAccountAnnotations) (not $own.enabled) }}
+dispatcher.objectStore names credentials and dispatcher.objectStore.enabled is false: set dispatcher.objectStore.enabled=true, or leave them out
+{{- end }}
+{{- $common := .Values.objectStore }}
+{{- if and $own.enabled (not (or $own.existingSecret $own.serviceAccountAnnotations $common.existingSecret $common.serviceAccountAnnotations)) }}
+dispatcher.objectStore.enabled is true and nothing says with which credentials: name a Secret in dispatcher.objectStore.existingSecret, or annotations of a service account; roles of nodes are not used
+{{- end }}
 {{- $hosts := list .Values.dispatcher.ingress .Values.notebook.ingress }}
 {{- if and (first $hosts).enabled (last $hosts).enabled (first $hosts).host (eq (first $hosts).host (last $hosts).host) }}
 notebook.ingress.host is dispatcher.ingress.host ({{ (first $hosts).host }}): both answer at "/", so each needs a name of its own
@@ -114,7 +122,8 @@ notebook.ingress.host is dispatcher.ingress.host ({{ (first $hosts).host }}): bo
 {{- range $it := list
       (dict "field" "auth.existingSecret" "name" .Values.auth.existingSecret "keys" $authKeys)
       (dict "field" "redis.external.existingSecret" "name" $redis.existingSecret "keys" (list $redis.key))
-      (dict "field" "objectStore.existingSecret" "name" .Values.objectStore.existingSecret "keys" list) }}
+      (dict "field" "objectStore.existingSecret" "name" .Values.objectStore.existingSecret "keys" list)
+      (dict "field" "dispatcher.objectStore.existingSecret" "name" .Values.dispatcher.objectStore.existingSecret "keys" list) }}
 {{- if .name }}
 {{- $secret := lookup "v1" "Secret" $.Release.Namespace .name }}
 {{- if not $secret }}

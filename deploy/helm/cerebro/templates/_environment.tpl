@@ -77,7 +77,12 @@ http://{{ include "cerebro.host" (dict "root" . "component" "kvs-api") }}:7070
 {{- end -}}
 
 {{- define "cerebro.envFrom.objectStore" -}}
-{{- with .Values.objectStore.existingSecret }}
+{{- include "cerebro.envFrom.secret" .Values.objectStore.existingSecret }}
+{{- end -}}
+
+{{/* Of the name of a Secret, or nothing. */}}
+{{- define "cerebro.envFrom.secret" -}}
+{{- with . }}
 envFrom:
   - secretRef:
       name: {{ . }}

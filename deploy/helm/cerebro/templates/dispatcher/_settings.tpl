@@ -18,3 +18,12 @@
 {{- $own := include "cerebro.exposed.address" (dict "ingress" .Values.notebook.ingress "port" 8888) -}}
 {{- .Values.dispatcher.links.notebook | default (ternary $own "" .Values.notebook.enabled) -}}
 {{- end -}}
+
+{{/* What the page opens object stores with, as JSON: a Secret, and annotations of its account. Its own if it has any,
+     so that these can be less than what the others may. Empty if it looks into none. */}}
+{{- define "cerebro.dispatcher.credentials" -}}
+{{- $own := .Values.dispatcher.objectStore -}}
+{{- $has := or (ne $own.existingSecret "") (gt (len $own.serviceAccountAnnotations) 0) -}}
+{{- $chosen := ternary $own .Values.objectStore $has -}}
+{{- pick (ternary $chosen dict $own.enabled) "existingSecret" "serviceAccountAnnotations" | toJson -}}
+{{- end -}}

@@ -49,6 +49,27 @@ spec:
 {{- end -}}
 {{- end -}}
 
+{{/* From the page to the object store and its port. Without an endpoint of the user's it is AWS', which is public: so
+     are then the addresses, as far as no peers are named. */}}
+{{- define "cerebro.policy.objectStore" -}}
+{{- $place := .Values.networkPolicy.egress.objectStore -}}
+{{- $peers := $place.peers | default .Values.networkPolicy.egress.peers -}}
+{{- $endpoint := urlParse .Values.objectStore.endpoint -}}
+{{- $usual := ternary 80 443 (eq $endpoint.scheme "http") -}}
+{{- $port := regexFind ":[0-9]+$" $endpoint.host | trimPrefix ":" | default $usual -}}
+- ports:
+    - port: {{ $place.port | default $port }}
+  {{- if $peers }}
+  to:
+    {{- toYaml $peers | nindent 4 }}
+  {{- else if not .Values.objectStore.endpoint }}
+  to:
+    - ipBlock:
+        cidr: 0.0.0.0/0
+        except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+  {{- end }}
+{{- end -}}
+
 {{/* From Prometheus to a component's metrics ports, if it is to read them. Of: (dict "root" $ "component" "worker"). */}}
 {{- define "cerebro.policy.metrics" -}}
 {{- if .root.Values.monitoring.serviceMonitor.enabled }}
