@@ -24,6 +24,7 @@ import urllib3
 
 from benchmarks.figure import Figure
 from benchmarks.services import ControlPlane, control_plane
+from benchmarks.web_browser import Looked, figures, look
 from benchmarks.web_store import NAME, RUN, Size, Work, seed
 from cerebro.errors import ClusterError
 from cerebro.kvs import KvsClient
@@ -45,6 +46,7 @@ class Found:
 
     pages: dict[str, list[float]]
     """Address -> how long each request took."""
+    looked: Looked
     news_s: list[float]
     """From the answer to a commit until a viewer had it."""
     added_percent: float
@@ -68,6 +70,7 @@ def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
         work = Work(KvsClient(plane.server, plane.token), size)
         with _working(work):
             pages = {name: _timed(viewer, addresses) for name, addresses in _addresses(size).items()}
+            looked = look(plane, NAME)
         alone = _load(plane, work, follow_s)
         watchers = [_Watcher(plane, page) for page in _watched() for _ in range(VIEWERS // 2)]
         with _watching(watchers):
@@ -75,6 +78,7 @@ def measure(size: Size | None = None, *, follow_s: float = _FOLLOW_S) -> Found:
             watched = _load(plane, work, follow_s)
         return Found(
             pages=pages,
+            looked=looked,
             news_s=[delay for watcher in watchers for delay in watcher.delays(work)],
             added_percent=100 * (watched - alone) / _CORES,
             memory_mb=_memory_mb(plane.pids["dispatcher"]),
@@ -105,6 +109,7 @@ def benchmark() -> list[Figure]:
                 f"the first viewer waited {found.caught_up_s:.0f} s until the whole run was read",
             ),
         ),
+        *figures(found.looked, what),
         Figure(
             what=f"{what}: from a worker's report to the viewer's page, 95th percentile",
             measured=f"median {statistics.median(news):.2f} s, longest {news[-1]:.2f} s",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 
 from flask import Flask, g, jsonify, redirect, url_for
@@ -25,9 +24,9 @@ from dispatcher.reading import Reader
 from dispatcher.repeats import Repeats
 from dispatcher.services import Services
 from dispatcher.settings import Settings
+from dispatcher.statics import Statics
 from dispatcher.store import Store
 
-_A_DAY_S = 86_400
 _PARTS: tuple[Callable[[Flask, Services], None], ...] = (
     start.register,
     pages.register,
@@ -48,7 +47,6 @@ def create_app(
 ) -> Flask:
     """The application over `store`, which all its threads share."""
     app = Flask("dispatcher")
-    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = _A_DAY_S
     app.url_map.converters["name"] = NameConverter
     app.url_map.merge_slashes = False  # an address is a page or is none
     app.jinja_env.filters.update(FILTERS)
@@ -89,7 +87,8 @@ def create_app(
 
 
 def _give_templates(app: Flask, services: Services) -> None:
-    versions = {path.name: _version(path) for path in Path(str(app.static_folder)).iterdir()}
+    statics = Statics(Path(str(app.static_folder)))
+    statics.install(app)
 
     @app.context_processor
     def shared() -> dict[str, object]:
@@ -101,7 +100,7 @@ def _give_templates(app: Flask, services: Services) -> None:
             "is_signed_in": g.get("identity") is not None,
             "is_named_by_proxy": g.get("identity") == "proxy",
             "who": g.get("name", ""),
-            "asset": lambda name: url_for("static", filename=name, v=versions[name]),
+            "asset": statics.address,
         }
 
 
@@ -118,8 +117,3 @@ def _add_probes(app: Flask) -> None:
     @app.get("/")
     def home() -> ResponseReturnValue:
         return redirect(url_for("pages.experiments"), 303)
-
-
-def _version(path: Path) -> str:
-    # In the address of the file, so that browsers may keep it and still see the next release's at once.
-    return sha256(path.read_bytes()).hexdigest()[:12]

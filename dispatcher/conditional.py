@@ -24,8 +24,10 @@ _MAX_BODIES = 2_000
 _LARGE = 2 << 20
 """A body of more is not kept."""
 _WORTH_PACKING = 2_000
-_PACKING = 4
-"""Level of gzip: higher ones take three times as long for a tenth less."""
+_PACKING, _THOROUGH = 4, 6
+"""Levels of gzip: the higher one takes twice as long, for a tenth less of a page and a quarter less of a figure."""
+_FIGURE = 200_000
+"""Bytes of a body that is packed thoroughly."""
 
 
 POLL = "cerebro.poll"
@@ -128,7 +130,8 @@ class Answers:
                     self._forget(address, body)
                     raise
                 body.is_packed = takes_gzip and len(content) >= _WORTH_PACKING
-                body.content = gzip.compress(content, _PACKING, mtime=0) if body.is_packed else content
+                level = _THOROUGH if len(content) >= _FIGURE else _PACKING
+                body.content = gzip.compress(content, level, mtime=0) if body.is_packed else content
                 self._trim(address, body)
         return body
 

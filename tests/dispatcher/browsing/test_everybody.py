@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.gallery import TABS
 from tests.dispatcher.stories import Story
 from tests.e2e.browser import PHONE, overflow, settle, sign_in, window
 
@@ -59,7 +60,7 @@ def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, addres
     with window(browser, PHONE) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN)
-        for tab in ("", "/models", "/curves", "/analysis", "/schedule", "/data"):
+        for tab in TABS:
             fresh = context.new_page()
             weight = weigh(fresh, f"{address}/experiments/many{tab}")
             assert 10_000 < weight < WEIGHT_BYTES, tab
@@ -68,15 +69,14 @@ def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, addres
 
 
 def weigh(page: Page, url: str) -> float:
-    """Bytes of a page's document, style sheets and scripts as they are sent to a browser that has none of them; without
-    plotly's script."""
+    """Bytes of a page with all it asks for, as they are sent to a browser that has nothing of it; without plotly's
+    script."""
     sent: dict[str, float] = {}
-    counted: set[str] = set()
+    plotly: set[str] = set()
 
     def answered(event: dict[str, Any]) -> None:
-        is_plotly = event["type"] == "Script" and "/plotly." in event["response"]["url"]
-        if event["type"] in ("Document", "Stylesheet", "Script") and not is_plotly:
-            counted.add(event["requestId"])
+        if "/plotly." in event["response"]["url"]:
+            plotly.add(event["requestId"])
 
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
@@ -87,4 +87,4 @@ def weigh(page: Page, url: str) -> float:
     )
     page.goto(url)
     settle(page)
-    return sum(size for request, size in sent.items() if request in counted)
+    return sum(size for request, size in sent.items() if request not in plotly)

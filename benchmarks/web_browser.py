@@ -1,0 +1,160 @@
+"""What a reader's browser has to do for the page of a long run: when the first chart is drawn, and what is sent.
+
+Debian's Chromium, driven by Playwright. Time counts from the start of the navigation, as the browser's own clock tells.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.figure import Figure
+from benchmarks.services import ControlPlane
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+CHART_S, WEIGHT_KB = 1.5, 150.0
+
+_CHROMIUM = "/usr/bin/chromium"
+_ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+)
+_CHARTS = {"overview": "", "curves": "/curves"}
+"""Tabs whose first chart is waited for."""
+_TABS = (
+    "",
+    "/models",
+    "/curves",
+    "/analysis",
+    "/schedule",
+    "/data",
+    "/logs",
+    "/code",
+    "/checkpoints",
+    "/history",
+)
+_VISITS = 5
+_PATIENCE_MS = 30_000
+_WATCH = """new MutationObserver(() => {
+    if (!window.drawnAt && document.querySelector(".js-plotly-plot .scatterlayer .trace path"))
+        window.drawnAt = performance.now();
+}).observe(document, { childList: true, subtree: true })"""
+_IS_SETTLED = """() => [...document.querySelectorAll("[data-figure]")].every((figure) =>
+    figure.querySelector(".js-plotly-plot .main-svg") || figure.querySelector(".figure-said")?.textContent)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """Seconds to the first chart by tab, as the median of visits that found the browser's cache empty, and full; bytes
+    sent by tab, all of them but plotly's script."""
+
+    cold_s: dict[str, float]
+    warm_s: dict[str, float]
+    sent: dict[str, float]
+
+
+def look(plane: ControlPlane, experiment: str) -> Looked:
+    """Open the experiment's page again and again."""
+    from playwright.sync_api import sync_playwright
+
+    cold: dict[str, list[float]] = {tab: [] for tab in _CHARTS}
+    warm: dict[str, list[float]] = {tab: [] for tab in _CHARTS}
+    page_of = f"{plane.page}/experiments/{experiment}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=list(_ARGUMENTS))
+        for tab, path in _CHARTS.items():
+            for _ in range(_VISITS):
+                with _reader(browser, plane) as reader:
+                    cold[tab].append(_drawn_s(reader, page_of + path))
+                    warm[tab].append(_drawn_s(reader, page_of + path))
+        sent = {}
+        for path in _TABS:
+            with _reader(browser, plane) as reader:
+                sent[path.removeprefix("/") or "overview"] = _sent(reader.new_page(), page_of + path)
+        browser.close()
+    return Looked(
+        cold_s={tab: statistics.median(times) for tab, times in cold.items()},
+        warm_s={tab: statistics.median(times) for tab, times in warm.items()},
+        sent=sent,
+    )
+
+
+def figures(found: Looked, what: str) -> list[Figure]:
+    """`found` as lines of the table; `what` begins them."""
+    heaviest = max(found.sent, key=lambda tab: found.sent[tab])
+    cached = ", ".join(f"{tab} {seconds:.2f} s" for tab, seconds in found.warm_s.items())
+    return [
+        Figure(
+            what=f"{what}: first chart drawn in Chromium, nothing cached",
+            measured=", ".join(f"{tab} {seconds:.2f} s" for tab, seconds in found.cold_s.items()),
+            ratio=max(found.cold_s.values()),
+            bar=CHART_S,
+            sense="at most",
+            unit="s",
+            notes=(f"medians of {_VISITS} visits; with plotly's script in the browser's cache: {cached}",),
+        ),
+        Figure(
+            what=f"{what}: page weight without plotly's script, its figures' data included",
+            measured=f"the heaviest is {heaviest}",
+            ratio=found.sent[heaviest] / 1e3,
+            bar=WEIGHT_KB,
+            sense="at most",
+            unit="kB",
+            notes=("kB by tab: " + ", ".join(f"{tab} {size / 1e3:.0f}" for tab, size in found.sent.items()),),
+        ),
+    ]
+
+
+@contextmanager
+def _reader(browser: Browser, plane: ControlPlane) -> Iterator[BrowserContext]:
+    """Somebody who has signed in, and whose browser has no more than the sign-in page."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(_PATIENCE_MS)
+    context.add_init_script(_WATCH)
+    page = context.new_page()
+    page.goto(f"{plane.page}/sign-in")
+    page.get_by_label("Token of the cluster").fill(plane.token)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"{plane.page}/experiments")
+    page.close()
+    yield context
+    context.close()
+
+
+def _drawn_s(reader: BrowserContext, url: str) -> float:
+    page = reader.new_page()
+    page.goto(url, wait_until="commit")
+    page.wait_for_function("() => window.drawnAt")
+    seconds = float(page.evaluate("window.drawnAt")) / 1000
+    page.close()
+    return seconds
+
+
+def _sent(page: Page, url: str) -> float:
+    """Bytes as they are sent, with nothing cached."""
+    sizes: dict[str, float] = {}
+    plotly: set[str] = set()
+
+    def answered(event: dict[str, Any]) -> None:
+        if "/plotly." in event["response"]["url"]:
+            plotly.add(event["requestId"])
+
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    session.on("Network.responseReceived", answered)
+    session.on(
+        "Network.loadingFinished",
+        lambda event: sizes.update({event["requestId"]: event["encodedDataLength"]}),
+    )
+    page.goto(url)
+    page.wait_for_function(_IS_SETTLED)
+    return sum(size for request, size in sizes.items() if request not in plotly)

@@ -1,0 +1,49 @@
+"""Style sheets and scripts: packed for who takes it, kept by browsers, and the same bytes either way."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import dispatcher
+from tests.dispatcher.fakes import Bench
+
+FOLDER = Path(dispatcher.__file__).parent / "static"
+
+
+def test_every_file_is_the_same_packed_and_plain() -> None:
+    client = Bench().app.test_client()
+    for path in FOLDER.iterdir():
+        with client.get(f"/static/{path.name}") as plain:
+            whole = plain.data
+        packed = client.get(f"/static/{path.name}", headers={"Accept-Encoding": "gzip"}, buffered=True)
+        content = gzip.decompress(packed.data) if "Content-Encoding" in packed.headers else packed.data
+        assert content == whole == path.read_bytes()
+        assert "Content-Encoding" not in plain.headers
+        assert packed.content_length == len(packed.data) <= len(whole)
+        assert packed.content_type == plain.content_type
+        assert packed.headers.get("Vary") == plain.headers.get("Vary")
+
+
+def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
+    client = Bench().app.test_client()
+    first = client.get("/static/style.css", headers={"Accept-Encoding": "gzip"})
+    assert first.headers["Content-Encoding"] == "gzip"
+    assert "max-age=86400" in first.headers["Cache-Control"]
+    headers = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
+    again = client.get("/static/style.css", headers=headers, buffered=True)
+    assert (again.status_code, again.data) == (304, b"")
+
+
+def test_pages_name_each_file_with_its_version() -> None:
+    page = Bench().browser().get("/sign-in").text
+    named = re.findall(r'(?:href|src)="/static/([^"?]+)(\?[^"]*)?"', page)
+    assert named
+    assert all(query.startswith("?v=") for _, query in named)
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    client = Bench().app.test_client()
+    assert client.get("/static/nothing.css", headers={"Accept-Encoding": "gzip"}).status_code == 404
+    assert client.get("/static/../app.py", headers={"Accept-Encoding": "gzip"}).status_code == 404
