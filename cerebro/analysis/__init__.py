@@ -8,6 +8,7 @@ from cerebro.analysis.downsample import downsample, kept
 from cerebro.analysis.etl import SplitProgress, etl_progress
 from cerebro.analysis.hyperparams import Scale, numbers_of, scale, values_of, varying, word
 from cerebro.analysis.importance import Importance, Share, importance
+from cerebro.analysis.planned import PlannedSpan, planned
 from cerebro.analysis.scores import scores, values_at
 from cerebro.analysis.spans import Landmarks, Outcome, Span, crew, landmarks, spans
 from cerebro.analysis.summary import ModelSummary, summaries, summary
@@ -22,6 +23,7 @@ __all__ = [
     "Measured",
     "ModelSummary",
     "Outcome",
+    "PlannedSpan",
     "Scale",
     "Share",
     "Span",
@@ -34,6 +36,7 @@ __all__ = [
     "kept",
     "landmarks",
     "numbers_of",
+    "planned",
     "scale",
     "scores",
     "shown_split",

@@ -15,7 +15,7 @@ from cerebro.figures.etl import etl
 from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
 from cerebro.figures.importance import importance
-from cerebro.figures.palette import LOOKS, Theme, colour, dash, is_named
+from cerebro.figures.palette import LOOKS, Theme, colour, dash, in_dark, is_named
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import schedule
@@ -34,6 +34,7 @@ __all__ = [
     "etl",
     "heatmap",
     "importance",
+    "in_dark",
     "is_named",
     "parallel",
     "scatter",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.analysis import Outcome, Span
+from cerebro.analysis import Outcome, PlannedSpan, Span
 from cerebro.figures.buckets import Bucket
 from cerebro.figures.frame import Duration, lines
 from cerebro.figures.palette import LOOKS, Look, Theme, colour, faint
@@ -81,6 +81,36 @@ def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator
         }
 
 
+def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
+    """Outlines of units that are to come."""
+    if not planned:
+        return
+    marker = _hollow([canvas.colour(unit.model) for unit in planned])
+    if highlight:
+        marker["opacity"] = [1.0 if unit.model == highlight else _DIMMED for unit in planned]
+    yield _legend("planned", _hollow(canvas.look.quiet))
+    yield canvas.horizontal([(u.worker, u.start_s, u.end_s - u.start_s) for u in planned]) | {
+        "name": "planned",
+        "legendgroup": "planned",
+        "marker": marker,
+        "hoverinfo": "text",
+        "hovertext": [
+            lines(
+                f"{unit.model}, epoch {unit.epoch}, partition {unit.partition}",
+                f"planned on {unit.worker}",
+                f"from about {seconds(unit.start_s)}, for about {seconds(unit.end_s - unit.start_s)}",
+            )
+            for unit in planned
+        ],
+        "customdata": [[unit.model, unit.epoch, unit.partition] for unit in planned],
+        "showlegend": False,
+    }
+
+
+def _hollow(tint: str | list[str]) -> dict[str, Any]:
+    return {"color": "rgba(0,0,0,0)", "line": {"color": tint, "width": 1.5}}
+
+
 def _marker(tints: Sequence[str], canvas: Canvas, pattern: str, *, is_open: bool) -> dict[str, Any]:
     ground = canvas.look.ground
     marker: dict[str, Any] = {
@@ -99,14 +129,18 @@ def _key(outcome: str, canvas: Canvas, pattern: str, *, is_open: bool) -> dict[s
     marker = _marker([tint], canvas, pattern, is_open=is_open)
     marker |= {"color": faint(tint, 0.25) if is_open else tint}
     marker["line"] |= {"color": tint}
+    return _legend(outcome, marker)
+
+
+def _legend(name: str, marker: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "bar",
         "orientation": "h",
         "x": [None],
         "y": [None],
-        "name": outcome,
-        "legendgroup": outcome,
-        "marker": marker,
+        "name": name,
+        "legendgroup": name,
+        "marker": dict(marker),
         "showlegend": True,
     }
 

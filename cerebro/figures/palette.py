@@ -8,7 +8,8 @@ After eight hues come dashes, after four dashes grey: nobody tells forty lines a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 Theme = Literal["light", "dark"]
@@ -62,6 +63,18 @@ LOOKS: dict[Theme, Look] = {
 }
 
 
+_COUNTERPARTS: dict[str, str] = {
+    light.lower(): dark
+    for light, dark in (
+        *zip(_HUES["light"], _HUES["dark"], strict=True),
+        *zip(_SCALES["light"], _SCALES["dark"], strict=True),
+        (_GREY["light"], _GREY["dark"]),
+        *zip(astuple(LOOKS["light"]), astuple(LOOKS["dark"]), strict=True),
+    )
+}
+_FAINT = re.compile(r"rgba\((\d+),(\d+),(\d+),([\d.]+)\)")
+
+
 def colour(index: int, theme: Theme) -> str:
     """Of the model at a position in the plan, from 0."""
     return _HUES[theme][index % HUES] if is_named(index) else _GREY[theme]
@@ -87,6 +100,16 @@ def shade(share: float, theme: Theme) -> str:
     """The step of the colour scale for a value that lies at `share` of the way from the worst (0) to the best (1)."""
     colours = _SCALES[theme]
     return colours[min(int(max(0.0, share) * len(colours)), len(colours) - 1)]
+
+
+def in_dark(colour: str) -> str:
+    """What a figure of the dark theme has in place of this colour of the light one; a colour that is of no theme
+    stays."""
+    found = _FAINT.fullmatch(colour)
+    if found is None:
+        return _COUNTERPARTS.get(colour.lower(), colour)
+    plain = "#" + "".join(f"{int(found[part]):02x}" for part in (1, 2, 3))
+    return faint(_COUNTERPARTS[plain], float(found[4])) if plain in _COUNTERPARTS else colour
 
 
 def faint(colour: str, opacity: float) -> str:

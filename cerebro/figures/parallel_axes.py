@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from cerebro.analysis import Scale, numbers_of, scale
+from cerebro.analysis.hyperparams import identity
 from cerebro.figures.frame import apart
 
 _TICKS = 4
@@ -58,13 +59,14 @@ class ParallelAxis:
         return 1 - share if self.is_reversed else share
 
     def told(self) -> dict[str, object]:
-        """For a script that reads places back into values."""
+        """For a script that reads places back into values; `absent` is the category of models without one, or None."""
         return {
             "name": self.name,
             "kind": self.scale.kind,
             "low": self.low,
             "high": self.high,
             "categories": list(self.scale.categories),
+            "absent": self.scale.positions.get(identity(None)),
             "values": list(self.values),
             "is_metric": self.is_metric,
             "is_reversed": self.is_reversed,

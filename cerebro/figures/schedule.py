@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cerebro.analysis import Landmarks, Span
+from cerebro.analysis import Landmarks, PlannedSpan, Span
 from cerebro.figures import buckets
-from cerebro.figures.bars import Canvas, merged_bars, seconds, strip, unit_bars, vain_marks
+from cerebro.figures.bars import Canvas, merged_bars, planned_bars, seconds, strip, unit_bars, vain_marks
 from cerebro.figures.frame import Cell, Figure, annotation, axis, cut, duration, empty, figure, text
 from cerebro.figures.palette import Look, Theme, faint
 
@@ -25,6 +25,11 @@ _MOST_EPOCH_LABELS = 6
 _LABEL_SHARE = 0.14
 """Of the width, that a name of an epoch takes on a phone: the next one keeps so far away."""
 _MOST_BREAKS = 30
+_COLUMNS = (
+    *("worker", "units", "failed or revoked", "training, s", "not training, s", "not training, %"),
+    "units planned next",
+)
+"""Of the table."""
 
 
 def schedule(
@@ -33,6 +38,7 @@ def schedule(
     workers: Sequence[str],
     models: Sequence[str],
     landmarks: Landmarks,
+    planned: Sequence[PlannedSpan] = (),
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
@@ -41,53 +47,66 @@ def schedule(
     Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading
     and saving are shaded, and so are breaks, in which the run had ended or no worker was there. Above, the share of the
     workers that is busy. Of more than `MOST_BARS` attempts each worker's are put together by stretches of time: a bar
-    then fills as much of its row's height as the worker was busy.
+    then fills as much of its row's height as the worker was busy. Units that are to come by the plan are hollow, behind
+    a line that is now; before the first unit there is nothing but them.
 
     Args:
         spans: see `cerebro.analysis.spans`.
         workers: the rows from top to bottom, those that idled as well.
         models: all of the plan, in order: they have the colours.
         landmarks: epochs and breaks; the lower bound is a dashed line where the run would have ended.
+        planned: see `cerebro.analysis.planned`; empty if no plan is followed.
         highlight: a model whose way across the workers stands out.
     """
-    if not spans:
-        return empty("schedule", "no unit has started yet", theme=theme, title="Schedule")
-    end = max(landmarks.now_s, *(span.end_s for span in spans))
+    if not spans and not planned:
+        reason = "no unit has started yet, and no plan is followed"
+        return empty("schedule", reason, theme=theme, title="Schedule")
+    end = max([landmarks.now_s, *(span.end_s for span in spans)])
+    until = max([end, *(unit.end_s for unit in planned)])
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
-    names = dict.fromkeys([*workers, *(span.worker for span in spans)])
+    names = dict.fromkeys([*workers, *(span.worker for span in spans), *(unit.worker for unit in planned)])
     canvas = Canvas(
         rows={worker: row for row, worker in enumerate(names)},
         indices={model: index for index, model in enumerate(models)},
-        unit=duration(max(end, landmarks.bound_at_s)),
+        unit=duration(max(until, landmarks.bound_at_s)),
         theme=theme,
     )
-    title = f"Schedule of {len(models):,} models on {len(names):,} workers"
+    what = "Schedule" if spans else "Plan"
+    title = f"{what} of {len(models):,} models on {len(names):,} workers"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
         title += f": {len(spans):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
         traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
     else:
         traces = list(unit_bars(spans, canvas, highlight))
-    traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
-    columns = ("worker", "units", "failed or revoked", "training, s", "not training, s", "not training, %")
+    traces += planned_bars(planned, canvas, highlight)
+    if spans:
+        traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
     return figure(
         "schedule",
         traces,
         theme=theme,
         title=title,
-        description=_description(spans, len(names), end, breaks, landmarks),
-        table=cut(_rows(spans, names, end - _total(breaks)), columns),
-        layout=_layout(canvas, end, breaks, landmarks),
+        description=_description(spans, planned, len(names), end, breaks=breaks, landmarks=landmarks),
+        table=cut(_rows(spans, planned, names, end - _total(breaks)), _COLUMNS),
+        layout=_layout(canvas, until, breaks, landmarks, now=end if spans else None),
     )
 
 
 def _layout(
-    canvas: Canvas, end: float, breaks: Sequence[tuple[float, float]], landmarks: Landmarks
+    canvas: Canvas,
+    end: float,
+    breaks: Sequence[tuple[float, float]],
+    landmarks: Landmarks,
+    *,
+    now: float | None,
 ) -> dict[str, Any]:
+    """`now`: where that is on the axis; `None` before the first unit."""
     look, unit, rows = canvas.look, canvas.unit, canvas.rows
     row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
-    height = _FRAME_PX + _STRIP_PX + row * len(rows)
-    share = _STRIP_PX / (height - _FRAME_PX)
+    strip_px = 0 if now is None else _STRIP_PX
+    height = _FRAME_PX + strip_px + row * len(rows)
+    share = strip_px / (height - _FRAME_PX)
     named = landmarks.epochs[-_MOST_EPOCH_LINES:]
     shapes = [_shade(unit.of(since), unit.of(until), look) for since, until in breaks[-_MOST_BREAKS:]]
     shapes += [_line(unit.of(at), look, dash="dot") for _, at in named]
@@ -107,32 +126,33 @@ def _layout(
         # On the side where there is room, and below the names of epochs.
         side = "left" if bound < reach / 2 else "right"
         notes.append(_label("lower bound", bound, look, xanchor=side, yanchor="top"))
+    if now is not None and now < end:
+        shapes.append(_line(unit.of(now), look, dash="solid"))
+        # On the other side of the line than names of epochs, of which none is later.
+        notes.append(_label("now", unit.of(now), look, xanchor="left", yanchor="bottom"))
     places, labels = list(rows.values()), [text(worker) for worker in rows]
-    return {
+    counted = "from now" if now is None else "since the first unit"
+    found = {
         "barmode": "overlay",
         "height": height,
-        "xaxis": axis(look, f"time since the first unit, {unit.name}", anchor="y", range=[0, reach]),
+        "xaxis": axis(look, f"time {counted}, {unit.name}", anchor="y", range=[0, reach]),
         "yaxis": axis(
             look,
             tickvals=places,
             ticktext=labels,
             range=[len(rows) - 0.5, -0.5],
-            domain=[0, 1 - share - 0.02],
+            domain=[0, 1 - share - 0.02 if share else 1],
             showgrid=False,
             fixedrange=len(rows) * row <= _ROWS_PX,
-        ),
-        "yaxis2": axis(
-            look,
-            "busy, %",
-            domain=[1 - share * 0.8, 1],
-            range=[0, 105],
-            tickvals=[0, 50, 100],
-            fixedrange=True,
         ),
         "shapes": shapes,
         "annotations": notes,
         "showlegend": True,
     }
+    if share:
+        place = {"domain": [1 - share * 0.8, 1], "range": [0, 105]}
+        found["yaxis2"] = axis(look, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **place)
+    return found
 
 
 def _apart(named: Sequence[tuple[int, float]], distance: float) -> Sequence[tuple[int, float]]:
@@ -161,7 +181,10 @@ def _label(words: str, x: float, look: Look, *, yanchor: str, xanchor: str = "ri
     return annotation(words, look, font=font, bgcolor=faint(look.ground, 0.7), **place)
 
 
-def _rows(spans: Sequence[Span], workers: Iterable[str], open_s: float) -> Iterable[Sequence[Cell]]:
+def _rows(
+    spans: Sequence[Span], planned: Iterable[PlannedSpan], workers: Iterable[str], open_s: float
+) -> Iterable[Sequence[Cell]]:
+    ahead = Counter(unit.worker for unit in planned)
     places: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
         places[span.worker].append(span)
@@ -171,16 +194,21 @@ def _rows(spans: Sequence[Span], workers: Iterable[str], open_s: float) -> Itera
         rest = max(0.0, open_s - busy)
         units = sum(span.outcome == "committed" for span in here)
         share = round(100 * rest / open_s, 1) if open_s else 0.0
-        yield (worker, units, _vain(here), round(busy, 2), round(rest, 2), share)
+        yield (worker, units, _vain(here), round(busy, 2), round(rest, 2), share, ahead[worker])
 
 
 def _description(
     spans: Sequence[Span],
+    planned: Sequence[PlannedSpan],
     workers: int,
     end: float,
+    *,
     breaks: Sequence[tuple[float, float]],
     landmarks: Landmarks,
 ) -> str:
+    plan = f" {len(planned):,} units are planned next; how long they take is estimated." if planned else ""
+    if not spans:
+        return f"No unit has started yet.{plan}"
     open_s = end - _total(breaks)
     said = f"{len(spans):,} attempts at units on {workers:,} workers in {seconds(open_s)}"
     if breaks:
@@ -191,7 +219,7 @@ def _description(
     if landmarks.lower_bound_s:
         said += f" No order of these units could have taken less than {seconds(landmarks.lower_bound_s)}."
     vain = _vain(spans)
-    return said + (f" {vain:,} attempts failed or were taken back." if vain else "")
+    return said + (f" {vain:,} attempts failed or were taken back." if vain else "") + plan
 
 
 def _total(breaks: Iterable[tuple[float, float]]) -> float:

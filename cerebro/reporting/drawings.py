@@ -124,6 +124,7 @@ class Drawings:
             workers=analysis.crew(self.state, spans),
             models=tuple(self.run.models),
             landmarks=analysis.landmarks(self.state, self.run, self.now),
+            planned=analysis.planned(self.run, self.now),
             highlight=highlight,
             theme=self.theme,
         )

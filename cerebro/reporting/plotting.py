@@ -1,4 +1,5 @@
-"""Figures within the file: the script once, the figures as data, a few lines that draw them.
+"""Figures within the file: the script once, the figures as data, a few lines that draw them, light or dark as the
+reader's system is; on paper always light.
 
 The file's own security policy names the hashes of exactly these two scripts, so nothing else in it can run, whatever a
 reader's browser finds in there.
@@ -9,12 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from cerebro.errors import DataError
-from cerebro.figures import CONFIG, Figure, description, table
+from cerebro.figures import CONFIG, Figure, description, in_dark, table
 from cerebro.reporting.html import Html, element, text
 from cerebro.reporting.html import table as html_table
 
@@ -22,15 +24,29 @@ _DRAW = """
 // On touch screens the buttons would always be there, over the title.
 const bar = matchMedia("(pointer: coarse)").matches ? false : "hover";
 const figures = JSON.parse(document.getElementById("figures").textContent);
-for (const { id, data, layout } of figures.drawn) {
-  const place = document.getElementById(id);
-  place.replaceChildren();
-  Plotly.newPlot(place, data, layout, { ...figures.config, displayModeBar: bar });
-}
-const fit = () => { for (const { id } of figures.drawn) Plotly.Plots.resize(id); };
-addEventListener("beforeprint", fit);
-addEventListener("afterprint", fit);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const tinted = (value, colours, isColour = false) => {
+  if (Array.isArray(value)) return value.map((each) => tinted(each, colours, isColour));
+  if (value === null || typeof value !== "object") return (isColour && colours.get(value)) || value;
+  return Object.fromEntries(
+    Object.entries(value).map(([name, each]) => [name, tinted(each, colours, /color(scale)?$/.test(name))]),
+  );
+};
+const draw = (isDark) => {
+  for (const { id, data, layout } of figures.drawn) {
+    const colours = new Map(Object.entries(isDark ? figures.dark : {}));
+    Plotly.react(id, tinted(data, colours), tinted(layout, colours), { ...figures.config, displayModeBar: bar });
+    Plotly.Plots.resize(id);
+  }
+};
+for (const { id } of figures.drawn) document.getElementById(id).replaceChildren();
+draw(dark.matches);
+dark.addEventListener("change", () => draw(dark.matches));
+addEventListener("beforeprint", () => draw(false)); // paper is light
+addEventListener("afterprint", () => draw(dark.matches));
 """
+_IS_COLOUR = re.compile(r"color(scale)?$")
+"""Names of what is a colour in a figure, or has colours in it: the same as in the script."""
 
 
 @cache
@@ -70,7 +86,7 @@ def shown(place: str, heading: str, figure: Figure | None) -> Html:
 
 
 def scripts(figures: dict[str, Figure]) -> Html:
-    """What draws the figures, by the id of their place."""
+    """What draws the figures, by the id of their place; they are of the light theme."""
     drawn = [
         # The file has words and tables already.
         {
@@ -84,11 +100,24 @@ def scripts(figures: dict[str, Figure]) -> Html:
     if not drawn:
         return Html("")
     # No text in it can end the element, or begin a comment.
-    data = json.dumps({"config": CONFIG, "drawn": drawn}, separators=(",", ":")).replace("<", "\\u003c")
+    dark = {colour: in_dark(colour) for colour in sorted(_colours(drawn))}
+    told = {"config": CONFIG, "drawn": drawn, "dark": dark}
+    data = json.dumps(told, separators=(",", ":")).replace("<", "\\u003c")
     return Html(
         f'<script type="application/json" id="figures">{data}</script>\n<script>{plotly_script()}</script>\n'
         f"<script>{_DRAW}</script>"
     )
+
+
+def _colours(value: object, *, is_colour: bool = False) -> set[str]:
+    """All that figures are drawn in."""
+    if isinstance(value, dict):
+        parts = [_colours(each, is_colour=bool(_IS_COLOUR.search(str(name)))) for name, each in value.items()]
+    elif isinstance(value, list):
+        parts = [_colours(each, is_colour=is_colour) for each in value]
+    else:
+        return {value} if is_colour and isinstance(value, str) else set()
+    return set().union(*parts)
 
 
 def policy() -> str:

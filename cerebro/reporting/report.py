@@ -1,7 +1,7 @@
 """The final report of a fit run: one HTML file to send around, the answer first.
 
-It needs nothing from anywhere: no network, no cluster, no second file. It prints. It reads without scripts, because
-each figure's data are a table as well.
+It needs nothing from anywhere: no network, no cluster, no second file. It prints. It is light or dark as the reader's
+system is. It reads without scripts, because each figure's data are a table as well.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import BadRequestError
-from cerebro.figures import Figure, Theme
+from cerebro.figures import Figure
 from cerebro.reporting import outcome, plotting, provenance
 from cerebro.reporting.drawings import Drawings
 from cerebro.reporting.html import Html, element, joined, moment, paragraph, section, text
-from cerebro.reporting.style import style_sheet
+from cerebro.reporting.style import STYLE_SHEET
 from cerebro.state import ExperimentState, Run
 
 _CONTENTS = {"models": "Models", "drawn": "Figures", "data": "Data", "provenance": "How it was made"}
@@ -29,7 +29,6 @@ def report_html(
     now: float,
     page: str = "",
     code: Callable[[str], CodeRecord] | None = None,
-    theme: Theme = "light",
 ) -> str:
     """The whole report as one HTML document.
 
@@ -47,7 +46,7 @@ def report_html(
     """
     if not isinstance(run.request, FitRequest):
         raise BadRequestError(f"{run.id} is no fit run, and a report is of one: name a fit run")
-    drawings = Drawings(state=state, run=run, now=now, theme=theme)
+    drawings = Drawings(state=state, run=run, now=now)
     figures = _figures(drawings)
     links = [element("li", element("a", text(name), href=f"#{place}")) for place, name in _CONTENTS.items()]
     drawn = (plotting.shown(place, heading, figure) for place, (heading, figure) in figures.items())
@@ -63,7 +62,7 @@ def report_html(
         section("Data", *provenance.data(drawings), id_="data"),
         section("How it was made", *provenance.provenance(drawings, record, code), id_="provenance"),
     )
-    head = _head(f"{state.name}, {run.id}: report", theme)
+    head = _head(f"{state.name}, {run.id}: report")
     scripts = plotting.scripts({place: figure for place, (_, figure) in figures.items() if figure})
     size = sum(len(part.encode()) for part in (head, main, scripts))
     return _document(head, joined([main, _footer(size)]), scripts)
@@ -89,14 +88,14 @@ def _figures(drawings: Drawings) -> dict[str, tuple[str, Figure | None]]:
     }
 
 
-def _head(title: str, theme: Theme) -> Html:
+def _head(title: str) -> Html:
     return joined(
         [
             Html('<meta charset="utf-8">'),
             Html(f'<meta http-equiv="Content-Security-Policy" content="{text(plotting.policy())}">'),
             Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
             element("title", text(title)),
-            Html(f"<style>{style_sheet(theme)}</style>"),
+            Html(f"<style>{STYLE_SHEET}</style>"),
         ]
     )
 

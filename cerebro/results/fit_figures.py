@@ -129,7 +129,8 @@ class FitFigures:
     def plot_schedule(
         self, path: Path | str | None = None, *, model: str = "", theme: Theme = "light"
     ) -> go.Figure:
-        """Which model was on which worker when: a bar per unit, every attempt, the lower bound as a dashed line.
+        """Which model was on which worker when: a bar per unit, every attempt, the lower bound as a dashed line; hollow
+        ones are still to come by the plan that is followed.
 
         Args:
             path: see `plot_curves`.
@@ -137,8 +138,9 @@ class FitFigures:
         """
         return plotted(self._drawings(theme).schedule(highlight=model), path)
 
-    def report(self, path: Path | str, *, theme: Theme = "light") -> Path:
-        """Write all of it as one HTML file to send around: it needs no network and no cluster, and prints.
+    def report(self, path: Path | str) -> Path:
+        """Write all of it as one HTML file to send around: it needs no network and no cluster, and prints. It is light
+        or dark as its reader's system is.
 
         Returns:
             Where the file is.
@@ -147,9 +149,7 @@ class FitFigures:
             ValueError: `path` does not end in ``.html``.
         """
         target = html_file(path)
-        document = report_html(
-            self._state, self._run, record=self._record, now=time.time(), code=self._code, theme=theme
-        )
+        document = report_html(self._state, self._run, record=self._record, now=time.time(), code=self._code)
         target.write_text(document, encoding="utf-8")
         return target
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, request
 
 from dispatcher.followed import Followed
+from dispatcher.log_reading import LogReader
 from dispatcher.pages.addresses import figure_url
 from dispatcher.pages.asking import asked
 from dispatcher.pages.rendering import live_route
 from dispatcher.pages.tabs import Tabs, newest_action
+from dispatcher.views import logs as logs_view
 from dispatcher.views.header import Header
+from dispatcher.views.logs import Chosen, LogQuery, Source
 from dispatcher.views.models import model as model_view
 from dispatcher.views.units import UnitQuery, units
 
 _UNITS = 50
+_LONGEST_LINE = 300
+"""Characters of the newest line of a log."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -23,11 +28,36 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @live_route(pages, "/experiments/<name:name>/models/<path:model>", "model")
     def page(name: str, model: str) -> Response:
-        def fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+        services, fit = tabs.services, request.args.get("fit", "")
+
+        def running(followed: Followed, fit: str) -> Chosen:
+            return logs_view.growing(followed.state, LogQuery(fit=fit, model=model))
+
+        def look(followed: Followed, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
             view = model_view(followed, model, fit=header.fit)
             figure = figure_url(header.name, "curves", fit=view.run, models=model, top="0")
             own = units(followed.state, asked(UnitQuery, run=view.run, model=model, size=_UNITS))
             did = newest_action(followed.state, view.run, model)
-            return {"view": view, "model": view.summary, "units": own, "figure": figure, "did": did}
+            shown = {"view": view, "model": view.summary, "units": own, "figure": figure, "did": did}
+            return shown, running(followed, view.run)
 
-        return tabs.answer(name, "models", "model.html", fill)
+        def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
+            shown, open_logs = found
+            return {**shown, "output": _newest(services.logs, name, open_logs)}
+
+        def sizes() -> list[object]:
+            """Of what is read beside the log of events, which says nothing when a line is printed."""
+            open_logs = services.reader.look(name, lambda followed: running(followed, fit))
+            return [(source.key, services.logs.size(name, source)) for source in open_logs]
+
+        return tabs.answer(name, "models", "model.html", look, finish, beside=sizes)
+
+
+def _newest(logs: LogReader, name: str, open_logs: Chosen) -> tuple[Source, str] | None:
+    """Where the newest of these logs is from, and its last line that is not blank, empty before the first; `None` if
+    there is no log."""
+    if not open_logs:
+        return None
+    lines = [line.text.strip() for chunk in logs.newest(name, open_logs[-1:]) for line in chunk.lines]
+    said = next((line for line in reversed(lines) if line), "")
+    return open_logs[-1], said[:_LONGEST_LINE]

@@ -23,14 +23,21 @@
     return axis.is_reversed ? 1 - share : share;
   };
   const spread = (position, count) => (count > 1 ? position / (count - 1) : 0.5);
+  // Models that lack the hyper-parameter are a category of their own, which no value of the filter language names.
+  const categoriesOf = (axis) => axis.categories.map((label, at) => ({
+    label, place: spread(at, axis.categories.length), isAbsent: at === axis.absent,
+  }));
 
   // An end of an axis is reached when the brush comes near: no value is lost to rounding.
   const sentence = () => [...brushes].map(([index, [low, high]]) => {
     const axis = axes[index];
     const name = nameOf(axis);
     if (axis.kind === "category") {
-      const inside = axis.categories.filter((_, at) => spread(at, axis.categories.length) >= low && spread(at, axis.categories.length) <= high);
-      return inside.length ? `${name} in (${inside.map(quoted).join(", ")})` : "";
+      const inside = categoriesOf(axis).filter(({ place }) => place >= low && place <= high);
+      const named = inside.filter(({ isAbsent }) => !isAbsent).map(({ label }) => quoted(label));
+      const parts = named.length ? [`${name} in (${named.join(", ")})`] : [];
+      if (named.length < inside.length) parts.push(`${name} is empty`);
+      return parts.length > 1 ? `(${parts.join(" or ")})` : parts.join("");
     }
     const ends = [low, high].map((place) => valueAt(axis, place)).sort((a, b) => a - b);
     const [from, to] = [ends[0] * (ends[0] > 0 ? 0.9999999 : 1.0000001), ends[1] * (ends[1] > 0 ? 1.0000001 : 0.9999999)];
@@ -41,16 +48,17 @@
     brushes.clear();
     const text = new URL(location.href).searchParams.get("brush") || "";
     axes.forEach((axis, index) => {
-      const start = `(?:^| and )${nameOf(axis).replace(/[.*+?^${}()|[\]\\]/g, "\\$&")} in `;
-      const range = text.match(new RegExp(`${start}(-?[\\d.e+-]+?)\\.\\.(-?[\\d.e+-]+)`));
-      const list = text.match(new RegExp(`${start}\\(((?:${QUOTED.source}(?:, )?)*)\\)`));
+      const start = `(?:^| and |\\(| or )${nameOf(axis).replace(/[.*+?^${}()|[\]\\]/g, "\\$&")} `;
+      const range = text.match(new RegExp(`${start}in (-?[\\d.e+-]+?)\\.\\.(-?[\\d.e+-]+)`));
+      const list = text.match(new RegExp(`${start}in \\(((?:${QUOTED.source}(?:, )?)*)\\)`));
+      const isEmpty = new RegExp(`${start}is empty(?:$| and |\\))`).test(text);
       if (range) {
         const places = [placeOf(axis, Number(range[1])), placeOf(axis, Number(range[2]))].sort((a, b) => a - b);
         brushes.set(index, [Math.max(0, places[0]), Math.min(1, places[1])]);
-      } else if (list) {
-        const named = new Set(list[1].match(QUOTED));
-        const inside = axis.categories.map((name, at) => [name, spread(at, axis.categories.length)]).filter(([name]) => named.has(quoted(name)));
-        if (inside.length) brushes.set(index, [inside[0][1] - 0.02, inside.at(-1)[1] + 0.02]);
+      } else if (list || isEmpty) {
+        const named = new Set(list?.[1].match(QUOTED));
+        const inside = categoriesOf(axis).filter(({ label, isAbsent }) => (isAbsent ? isEmpty : named.has(quoted(label))));
+        if (inside.length) brushes.set(index, [inside[0].place - 0.02, inside.at(-1).place + 0.02]);
       }
     });
   };

@@ -186,18 +186,17 @@ def schedule(followed: Followed, asked: ScheduleFigureQuery, now: float) -> Draw
     if run is None:
         return _nothing()
     spans = analysis.spans(run, now)
-    if not spans:
-        return _nothing(f"No unit of {run.id} has started yet.")
     draw = partial(
         figures.schedule,
         spans,
         workers=analysis.crew(followed.state, spans),
         models=list(run.models),
         landmarks=analysis.landmarks(followed.state, run, now),
+        planned=analysis.planned(run, now),
         highlight=asked.model,
         theme=asked.theme,
     )
-    return _told(draw, "")
+    return _told(draw, f"No unit of {run.id} has started yet, and no plan is followed.")
 
 
 def etl(followed: Followed, asked: EtlFigureQuery, now: float) -> Drawing:

@@ -12,7 +12,7 @@ from dispatcher.followed import Followed
 class ScheduleSummary:
     """The schedule so far. Times in seconds; see `cerebro.state.ScheduleNow`.
 
-    `gap` is a share of the lower bound, `idle_share` of the workers' time; `plan` is empty while none is followed.
+    `gap` is a share of the lower bound, `idle_share` of the workers' time.
     """
 
     run: str
@@ -24,7 +24,6 @@ class ScheduleSummary:
     idle_s: float
     idle_share: float
     is_growing: bool
-    plan: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +42,14 @@ class EpochScheduleRow:
 class ScheduleView:
     """The schedule of one planned fit run; `summary` is `None` before its first unit starts, `epochs` newest first.
 
-    `scheduler` is the policy that dispatches, `planner` whether a planner may replace it.
+    `scheduler` is the policy that dispatches, `planner` whether a planner may replace it, `plan` says which plan is
+    followed instead, empty while none is.
     """
 
     run: str
     scheduler: str
     planner: bool
+    plan: str
     summary: ScheduleSummary | None
     epochs: tuple[EpochScheduleRow, ...]
 
@@ -63,6 +64,7 @@ def schedule(followed: Followed, *, fit: str = "", now: float) -> ScheduleView |
         run=run.id,
         scheduler=run.scheduler,
         planner=run.planner,
+        plan=plan_line(run),
         summary=_summary(run, found) if found else None,
         epochs=tuple(reversed(_epochs(run, found))) if found else (),
     )
@@ -85,7 +87,6 @@ def _summary(run: Run, found: ScheduleNow) -> ScheduleSummary:
         idle_s=found.idle_s,
         idle_share=found.idle_share,
         is_growing=found.is_growing,
-        plan=plan_line(run),
     )
 
 

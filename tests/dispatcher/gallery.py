@@ -154,7 +154,11 @@ def _digits(store: FakeStore, volumes: Volumes) -> Story:
     story = running_story()
     story.tell(epoch_report(story.state, story.state.runs["fit-1"], 1))
     plan: dict[str, object] = {"makespan_s": 12.1, "dispatch_s": 13.4, "lower_bound_s": 12.0, "seconds": 0.5}
-    plan["order"] = [("worker-0", "m00", 2, 0, 1.0)]
+    plan["order"] = [
+        ("worker-0", "m00", 2, 0, 1.0),
+        ("worker-1", "m01", 2, 1, 1.0),
+        ("worker-0", "m01", 2, 0, 4.0),
+    ]
     story.tell(SchedulePlanned.model_validate({"run": "fit-1", "source": "planner/cyclic", **plan}))
     store.codes[CODE] = CodeRecord(
         sha256=CODE, fingerprint=CODE, class_name="Digits", source="class Digits:\n    pass", encoded="x"

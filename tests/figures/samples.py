@@ -6,7 +6,16 @@ import math
 from random import Random
 
 from cerebro import figures
-from cerebro.analysis import Curve, Landmarks, ModelSummary, Outcome, Span, SplitProgress, importance
+from cerebro.analysis import (
+    Curve,
+    Landmarks,
+    ModelSummary,
+    Outcome,
+    PlannedSpan,
+    Span,
+    SplitProgress,
+    importance,
+)
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.figures import Figure, Theme
@@ -129,6 +138,22 @@ def spans(workers: int = 4, models: int = 6, epochs: int = 2, *, last_runs: bool
     return sorted(found, key=lambda span: span.start_s)
 
 
+def ahead(since_s: float = 40.0) -> list[PlannedSpan]:
+    """Two units to come on each of four workers."""
+    return [
+        PlannedSpan(
+            model=f"m{(worker + turn) % 16:02}",
+            epoch=9,
+            partition=worker,
+            worker=f"worker-{worker}",
+            start_s=since_s + 3.0 * turn,
+            end_s=since_s + 3.0 * (turn + 1),
+        )
+        for turn in range(2)
+        for worker in range(4)
+    ]
+
+
 def gallery(theme: Theme) -> dict[str, Figure]:
     """One figure of each kind, and those that look different when there is much or nothing to show."""
     models = rows()
@@ -170,6 +195,22 @@ def gallery(theme: Theme) -> dict[str, Figure]:
         ),
         "schedule-merged": figures.schedule(
             spans(8, 16, 20), workers=workers, models=names, landmarks=Landmarks(now_s=0.0), theme=theme
+        ),
+        "schedule-planned": figures.schedule(
+            spans(),
+            workers=workers[:4],
+            models=names,
+            landmarks=Landmarks(now_s=33.0),
+            planned=ahead(),
+            theme=theme,
+        ),
+        "schedule-plan": figures.schedule(
+            [],
+            workers=workers[:4],
+            models=names,
+            landmarks=Landmarks(now_s=0.0),
+            planned=ahead(),
+            theme=theme,
         ),
         "utilisation": figures.utilisation(usage, what="GPU", theme=theme),
         "etl": figures.etl(splits, theme=theme),

@@ -17,6 +17,7 @@ from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.reporting import Drawings, report_html
 from cerebro.reporting.html import Html, element, facts, table, text
 from cerebro.reporting.plotting import plotly_script
+from tests.e2e.browser import SCHEMES, Scheme
 from tests.reporting.stories import NASTY, RECORD, evaluated, reported
 from tests.state.stories import Story, unit
 
@@ -231,19 +232,17 @@ def offline(browser: Browser) -> Iterator[BrowserContext]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", SCHEMES)
 def test_the_file_draws_offline_prints_and_has_no_barriers(
-    offline: BrowserContext, story: Story, tmp_path: Path, theme: str
+    offline: BrowserContext, story: Story, tmp_path: Path, theme: Scheme
 ) -> None:
     """Six figures, no complaint, no alert of a user's name, nothing that axe-core finds, a PDF of a few pages."""
     from axe_playwright_python.sync_playwright import Axe
 
     file = tmp_path / "report.html"
-    file.write_text(
-        report_html(story.state, story.run, record=RECORD, now=story.time, theme=theme),  # type: ignore[arg-type]
-        encoding="utf-8",
-    )
+    file.write_text(report_html(story.state, story.run, record=RECORD, now=story.time), encoding="utf-8")
     page, said = offline.new_page(), list[str]()
+    page.emulate_media(color_scheme=theme)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))

@@ -1,0 +1,95 @@
+"""What a Gantt chart of a fit run draws of the plan that is followed: the units that have not begun yet."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cerebro.contract.runs import PlannedUnit
+from cerebro.state import Run, TaskKey, TaskState
+from cerebro.state.models import Model, ModelState
+from cerebro.state.tasks import Attempt
+
+MOST_PLANNED = 500
+"""Of a long plan the next units only: what is further off changes before it comes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSpan:
+    """A unit of the plan that has not begun. Times are estimates, in seconds on the clock of `cerebro.analysis.Span`;
+    from now, while no unit of the run has started."""
+
+    model: str
+    epoch: int
+    partition: int
+    worker: str
+    start_s: float
+    end_s: float
+
+
+def planned(run: Run, now: float, *, most: int = MOST_PLANNED) -> list[PlannedSpan]:
+    """The next units of the plan that an open fit run follows, in its order; none if it follows none.
+
+    Each begins when it is planned to, but not before `now` (the store's clock, seconds), nor before the unit ahead of
+    it on its worker and of its model has ended: so a run that is behind its plan shows what is still to come. A plan
+    says when units begin, not when they end: a unit is taken to last until the next one of its worker or model is to
+    begin, but no longer than its model's longest one so far.
+    """
+    plan = run.planned
+    if plan is None or not run.is_open:
+        return []
+    zero = run.origin if math.isfinite(run.origin) else now
+    workers: defaultdict[str, float] = defaultdict(lambda: now)
+    models: defaultdict[str, float] = defaultdict(lambda: now)
+    found: list[PlannedSpan] = []
+    for unit, length in zip(plan.order, _lengths(plan.order, plan.makespan_s), strict=True):
+        model = run.models.get(unit.model)
+        if model is None or model.state is not ModelState.ACTIVE or model.visit(unit.epoch, unit.partition):
+            continue
+        seconds = min([length, *_longest(model)])
+        attempt = _running(run, unit)
+        if attempt is not None:
+            end = max(now, attempt.started + seconds)
+            workers[attempt.worker] = models[unit.model] = end
+            continue
+        start = max(plan.time + unit.start_s, workers[unit.worker], models[unit.model])
+        workers[unit.worker] = models[unit.model] = start + seconds
+        found.append(
+            PlannedSpan(
+                model=unit.model,
+                epoch=unit.epoch,
+                partition=unit.partition,
+                worker=unit.worker,
+                start_s=start - zero,
+                end_s=start + seconds - zero,
+            )
+        )
+        if len(found) == most:
+            break
+    return found
+
+
+def _lengths(order: Sequence[PlannedUnit], end_s: float) -> list[float]:
+    """Seconds that each unit has until the next one of its worker or its model, or the end of the plan."""
+    found: list[float] = []
+    next_of: dict[tuple[str, str], float] = {}
+    for unit in reversed(order):
+        keys = ("worker", unit.worker), ("model", unit.model)
+        limit = min(next_of.get(key, end_s) for key in keys)
+        found.append(max(0.0, limit - unit.start_s))
+        next_of |= dict.fromkeys(keys, unit.start_s)
+    return found[::-1]
+
+
+def _longest(model: Model) -> list[float]:
+    """Its longest unit so far, in seconds; empty before the first."""
+    return [max(visit.seconds for visit in model.visits)] if model.visits else []
+
+
+def _running(run: Run, unit: PlannedUnit) -> Attempt | None:
+    """The attempt at a unit that runs."""
+    key = TaskKey(run=run.id, kind="train", model=unit.model, epoch=unit.epoch, partition=unit.partition)
+    task = run.open.get(str(key))
+    return task.attempts[-1] if task is not None and task.state is TaskState.RUNNING else None

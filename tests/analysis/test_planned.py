@@ -1,0 +1,123 @@
+"""The units of a plan that have not begun: in its order, none before now, none twice at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.analysis import PlannedSpan, planned
+from cerebro.contract.events import ModelStopRequested, RunFinished, RunStopRequested, SchedulePlanned
+from cerebro.contract.runs import PlannedUnit
+from tests.state.stories import Story, unit
+
+# Two models hop between two workers; the second epoch of m01 comes after a pause.
+ORDER = (
+    PlannedUnit("worker-0", "m00", 1, 0, 0.0),
+    PlannedUnit("worker-1", "m01", 1, 1, 0.0),
+    PlannedUnit("worker-0", "m01", 1, 0, 3.0),
+    PlannedUnit("worker-1", "m00", 1, 1, 3.0),
+    PlannedUnit("worker-0", "m00", 2, 0, 6.0),
+    PlannedUnit("worker-1", "m01", 2, 1, 8.0),
+)
+END_S = 10.0
+
+
+def story(order: tuple[PlannedUnit, ...] = ORDER) -> Story:
+    """A fit that follows a plan; nothing of it has begun."""
+    told = Story()
+    told.fit()
+    told.tell(
+        SchedulePlanned(
+            run="fit-1", source="planner/cyclic", order=order, makespan_s=END_S, dispatch_s=11.0,
+            lower_bound_s=9.0, seconds=0.1,
+        )
+    )  # fmt: skip
+    return told
+
+
+def told(found: list[PlannedSpan]) -> list[tuple[str, str, float, float]]:
+    return [(each.worker, each.model, each.start_s, each.end_s) for each in found]
+
+
+def test_before_the_first_unit_it_is_the_plan_from_now_on() -> None:
+    """A unit lasts until the next one of its worker or its model begins, or until the end of the plan."""
+    made = story()
+    assert told(planned(made.run, made.time)) == [
+        ("worker-0", "m00", 0.0, 3.0),
+        ("worker-1", "m01", 0.0, 3.0),
+        ("worker-0", "m01", 3.0, 6.0),
+        ("worker-1", "m00", 3.0, 6.0),
+        ("worker-0", "m00", 6.0, 10.0),
+        ("worker-1", "m01", 8.0, 10.0),
+    ]
+
+
+def test_a_run_that_is_late_has_all_of_it_before_itself() -> None:
+    """Nothing is planned for what is past; the pause before the last unit is used up."""
+    made = story()
+    found = planned(made.run, made.time + 7.0)
+    assert told(found)[0] == ("worker-0", "m00", 0.0, 3.0)
+    assert told(found)[-1] == ("worker-1", "m01", 6.0, 8.0)
+
+
+def test_what_has_begun_is_planned_no_more_and_holds_up_the_rest() -> None:
+    """Times count from the first unit then; the one that runs occupies its worker and its model."""
+    made = story()
+    made.start(unit(1, 0), 0)
+    made.start(unit(1, 1, "m01"), 1)
+    found = planned(made.run, made.time)
+    assert [(each.model, each.epoch, each.partition) for each in found] == [
+        ("m01", 1, 0),
+        ("m00", 1, 1),
+        ("m00", 2, 0),
+        ("m01", 2, 1),
+    ]
+    begun = made.run.open[str(unit(1, 1, "m01"))].attempts[-1].started
+    assert found[0].start_s == begun + 3.0 - made.run.origin
+
+
+def test_a_unit_is_no_longer_than_its_models_longest_so_far() -> None:
+    """A pause in the plan is not drawn as training."""
+    made = story()
+    made.epoch(1, model="m01")
+    longest = max(visit.seconds for visit in made.run.models["m01"].visits)
+    assert longest < 2.0
+    (last,) = (each for each in planned(made.run, made.time) if each.model == "m01")
+    assert last.end_s - last.start_s == longest
+
+
+def test_what_nobody_follows_is_not_shown() -> None:
+    """No plan, a plan that ended, models that stopped, a run that has ended."""
+    without = Story()
+    without.fit()
+    assert planned(without.run, without.time) == []
+    assert planned(story(()).run, 0.0) == []
+    made = story()
+    made.tell(ModelStopRequested(run="fit-1", model="m00"))
+    assert {each.model for each in planned(made.run, made.time)} == {"m01"}
+    made.tell(RunStopRequested(run="fit-1"))
+    made.tell(RunFinished(run="fit-1", outcome="stopped"))
+    assert planned(made.run, made.time) == []
+
+
+def test_of_a_long_plan_the_next_units_are_shown() -> None:
+    """As many as are asked for."""
+    made = story()
+    assert told(planned(made.run, made.time, most=3)) == told(planned(made.run, made.time))[:3]
+
+
+@given(st.floats(0.0, 50.0), st.integers(0, 4))
+def test_no_worker_and_no_model_has_two_units_at_once(later_s: float, begun: int) -> None:
+    """However late the run is, and however much of the plan is done."""
+    made = story()
+    for each in ORDER[:begun]:
+        made.train(each.epoch, each.partition, model=each.model)
+    found = planned(made.run, made.time + later_s)
+    for key in ("worker", "model"):
+        for name in {getattr(each, key) for each in found}:
+            mine = [each for each in found if getattr(each, key) == name]
+            assert all(after.start_s >= before.end_s - 1e-6 for before, after in pairwise(mine))
+    now_s = made.time + later_s - made.run.origin if begun else 0.0
+    assert all(each.start_s >= now_s - 1e-6 for each in found)

@@ -1,0 +1,109 @@
+"""The schedule before its first unit, and beside what runs: the plan that is followed, or a word that there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cerebro.contract.events import SchedulePlanned
+from cerebro.contract.runs import PlannedUnit
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.pages.seen import text_of
+from tests.dispatcher.serving import serving
+from tests.dispatcher.stories import Story
+from tests.e2e.browser import PHONE, Complaints, overflow, settle, sign_in, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+FIGURE = "/api/views/experiments/digits/figures/schedule"
+
+
+def story(*, is_planned: bool) -> Story:
+    """A fit of two models, nothing of which has begun."""
+    told = Story("digits")
+    told.workers_join()
+    told.etl()
+    told.fit(models=2, epochs=1)
+    if is_planned:
+        order = (
+            PlannedUnit("worker-0", "m00", 1, 0, 0.0),
+            PlannedUnit("worker-1", "m01", 1, 1, 0.0),
+            PlannedUnit("worker-0", "m01", 1, 0, 5.0),
+            PlannedUnit("worker-1", "m00", 1, 1, 5.0),
+        )
+        told.tell(
+            SchedulePlanned(
+                run="fit-1", source="planner/cyclic", order=order, makespan_s=10.0, dispatch_s=12.0,
+                lower_bound_s=9.0, seconds=0.1,
+            )
+        )  # fmt: skip
+    return told
+
+
+def asked(told: Story) -> tuple[str, dict[str, Any]]:
+    """What the page says, and its figure."""
+    bench = Bench()
+    bench.store.add(told)
+    browser = bench.signed_in()
+    page = browser.get("/experiments/digits/schedule")
+    figure = browser.client.get(
+        FIGURE, base_url="http://127.0.0.1:7080", headers={"Sec-Fetch-Site": "same-origin"}
+    )
+    assert (page.status_code, figure.status_code) == (200, 200)
+    return text_of(page.text), figure.get_json()
+
+
+def test_before_the_first_unit_the_plan_is_shown() -> None:
+    """In words without scripts; hollow in the figure."""
+    words, figure = asked(story(is_planned=True))
+    assert (
+        "No unit has started yet. fit-1 follows a plan of planner/cyclic: 10.0 s instead of 12.0 s." in words
+    )
+    assert {trace["name"] for trace in figure["data"]} == {"planned"}
+    assert figure["layout"]["title"]["text"] == "Plan of 2 models on 2 workers"
+
+
+def test_without_a_plan_it_says_who_decides() -> None:
+    """And the figure says why it is empty."""
+    words, figure = asked(story(is_planned=False))
+    assert "No unit has started yet. No plan is followed: lrptw" in words
+    assert "decides unit by unit" in words
+    assert figure["layout"]["meta"]["empty"] == "No unit of fit-1 has started yet, and no plan is followed."
+
+
+def test_what_is_to_come_stands_beside_what_runs() -> None:
+    """A unit that has begun is planned no more."""
+    told = story(is_planned=True)
+    told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
+    words, figure = asked(told)
+    assert "the run follows a plan of planner/cyclic" in words
+    names = {trace["name"] for trace in figure["data"]}
+    assert {"running", "planned", "busy workers"} <= names
+    (planned,) = [t for t in figure["data"] if t["name"] == "planned" and t["x"] != [None]]
+    assert len(planned["x"]) == 3
+
+
+def test_a_run_that_has_none_says_so_beside_its_scheduler() -> None:
+    """While it goes on."""
+    told = story(is_planned=False)
+    told.run_task("fit-1/train/m00/e1/p0", "worker-0", None)
+    words, _ = asked(told)
+    assert "unit by unit: no plan is better at present" in words
+
+
+@pytest.mark.slow
+def test_on_a_phone_the_plan_and_its_data_are_within_the_window(browser: Browser) -> None:
+    """The table of the figure's data scrolls by itself."""
+    bench, heard = Bench(), Complaints()
+    bench.store.add(story(is_planned=True))
+    with serving(bench.app) as address, window(browser, PHONE, "dark") as context:
+        page = heard.listen(context.new_page())
+        sign_in(page, address, TOKEN, "/experiments/digits/schedule")
+        settle(page)
+        page.locator("#schedule-data summary").click()
+        page.wait_for_selector("#schedule-data table")
+        assert page.locator("#schedule-data tbody td:last-child").all_inner_texts() == ["2", "2"]
+        assert overflow(page) == 0
+    heard.check()
