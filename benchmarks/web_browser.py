@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.figure import Figure
 from benchmarks.services import ControlPlane
+from dispatcher.pages.rendering import TABS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -29,18 +30,6 @@ _ARGUMENTS = (
 )
 _CHARTS = {"overview": "", "curves": "/curves"}
 """Tabs whose first chart is waited for."""
-_TABS = (
-    "",
-    "/models",
-    "/curves",
-    "/analysis",
-    "/schedule",
-    "/data",
-    "/logs",
-    "/code",
-    "/checkpoints",
-    "/history",
-)
 _VISITS = 5
 _PATIENCE_MS = 30_000
 _WATCH = """new MutationObserver(() => {
@@ -76,9 +65,9 @@ def look(plane: ControlPlane, experiment: str) -> Looked:
                     cold[tab].append(_drawn_s(reader, page_of + path))
                     warm[tab].append(_drawn_s(reader, page_of + path))
         sent = {}
-        for path in _TABS:
+        for tab, _, _ in TABS:
             with _reader(browser, plane) as reader:
-                sent[path.removeprefix("/") or "overview"] = _sent(reader.new_page(), page_of + path)
+                sent[tab] = sent_bytes(reader.new_page(), page_of + _CHARTS.get(tab, f"/{tab}"))
         browser.close()
     return Looked(
         cold_s={tab: statistics.median(times) for tab, times in cold.items()},
@@ -138,8 +127,8 @@ def _drawn_s(reader: BrowserContext, url: str) -> float:
     return seconds
 
 
-def _sent(page: Page, url: str) -> float:
-    """Bytes as they are sent, with nothing cached."""
+def sent_bytes(page: Page, url: str) -> float:
+    """What is sent for a page with all it asks for to a browser that has nothing of it, but for plotly's script."""
     sizes: dict[str, float] = {}
     plotly: set[str] = set()
 

@@ -33,21 +33,11 @@ from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import epoch_report
 from cerebro.volumes import Volumes
+from dispatcher.pages import rendering
 from tests.dispatcher.fakes import Bench, FakeStore, settings
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status
 
-TABS = (
-    "",
-    "/models",
-    "/curves",
-    "/analysis",
-    "/schedule",
-    "/data",
-    "/logs",
-    "/code",
-    "/checkpoints",
-    "/history",
-)
+TABS = tuple("" if tab == "overview" else f"/{tab}" for tab, _, _ in rendering.TABS)
 """An experiment's pages, below its address."""
 
 STATES = ("digits", "new", "preparing", "broken", "done", "steered", "old", "gone")

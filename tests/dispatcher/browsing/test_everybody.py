@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.web_browser import sent_bytes
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.gallery import TABS
 from tests.dispatcher.stories import Story
@@ -62,29 +63,7 @@ def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, addres
         sign_in(page, address, TOKEN)
         for tab in TABS:
             fresh = context.new_page()
-            weight = weigh(fresh, f"{address}/experiments/many{tab}")
+            weight = sent_bytes(fresh, f"{address}/experiments/many{tab}")
             assert 10_000 < weight < WEIGHT_BYTES, tab
             assert overflow(fresh) == 0, tab
             fresh.close()
-
-
-def weigh(page: Page, url: str) -> float:
-    """Bytes of a page with all it asks for, as they are sent to a browser that has nothing of it; without plotly's
-    script."""
-    sent: dict[str, float] = {}
-    plotly: set[str] = set()
-
-    def answered(event: dict[str, Any]) -> None:
-        if "/plotly." in event["response"]["url"]:
-            plotly.add(event["requestId"])
-
-    session = page.context.new_cdp_session(page)
-    session.send("Network.enable")
-    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
-    session.on("Network.responseReceived", answered)
-    session.on(
-        "Network.loadingFinished", lambda event: sent.update({event["requestId"]: event["encodedDataLength"]})
-    )
-    page.goto(url)
-    settle(page)
-    return sum(size for request, size in sent.items() if request not in plotly)
