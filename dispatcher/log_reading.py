@@ -143,7 +143,7 @@ class LogReader:
         """What is new behind `offset`, the `end` of an earlier chunk; at most `PIECE` bytes."""
         try:
             with self._open(experiment, source) as file:
-                return _first_lines(_read(file, source, offset, PIECE))
+                return _first_lines(_read(file, source, offset, PIECE, first=MOST_LINES + 1))
         except OSError:
             return _nothing(source)
 
@@ -184,12 +184,10 @@ class LogReader:
         try:
             with self._open(experiment, source) as file:
                 size = os.fstat(file.fileno()).st_size
-                chunk = _read(file, source, _line_begin(file, max(0, size - most_bytes)), most_bytes)
+                begin = _line_begin(file, max(0, size - most_bytes))
+                return _read(file, source, begin, most_bytes, last=most_lines)
         except OSError:
             return _nothing(source)
-        kept = chunk.lines[-most_lines:]
-        begin = kept[0].offset if kept else chunk.begin
-        return replace(chunk, lines=kept, begin=begin)
 
 
 def _first_lines(chunk: Chunk) -> Chunk:
@@ -215,14 +213,26 @@ def _line_begin(file: BinaryIO, offset: int) -> int:
     return offset
 
 
-def _read(file: BinaryIO, source: Source, begin: int, most: int) -> Chunk:
+def _read(
+    file: BinaryIO,
+    source: Source,
+    begin: int,
+    most: int,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> Chunk:
+    """At most `most` bytes from a line's beginning; of these the `first` or the `last` lines alone, if given."""
     size = os.fstat(file.fileno()).st_size
     file.seek(begin)
     content = file.read(most)
     is_end = begin + len(content) >= size
     if not is_end:
         content = content[: _last_end(content)]
-    lines = terminal.lines(content, begin, is_end=is_end)
+    if last is not None:
+        skipped = _begin_of_last(content, last)
+        begin, content = begin + skipped, content[skipped:]
+    lines = terminal.lines(content, begin, is_end=is_end, most=first)
     end = begin + len(content)
     if lines and lines[-1].is_open:
         # A progress bar without a line's end grows for ever: only what was written last is read again.
@@ -272,3 +282,10 @@ _NOTES = {
     "run, model or worker, or a simpler expression.",
 }
 """What is said of a search that is not ``done``."""
+
+
+def _begin_of_last(content: bytes, most: int) -> int:
+    """Where the last `most` lines begin."""
+    ends = most + content.endswith(b"\n")
+    before, *rest = content.rsplit(b"\n", ends)
+    return len(before) + 1 if len(rest) == ends else 0

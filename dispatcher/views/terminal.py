@@ -6,6 +6,7 @@ never marked up by this module: escaping is the template's.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ class _Look:
         return " ".join(sorted(self.codes.values()))
 
 
-def lines(content: bytes, offset: int, *, is_end: bool) -> list[Line]:
+def lines(content: bytes, offset: int, *, is_end: bool, most: int | None = None) -> list[Line]:
     """A stretch of a file as lines.
 
     Args:
@@ -116,10 +117,11 @@ def lines(content: bytes, offset: int, *, is_end: bool) -> list[Line]:
         offset: of its first byte in the file.
         is_end: the file ends with it: a last line without its end is open. Otherwise that line is a whole one that was
             cut.
+        most: at most so many, the first ones.
     """
     found: list[Line] = []
     look, last = _Look(), ""
-    for raw in split(content):
+    for raw in itertools.islice(split(content), most):
         is_open = is_end and not raw.endswith(b"\n")
         line = _line(raw, offset, look, last, is_open=is_open)
         last = line.level if line.text.strip() else ""

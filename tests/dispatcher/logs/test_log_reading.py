@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from cerebro.volumes import Volumes
-from dispatcher.log_reading import MOST_LINES, PIECE, LogReader
+from dispatcher.log_reading import MOST_LINES, PIECE, LogReader, _begin_of_last
+from dispatcher.views import terminal
 from dispatcher.views.logs import LogQuery
 from tests.dispatcher.logs.printed import M05, source, write
 
@@ -88,3 +92,10 @@ def test_links_and_absent_logs_are_nothing(volumes: Volumes) -> None:
     assert reader.newest("digits", [source()])[0].lines == ()
     assert reader.size("digits", source()) is None
     assert reader.search("digits", [source()], LogQuery(q="root")).hits == ()
+
+
+@given(st.binary(max_size=40).map(lambda content: content.replace(b"a", b"\n")), st.integers(1, 6))
+def test_the_last_lines_are_those_at_the_end_of_all(content: bytes, most: int) -> None:
+    """Only they are read, however many there are."""
+    begin = _begin_of_last(content, most)
+    assert list(terminal.split(content[begin:])) == list(terminal.split(content))[-most:]
