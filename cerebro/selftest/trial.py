@@ -156,7 +156,7 @@ def _write(folder: Path, split: str, ids: Iterator[int], generator: np.random.Ge
 # --- time ----------------------------------------------------------------------------------------
 
 
-class _Expired(Exception):  # noqa: N818 - an alarm, not a mistake
+class _Expired(BaseException):  # it comes anywhere, and nobody but `run` is to take it for a mistake
     pass
 
 
