@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 import json
-import resource
 import statistics
 import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Figure
@@ -227,7 +227,9 @@ def _simulated() -> TimedCore:
 
 
 def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not `ru_maxrss`, which a process inherits from the one that started it.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 if __name__ == "__main__":

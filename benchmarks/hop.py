@@ -40,6 +40,7 @@ def measure() -> dict[str, float]:
     theirs: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-", dir=_folder()) as name:
         root = Path(name)
+        (root / "model").mkdir()  # saving makes none: what was deleted meanwhile must not come back
         for number in range(ROUNDS + 1):
             if number % 2:
                 theirs.append(_raw(root / "raw", buffer))

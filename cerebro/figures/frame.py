@@ -195,6 +195,11 @@ def lines(*words: str) -> str:
     return "<br>".join(text(line) for line in words if line)
 
 
+def significant(value: float) -> float:
+    """To six significant digits, as numbers are shown: what is sent is shorter."""
+    return float(f"{value:.6g}")
+
+
 def number(value: float | None) -> str:
     """Six significant digits; what is not finite, and what is missing, in words."""
     if value is None:

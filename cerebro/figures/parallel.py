@@ -146,7 +146,7 @@ def _trace(
             places.append(objective.place(row.best))
         said = _hover(row, axes, objective)
         x += [*range(len(places)), None]
-        y += [*places, None]
+        y += [*(round(place, 5) for place in places), None]  # finer than any screen; half of what is sent
         models += [[row.id]] * (len(places) + 1)
         hover += [said] * (len(places) + 1)
     return {

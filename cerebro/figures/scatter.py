@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cerebro.analysis import ModelSummary, Scale, numbers_of, scale, scores, values_of, varying, word
-from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, text
+from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, significant, text
 from cerebro.figures.palette import LOOKS, Look, Theme, colour
 
 MOST_PANELS = 10
@@ -53,7 +53,7 @@ def scatter(
     common = {
         "type": "scatter",
         "mode": "markers",
-        "y": [objective[row.id] for row in shown],
+        "y": [significant(objective[row.id]) for row in shown],
         "marker": {"size": 7, "color": [colour(row.index, theme) for row in shown]},
         "customdata": [[row.id] for row in shown],
         "hoverinfo": "text",
