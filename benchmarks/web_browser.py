@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 CHART_S, WEIGHT_KB = 1.5, 150.0
 
-_CHROMIUM = "/usr/bin/chromium"
-_ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-)
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+IS_SETTLED = """() => [...document.querySelectorAll("[data-figure]")].every((figure) =>
+    figure.querySelector(".js-plotly-plot .main-svg") || figure.querySelector(".figure-said")?.textContent)"""
+"""Whether every figure of a page is drawn, or says why there is none."""
 _CHARTS = {"overview": "", "curves": "/curves"}
 """Tabs whose first chart is waited for."""
 _VISITS = 5
@@ -40,8 +40,6 @@ _WATCH = """new MutationObserver(() => {
     if (!window.drawnAt && document.querySelector(".js-plotly-plot .scatterlayer .trace path"))
         window.drawnAt = performance.now();
 }).observe(document, { childList: true, subtree: true })"""
-_IS_SETTLED = """() => [...document.querySelectorAll("[data-figure]")].every((figure) =>
-    figure.querySelector(".js-plotly-plot .main-svg") || figure.querySelector(".figure-said")?.textContent)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ def look(plane: ControlPlane, experiment: str) -> Looked:
     warm: dict[str, list[float]] = {tab: [] for tab in _CHARTS}
     page_of = f"{plane.page}/experiments/{experiment}"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         for tab, path in _CHARTS.items():
             for _ in range(_VISITS):
                 with _reader(browser.new_context(viewport=_WINDOW), plane) as reader:
@@ -74,7 +72,7 @@ def look(plane: ControlPlane, experiment: str) -> Looked:
         browser.close()
         with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
             profile = playwright.chromium.launch_persistent_context(
-                folder, executable_path=_CHROMIUM, args=list(_ARGUMENTS), viewport=_WINDOW
+                folder, executable_path=CHROMIUM, args=list(ARGUMENTS), viewport=_WINDOW
             )
             with _reader(profile, plane) as reader:
                 for tab, path in _CHARTS.items():
@@ -159,5 +157,5 @@ def sent_bytes(page: Page, url: str) -> float:
         lambda event: sizes.update({event["requestId"]: event["encodedDataLength"]}),
     )
     page.goto(url)
-    page.wait_for_function(_IS_SETTLED)
+    page.wait_for_function(IS_SETTLED)
     return sum(size for request, size in sizes.items() if request not in plotly)

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
+from benchmarks.web_browser import ARGUMENTS, CHROMIUM, IS_SETTLED
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 WAIT_MS = 20_000
 """Longest wait for anything on a page; far above what a loaded machine needs."""
 
@@ -36,7 +33,11 @@ def chromium() -> Iterator[Browser]:
 
     Playwright's loop belongs to the thread that started it: end one before the next is started.
     """
-    if find_spec("playwright") is None or find_spec("axe_playwright_python") is None or not CHROMIUM.exists():
+    if (
+        find_spec("playwright") is None
+        or find_spec("axe_playwright_python") is None
+        or not Path(CHROMIUM).exists()
+    ):
         missing = f"the browser tests need playwright, axe-playwright-python and {CHROMIUM}"
         if os.environ.get("CI"):
             pytest.fail(missing)
@@ -44,7 +45,7 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield browser
         browser.close()
 
@@ -98,10 +99,7 @@ def sign_in(page: Page, address: str, token: str, path: str = "/experiments", na
 
 def settle(page: Page) -> None:
     """Wait until every figure of the page is drawn, or says why there is none."""
-    page.wait_for_function(
-        """() => [...document.querySelectorAll("[data-figure]")].every((figure) =>
-            figure.querySelector(".js-plotly-plot .main-svg") || figure.querySelector(".figure-said")?.textContent)"""
-    )
+    page.wait_for_function(IS_SETTLED)
 
 
 def overflow(page: Page) -> int:
