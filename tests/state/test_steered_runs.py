@@ -1,0 +1,179 @@
+"""Runs that go on after they ended, and wishes that come too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import (
+    ClientEvent,
+    RunFinished,
+    RunRequested,
+    RunResumed,
+    RunStarted,
+    RunStopRequested,
+    SchedulePlanned,
+)
+from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import IllegalEventError
+from cerebro.state import RunState, schedule_now, wording
+from tests.state.runs import TimedStory
+from tests.state.stories import Story, unit
+from tests.state.wishes import ended, facts, failed, resume, retry, states, stop
+
+
+# --- runs that have ended -----------------------------------------------------------------
+def test_a_stopped_run_goes_on_when_it_is_resumed() -> None:
+    """All but the models that were stopped themselves."""
+    story = Story()
+    story.fit()
+    story.tell(
+        stop("m01"), RunStopRequested(run="fit-1"), ended("stopped"), RunResumed(run="fit-1", by="bob")
+    )
+    assert (story.run.state, story.run.ended, story.run.error) == (RunState.RUNNING, 0.0, "")
+    assert states(story) == {"m00": "active", "m01": "stopped"}
+    assert story.state.active_run() is story.run
+    story.train(1, 0)
+
+
+def test_a_run_that_was_stopped_before_it_was_planned_is_queued_again() -> None:
+    """Somebody must plan it."""
+    story = Story()
+    story.fit()
+    request, plan = story.run.request, story.run.plan
+    assert plan is not None
+    story = Story()
+    story.tell(RunRequested(run="fit-1", request=request), RunStopRequested(run="fit-1"), ended("stopped"))
+    story.tell(RunResumed(run="fit-1"))
+    assert wording.run(story.run) == "queued"
+    story.tell(RunStarted(run="fit-1", plan=plan))
+    assert wording.run(story.run) == "starting"
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "finished", "failed"])
+def test_one_model_of_a_run_that_has_ended_goes_on_alone(outcome: str) -> None:
+    """The others that were not at their end are stopped: nobody asked for them."""
+    story = Story()
+    story.fit(models=3)
+    story.tell(stop("m01"), ended(outcome), resume("m00"))
+    assert (story.run.state, story.run.ended, story.run.error) == (RunState.RUNNING, 0.0, "")
+    assert states(story) == {"m00": "active", "m01": "stopped", "m02": "stopped"}
+    story.tell(resume("m02"))
+    assert states(story)["m02"] == "active"
+
+
+def test_a_failed_model_of_a_failed_run_is_retried() -> None:
+    """All of its models had failed; one of them is tried again."""
+    story = failed()
+    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.tell(ended("failed"), retry())
+    assert story.run.state is RunState.RUNNING
+    assert states(story) == {"m00": "active", "m01": "failed"}
+    assert not story.run.is_complete()
+
+
+def test_a_run_that_no_task_could_escape_stays_failed() -> None:
+    """Its data will not be better for the next model."""
+    story = failed()
+    story.fail(unit(1, 0, "m01"), 0, FailureKind.DATA)
+    story.tell(ended("failed"))
+    before = facts(story)
+    story.tell(retry(), resume("m01"))
+    assert facts(story) == before
+
+
+def test_a_plan_is_not_followed_beyond_the_end_of_a_run() -> None:
+    """It was made for the workers there were."""
+    story = Story()
+    story.fit()
+    order = (PlannedUnit("worker-0", "m00", 1, 0, 0.0),)
+    plan = SchedulePlanned(
+        run="fit-1", source="x", order=order, makespan_s=1, dispatch_s=2, lower_bound_s=1, seconds=0
+    )
+    story.tell(plan, ended("stopped"))
+    assert story.run.planned is not None
+    story.tell(RunResumed(run="fit-1"))
+    assert story.run.planned is None
+
+
+def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
+    """A night between the two halves of a run is neither makespan nor idle time."""
+    story = TimedStory()
+    story.fit(models=1, partitions=1, epochs=2)
+    story.runs(unit(1, 0), 0, 0.0, 4.0)
+    story.report(1)
+    story.at(5.0, RunStopRequested(run="fit-1"), ended("stopped"))
+    story.at(1005.0, RunResumed(run="fit-1"))
+    story.runs(unit(2, 0), 0, 1006.0, 1010.0)
+    found = schedule_now(story.state, story.run, story.zero + 1010.0)
+    assert found is not None
+    assert (found.makespan_s, found.lower_bound_s, found.idle_s, found.worker_s) == (10.0, 8.0, 2.0, 10.0)
+    story.report(2)
+    assert story.run.epochs[-1].makespan_s == 10.0
+    assert story.run.epochs[-1].idle_s["worker-0"] == 2.0
+
+
+# --- what comes too late -----------------------------------------------------------------
+@pytest.mark.parametrize(
+    "wish",
+    [
+        stop("m01"),
+        stop("m99"),
+        resume("m00"),
+        resume("m01"),
+        resume("m99"),
+        retry("m00"),
+        retry("m01"),
+        RunResumed(run="fit-1"),
+    ],
+    ids=lambda wish: f"{wish.type}-{getattr(wish, 'model', '')}",
+)
+def test_a_wish_that_comes_too_late_changes_nothing(wish: ClientEvent) -> None:
+    """m00 is active, m01 has finished, there is no m99, and the run goes on. The list tells of it all the same."""
+    story = Story()
+    story.fit(epochs=1)
+    story.epoch(1, model="m01")
+    before = facts(story)
+    story.tell(wish)
+    assert facts(story) == before
+    assert story.state.actions[-1].is_late
+
+
+@pytest.mark.parametrize("wish", [stop(), RunStopRequested(run="fit-1"), RunResumed(run="fit-1")])
+@pytest.mark.parametrize("outcome", ["finished", "failed"])
+def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
+    wish: ClientEvent, outcome: str
+) -> None:
+    """It has come to its own end."""
+    story = Story()
+    story.fit()
+    story.tell(ended(outcome))
+    before = facts(story)
+    story.tell(wish)
+    assert facts(story) == before
+
+
+@pytest.mark.parametrize(
+    "wish", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda wish: wish.type
+)
+def test_a_run_is_not_opened_again_beside_another_one(wish: ClientEvent) -> None:
+    """The one that was requested since would wait for it, and workers would have both."""
+    story = Story()
+    story.fit(max_attempts=1)
+    story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
+    story.tell(ended("stopped"), RunRequested(run="fit-2", request=story.run.request))
+    before = facts(story)
+    story.tell(wish)
+    assert facts(story) == before
+    assert story.state.actions[-1].is_late
+    story.tell(RunFinished(run="fit-2", outcome="stopped"), wish)
+    assert story.state.active_run() is story.state.runs["fit-1"]
+    assert not story.state.actions[-1].is_late
+
+
+def test_a_wish_for_a_run_that_is_not_there_is_refused() -> None:
+    """The store does not take it, so it means a foreign writer."""
+    story = Story()
+    with pytest.raises(IllegalEventError, match="no run 'fit-1'"):
+        story.tell(stop())
+    assert story.state.actions == []
