@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from cerebro import errors
 from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
+from cerebro.figures import Figure, still
 from dispatcher import openapi
 from dispatcher.children import BusyError
 from dispatcher.columns import Columns
@@ -52,6 +53,7 @@ from dispatcher.views import (
     schedule,
     units,
 )
+from dispatcher.views.figures import StillQuery
 from dispatcher.views.logs import Chosen, sources
 
 T = TypeVar("T")
@@ -202,15 +204,22 @@ class Api:
 
     def figure(self, asked: Contract, name: str) -> Response:
         """See `ROUTES`."""
-        now, (_, _, draw) = self._reader.now(), FIGURES[g.figure]
-        fit = getattr(asked, "fit", "")
+        return self._tagged(lambda: self._reader.version(name), lambda: self._drawn(g.figure, asked, name))
 
-        def build() -> object:
-            return self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))()
-
-        return self._tagged(lambda: self._reader.version(name), build)
+    def still(self, asked: StillQuery, name: str) -> Response:
+        """See `ROUTES`."""
+        return self._services.answers.answer(
+            lambda: self._reader.version(name),
+            lambda: still(self._drawn("curves", asked, name), theme=asked.theme, height=asked.height),
+            mimetype=openapi.SVG,
+        )
 
     # --- mechanism -------------------------------------------------------------------------------
+
+    def _drawn(self, figure: str, asked: Contract, name: str) -> Figure:
+        now, (_, _, draw) = self._reader.now(), FIGURES[figure]
+        fit = getattr(asked, "fit", "")
+        return self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))()
 
     def _of(
         self, name: str, fit: str, build: Callable[[Followed], object], *, with_crew: bool = False

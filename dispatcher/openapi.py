@@ -18,6 +18,7 @@ from cerebro.contract.events import ClientEvent
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles
 
 JSON, CSV, BYTES = "application/json", "text/csv", "application/octet-stream"
+SVG = "image/svg+xml"
 
 _EVERY = (401, 429, 503)
 """Any route may answer so: without the token, after too many wrong ones, while the store is away."""
@@ -224,7 +225,7 @@ def _content(kind: Any, media: str, schemas: dict[str, Any], *, is_input: bool =
         return {}
     if media == BYTES:
         return {"content": {media: {}}}
-    if media == CSV:
+    if media in (CSV, SVG):
         return {"content": {media: {"schema": {"type": "string"}}}}
     schema = _schema(kind, schemas, is_input=is_input)
     name = schema.get("title", "")

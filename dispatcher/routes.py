@@ -16,7 +16,7 @@ from cerebro.contract.base import Contract
 from dispatcher import openapi
 from dispatcher.gateway import PREFIX
 from dispatcher.log_reading import Chunk, Hits
-from dispatcher.openapi import CSV, Operation
+from dispatcher.openapi import CSV, SVG, Operation
 from dispatcher.query import ModelQuery
 from dispatcher.views import (
     actions,
@@ -187,6 +187,13 @@ ROUTES: dict[str, Route] = {
         )
         for name, (summary, query, _) in FIGURES.items()
     },
+    f"{_ONE}/figures/curves.svg": Route(
+        view="still",
+        summary="Learning curves as a picture, which needs no scripts.",
+        query=figures.StillQuery,
+        answer=str,
+        kind=SVG,
+    ),
     "/cluster": Route(
         view="cluster", summary="Workers, queue, history.", query=ClusterQuery, answer=ClusterView
     ),

@@ -19,6 +19,7 @@ from cerebro.figures.palette import LOOKS, Theme, colour, dash, in_dark, is_name
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import schedule
+from cerebro.figures.still import still
 from cerebro.figures.utilisation import utilisation
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "parallel",
     "scatter",
     "schedule",
+    "still",
     "table",
     "utilisation",
 ]

@@ -55,6 +55,12 @@ def figure_url(experiment: str, figure: str, **parameters: object) -> str:
     return api_url(experiment, f"figures/{figure}", **parameters)
 
 
+def still_url(figure: str, theme: str, height: int) -> str:
+    """Address of a figure of lines as a picture, from its `figure_url`."""
+    start, _, query = figure.partition("?")
+    return f"{start}.svg?{query}{'&' if query else ''}theme={theme}&height={height}"
+
+
 def _address(start: str, parameters: list[tuple[str, object]]) -> str:
     given = [(name, str(value)) for name, value in parameters if value is not None and value is not False]
     query = urlencode([(name, value) for name, value in given if value], safe=",:")

@@ -79,7 +79,7 @@
     if (plot.style.height !== wanted) plot.style.height = wanted;
     const layout = { ...shown.layout, autosize: true };
     delete layout.height;
-    plot.querySelector("noscript")?.remove();
+    plot.querySelector(".still, noscript")?.remove();
     await Plotly.react(plot, shown.data, layout, CONFIG);
     if (!plot.dataset.listens) listen(figure, plot);
     describe(figure, spec.layout.meta || {});

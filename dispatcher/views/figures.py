@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from cerebro import analysis, figures
+from cerebro.analysis.downsample import FEWEST
 from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.contract.runs import FitRequest
@@ -40,6 +41,13 @@ class CurvesFigureQuery(CurveQuery):
     log: bool = False
     smoothing: float = Field(0.0, ge=0, lt=1)
     theme: Theme = "light"
+
+
+class StillQuery(CurvesFigureQuery):
+    """`height` in pixels; the width is the reader's."""
+
+    points: int = Field(150, ge=FEWEST, le=1000)
+    height: int = Field(320, ge=120, le=1000)
 
 
 class ModelsFigureQuery(Contract):
@@ -89,7 +97,7 @@ class EtlFigureQuery(Contract):
 
 def curves(followed: Followed, asked: CurvesFigureQuery, now: float) -> Drawing:
     """Learning curves."""
-    wanted = asked.model_dump(exclude={"log", "smoothing", "theme"})
+    wanted = asked.model_dump(include=set(CurveQuery.model_fields))
     view = curves_view(followed, CurveQuery.model_validate(wanted))
     if view is None:
         return _nothing()

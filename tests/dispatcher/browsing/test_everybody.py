@@ -13,7 +13,7 @@ from tests.dispatcher.stories import Story
 from tests.e2e.browser import PHONE, overflow, settle, sign_in, window
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +31,14 @@ def test_figure_says_its_data_in_a_table(page: Page, address: str) -> None:
 
 
 def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench) -> None:
-    """All of it but the refreshing and the figures: reading, sorting, filtering, choosing, steering."""
+    """All of it but the refreshing and most figures: reading, curves, sorting, filtering, choosing, steering."""
     with window(browser, java_script_enabled=False) as context:
         page = context.new_page()
         sign_in(page, address, TOKEN)
         page.click("text=digits")
         page.wait_for_url(f"{address}/experiments/digits")
         assert page.is_visible("text=trains m05, epoch 1, partition 0")
+        assert _is_seen(page)
         page.click("nav >> text=Models")
         page.check("input[value=m00]")
         page.check("input[value=m03]")
@@ -49,6 +50,24 @@ def test_pages_work_without_scripts(browser: Browser, address: str, bench: Bench
         page.click("text=Stop model")
         page.wait_for_selector(".model-heading >> text=stopped")
         assert type(bench.store.logs["digits"][-1]).__name__ == "ModelStopRequested"
+
+
+def test_picture_stands_where_the_figure_will_be(page: Page, address: str) -> None:
+    """Nobody waits for plotly's script to see curves; once it has drawn them, they answer the pointer."""
+    held: list[Route] = []
+    page.route("**/plotly.*.js", lambda route: held.append(route))  # noqa: PLW0108 - it gets an attribute
+    sign_in(page, address, TOKEN)
+    page.goto(f"{address}/experiments/digits", wait_until="commit")
+    page.wait_for_function("document.querySelector('.still img')?.complete")
+    assert _is_seen(page)
+    held[-1].continue_()
+    settle(page)
+    assert page.locator(".still").count() == 0
+
+
+def _is_seen(page: Page) -> bool:
+    picture = page.locator("#curves .still img")
+    return picture.is_visible() and bool(picture.evaluate("image => image.naturalWidth > 0"))
 
 
 def test_pages_of_many_models_are_light_and_fit_a_phone(browser: Browser, address: str, bench: Bench) -> None:

@@ -1,0 +1,254 @@
+"""A figure of lines as a picture: for readers without scripts, and while the script that draws figures is on its way.
+
+An SVG document that fits any width: horizontal places are shares of it, so that text keeps its size on a phone. It
+needs neither style sheets nor scripts, which the pages' policy would block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape, unescape
+from typing import Any
+
+from cerebro.figures.frame import Figure
+from cerebro.figures.palette import LOOKS, Look, Theme
+
+_LEFT, _TOP, _FOOT, _LEGEND_ROW = 52, 44, 44, 18
+"""Pixels beside, above and below the lines, and of a row of the legend."""
+_SHARE = 0.82
+"""Of the whole width, that the lines take: what is left of 360 pixels has room for the numbers beside them."""
+_GRID = 1000
+"""Steps of the lines' horizontal places."""
+_NAMES_A_ROW = 5
+_TICKS = 5
+"""About so many; of a logarithmic axis that spans fewer powers of ten, two more between them."""
+_DASHES = {
+    "solid": ("", "\N{EM DASH}"),
+    "dash": ("9 5", "--"),
+    "dot": ("2 4", "\u00b7\u00b7\u00b7"),
+    "dashdot": ("9 4 2 4", "-\u00b7"),
+}
+"""Plotly's names -> pixels drawn and left out, and how the legend says it."""
+_SYMBOLS = {"diamond": "M-5 0L0-5L5 0L0 5Z", "x": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z"}
+_DOT = "circle"
+_LARGEST, _SMALLEST, _FINEST = 1e300, 1e-280, 1e-12
+"""What is larger has no place. Values that differ by less than the finest part of them, or of the smallest, are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Where a value lies between the ends of an axis."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def share(self, value: float) -> float | None:
+        """0 to 1; `None`: it has no place."""
+        if not abs(value) <= _LARGEST or (self.is_log and value <= 0):
+            return None
+        place = math.log10(value) if self.is_log else value
+        return (place - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        """Round values between the ends."""
+        if not self.is_log:
+            return _round_steps(self.low, self.high)
+        powers = range(math.ceil(self.low), math.floor(self.high) + 1)
+        factors = (1, 2, 5) if len(powers) < 3 else (1,)
+        every = max(1, len(powers) // _TICKS)
+        between = range(math.floor(self.low), math.floor(self.high) + 1)
+        found = [f * 10.0**p for p in between for f in factors if p % every == 0]
+        return [value for value in found if self.low <= math.log10(value) <= self.high]
+
+
+def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
+    """The lines and marks of a figure as an SVG document.
+
+    Args:
+        drawn: traces of type ``scatter`` over one pair of axes, as `cerebro.figures.curves` makes them, in `theme`.
+        height: pixels; the width is the reader's.
+
+    Raises:
+        ValueError: the figure has marks that are neither lines nor points.
+    """
+    traces, layout, look = drawn["data"], drawn["layout"], LOOKS[theme]
+    other = {trace.get("type") for trace in traces} - {"scatter"}
+    if other:
+        raise ValueError(f"a still shows lines and points, not {', '.join(sorted(map(str, other)))}")
+    legend = _legend(traces) if layout.get("showlegend") else []
+    depth = max(40, height - _TOP - _FOOT - _LEGEND_ROW * math.ceil(len(legend) / _NAMES_A_ROW))
+    parts = [
+        f'<rect width="100%" height="100%" fill="{look.ground}"/>',
+        f'<text x="12" y="24" font-size="14">{_said(layout.get("title", {}).get("text", ""))}</text>',
+    ]
+    if traces:
+        axes = layout.get("xaxis", {}), layout.get("yaxis", {})
+        scales = _scale(traces, "x", axes[0]), _scale(traces, "y", axes[1])
+        inside = "".join([*_axes(axes, scales, depth, look), *_lines(traces, scales, depth)])
+        parts.append(
+            f'<svg x="{_LEFT}" y="{_TOP}" width="100%" height="{depth}" overflow="visible">{inside}</svg>'
+        )
+        parts += _named(legend, _TOP + depth + _FOOT)
+    else:
+        said = layout.get("meta", {}).get("empty", "")
+        parts.append(
+            f'<text x="50%" y="{height // 2}" text-anchor="middle" fill="{look.quiet}">{_said(said)}</text>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" fill="{look.ink}" '
+        f'font-family="system-ui, sans-serif" font-size="12">{"".join(parts)}</svg>'
+    )
+
+
+# --- axes -----------------------------------------------------------------------------------------------------------
+
+
+def _scale(traces: Sequence[dict[str, Any]], name: str, axis: dict[str, Any]) -> _Scale:
+    is_log = axis.get("type") == "log"
+    values = [v for trace in traces for v in trace[name] if v is not None and abs(v) <= _LARGEST]
+    if is_log:
+        values = [math.log10(value) for value in values if value > 0]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if axis.get("rangemode") == "tozero":
+        low = min(low, 0.0)
+    if high - low <= _FINEST * max(abs(low), abs(high), _SMALLEST):  # one value: in the middle
+        reach = max(0.5, abs(low) / 2)
+        low, high = low - reach, high + reach
+    margin = 0.05 * (high - low) if name == "y" else 0.01 * (high - low)
+    return _Scale(low - margin, high + margin, is_log)
+
+
+def _round_steps(low: float, high: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first = math.ceil(low / step)
+    return [count * step for count in range(first, math.floor(high / step) + 1)]
+
+
+def _axes(
+    axes: tuple[dict[str, Any], dict[str, Any]], scales: tuple[_Scale, _Scale], depth: int, look: Look
+) -> Iterator[str]:
+    x_axis, _ = axes
+    x, y = scales
+    width = f"{100 * _SHARE:g}%"
+    for value in y.ticks():
+        at = _down(y, value, depth)
+        yield f'<line x2="{width}" y1="{at}" y2="{at}" stroke="{look.grid}"/>'
+        yield f'<text x="-6" y="{at}" dy=".35em" text-anchor="end" fill="{look.quiet}">{_short(value)}</text>'
+    for value in x.ticks():
+        if x_axis.get("dtick") == 1 and value != round(value):
+            continue
+        at = _across(x, value)
+        yield f'<line x1="{at}" x2="{at}" y2="{depth}" stroke="{look.grid}"/>'
+        yield f'<text x="{at}" y="{depth + 16}" text-anchor="middle" fill="{look.quiet}">{_short(value)}</text>'
+    title = _said(x_axis.get("title", {}).get("text", ""))
+    yield f'<text x="{50 * _SHARE:g}%" y="{depth + 34}" text-anchor="middle">{title}</text>'
+
+
+def _short(value: float) -> str:
+    """A tick's number in at most seven characters."""
+    size = abs(value)
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if limit <= size < 1e15:
+            unit = 1e3 if letter == "k" else limit
+            return f"{value / unit:.4g}{letter}"
+    return f"{value:.4g}" if size < 1e4 else f"{value:.1e}"
+
+
+def _across(scale: _Scale, value: float) -> str:
+    return f"{100 * _SHARE * (scale.share(value) or 0.0):.2f}%"
+
+
+def _down(scale: _Scale, value: float, depth: int) -> str:
+    return f"{depth * (1 - (scale.share(value) or 0.0)):.1f}"
+
+
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+
+def _lines(traces: Sequence[dict[str, Any]], scales: tuple[_Scale, _Scale], depth: int) -> Iterator[str]:
+    paths: list[str] = []
+    marks: list[str] = []
+    for trace in traces:
+        mode = trace.get("mode", "lines")
+        if "lines" in mode:
+            paths.append(_line(trace, scales, depth))
+        if "markers" in mode:
+            marks += _marks(trace, scales, depth)
+    # Stretched to the width; the strokes are not.
+    yield (
+        f'<svg width="{100 * _SHARE:g}%" height="{depth}" viewBox="0 0 {_GRID} {depth}" '
+        f'preserveAspectRatio="none" overflow="visible" fill="none">{"".join(paths)}</svg>'
+    )
+    yield from marks
+
+
+def _line(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> str:
+    """One path; where a value has no place it is broken."""
+    steps, is_drawn = [], False
+    for value_x, value_y in zip(trace["x"], trace["y"], strict=True):
+        across = scales[0].share(value_x)
+        down = None if value_y is None else scales[1].share(value_y)
+        if across is None or down is None:
+            is_drawn = False
+            continue
+        steps.append(f"{'L' if is_drawn else 'M'}{_GRID * across:.0f} {depth * (1 - down):.1f}")
+        is_drawn = True
+    style = trace["line"]
+    dashes, _ = _DASHES[style.get("dash", "solid")]
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return (
+        f'<path d="{"".join(steps)}" stroke="{_attribute(style["color"])}" stroke-width="{style["width"]:g}"'
+        f'{dashed} vector-effect="non-scaling-stroke"/>'
+    )
+
+
+def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> Iterator[str]:
+    marker = trace["marker"]
+    colours = marker.get("color") or trace.get("line", {}).get("color", "")
+    symbol = _SYMBOLS.get(marker.get("symbol", _DOT))
+    for index, (x, y) in enumerate(zip(trace["x"], trace["y"], strict=True)):
+        if scales[0].share(x) is None or y is None or scales[1].share(y) is None:
+            continue
+        across, down = _across(scales[0], x), _down(scales[1], y, depth)
+        fill = _attribute(colours[index] if isinstance(colours, list) else colours)
+        if symbol:
+            yield f'<svg x="{across}" y="{down}" overflow="visible"><path d="{symbol}" fill="{fill}"/></svg>'
+        else:
+            yield f'<circle cx="{across}" cy="{down}" r="{marker["size"] / 2:g}" fill="{fill}"/>'
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def _legend(traces: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Colour, kind and name of each line, in the legend's order."""
+    shown = [t for t in traces if t.get("showlegend", True) and "lines" in t.get("mode", "lines")]
+    shown.sort(key=lambda trace: trace.get("legendrank", 0))
+    lines = [(trace["line"], trace["name"]) for trace in shown]
+    return [(line["color"], _DASHES[line.get("dash", "solid")][1], name) for line, name in lines]
+
+
+def _named(legend: Sequence[tuple[str, str, str]], top: int) -> Iterator[str]:
+    for row, start in enumerate(range(0, len(legend), _NAMES_A_ROW)):
+        names = "".join(
+            f'<tspan fill="{_attribute(colour)}" font-weight="bold"> {line} </tspan>{_said(name)}\N{EN SPACE}'
+            for colour, line, name in legend[start : start + _NAMES_A_ROW]
+        )
+        yield f'<text x="12" y="{top + 10 + _LEGEND_ROW * row}">{names}</text>'
+
+
+def _said(words: str) -> str:
+    """Text of a figure, in which some HTML is escaped already, as text of an XML document: without the control
+    characters that it cannot hold."""
+    plain = unescape(words.replace("<br>", " "))
+    return escape("".join(c for c in plain if c.isprintable()), quote=False)
+
+
+def _attribute(value: str) -> str:
+    return escape(value, quote=True)

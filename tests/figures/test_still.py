@@ -1,0 +1,93 @@
+"""A figure of lines as a picture: whatever is drawn, it is one SVG document, which does nothing and goes nowhere."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.analysis import Axis, Curve
+from cerebro.figures import LOOKS, curves, still
+from tests.figures.samples import curve, gallery
+
+SVG = "{http://www.w3.org/2000/svg}"
+HARMLESS = {f"{SVG}{name}" for name in ("svg", "rect", "text", "tspan", "line", "path", "circle")}
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def drawn_curves(draw: st.DrawFn) -> list[Curve]:
+    found = []
+    for index in range(draw(st.integers(0, 4))):
+        y = draw(st.lists(NUMBERS, max_size=50))
+        x = sorted(draw(st.lists(st.floats(0, 1e15), min_size=len(y), max_size=len(y))))
+        found.append(
+            Curve(
+                model=draw(st.text(max_size=10)),
+                index=index * draw(st.integers(1, 9)),
+                x=tuple(x),
+                y=tuple(y),
+                broke_at=draw(st.none() | st.floats(0, 1e15)),
+                best_at=draw(st.none() | st.integers(0, len(y) - 1)) if y else None,
+            )
+        )
+    return found
+
+
+@given(drawn_curves(), st.sampled_from(["epoch", "row", "time"]), st.booleans(), st.text(max_size=20))
+def test_whatever_is_drawn_is_one_harmless_document(
+    found: list[Curve], axis: Axis, is_log: bool, metric: str
+) -> None:
+    """Well-formed, of shapes and text alone, each inside the picture."""
+    drawn = curves(found, metric=metric, mode="min", axis=axis, is_log=is_log)
+    for element in ElementTree.fromstring(still(drawn)).iter():
+        assert element.tag in HARMLESS
+        assert not any(name.startswith("on") or "href" in name or name == "style" for name in element.attrib)
+        for name in ("x1", "x2", "cx"):
+            assert 0 <= float(element.get(name, "0").removesuffix("%")) <= 100
+        for name in ("y1", "y2", "cy"):
+            assert -1e-6 <= float(element.get(name, "0")) <= 320
+        places = [float(number) for number in re.findall(r"-?[\d.]+", element.get("d", ""))]
+        assert all(math.isfinite(place) and abs(place) <= 1000 for place in places)
+
+
+def test_a_line_is_where_its_values_are() -> None:
+    """The first value lies left, a higher one above a lower one, and what has no place on the axis breaks the line."""
+    found = Curve(model="m00", index=0, x=(1.0, 2.0, 3.0, 4.0), y=(100.0, 10.0, -1.0, 1.0))
+    root = ElementTree.fromstring(still(curves([found], metric="loss", mode="min", is_log=True)))
+    (path,) = (each for each in root.iter(f"{SVG}path") if each.get("vector-effect"))
+    steps = [
+        (kind, float(x), float(y)) for kind, x, y in re.findall(r"([ML])([\d.]+) ([\d.]+)", path.get("d", ""))
+    ]
+    assert [kind for kind, _, _ in steps] == ["M", "L", "M"]
+    assert [x for _, x, _ in steps] == sorted(x for _, x, _ in steps)
+    assert steps[0][2] < steps[1][2] < steps[2][2]  # downwards, as screens count
+    # Of three values that are ten times apart, the one between them lies in the middle.
+    assert steps[1][2] == pytest.approx((steps[0][2] + steps[2][2]) / 2, abs=0.2)
+
+
+def test_lines_are_named_in_their_colours_and_kinds() -> None:
+    """Two models of one hue differ by their dashes, in the legend too."""
+    drawn = curves([curve(0), curve(8)], metric="loss", mode="min", theme="dark")
+    root = ElementTree.fromstring(still(drawn, theme="dark"))
+    assert root.find(f"{SVG}rect").get("fill") == LOOKS["dark"].ground  # type: ignore[union-attr]
+    signs = [(each.get("fill"), (each.text or "").strip()) for each in root.iter(f"{SVG}tspan")]
+    assert len(signs) == len(set(signs)) == 2
+    assert {"m00", "m08"} <= {
+        word for text in root.iter(f"{SVG}text") for word in "".join(text.itertext()).split()
+    }
+
+
+def test_without_lines_it_says_why() -> None:
+    said = still(curves([], metric="loss", mode="min"))
+    assert "no value of loss" in "".join(ElementTree.fromstring(said).itertext())
+
+
+def test_what_is_not_made_of_lines_is_refused() -> None:
+    """Rather than drawn as something else."""
+    with pytest.raises(ValueError, match="lines and points, not bar"):
+        still(gallery("light")["schedule"])
