@@ -31,8 +31,11 @@ _DASHES = {
     "dashdot": ("9 4 2 4", "-\u00b7"),
 }
 """Plotly's names -> pixels drawn and left out, and how the legend says it."""
+_UNITS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+"""Numbers from a size on are told in a unit, with its letter."""
 _SYMBOLS = {"diamond": "M-5 0L0-5L5 0L0 5Z", "x": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z"}
 _DOT = "circle"
+_POWERS = 300
 _LARGEST, _SMALLEST, _FINEST = 1e300, 1e-280, 1e-12
 """What is larger has no place. Values that differ by less than the finest part of them, or of the smallest, are one."""
 
@@ -59,7 +62,7 @@ class _Scale:
         powers = range(math.ceil(self.low), math.floor(self.high) + 1)
         factors = (1, 2, 5) if len(powers) < 3 else (1,)
         every = max(1, len(powers) // _TICKS)
-        between = range(math.floor(self.low), math.floor(self.high) + 1)
+        between = range(max(-_POWERS, math.floor(self.low)), min(_POWERS, math.floor(self.high)) + 1)
         found = [f * 10.0**p for p in between for f in factors if p % every == 0]
         return [value for value in found if self.low <= math.log10(value) <= self.high]
 
@@ -153,11 +156,10 @@ def _axes(
 def _short(value: float) -> str:
     """A tick's number in at most seven characters."""
     size = abs(value)
-    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if limit <= size < 1e15:
-            unit = 1e3 if letter == "k" else limit
-            return f"{value / unit:.4g}{letter}"
-    return f"{value:.4g}" if size < 1e4 else f"{value:.1e}"
+    if size >= 1e15:
+        return f"{value:.1e}"
+    unit, letter = next(((unit, letter) for start, unit, letter in _UNITS if size >= start), (1.0, ""))
+    return f"{value / unit:.4g}{letter}"
 
 
 def _across(scale: _Scale, value: float) -> str:

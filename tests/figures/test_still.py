@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cerebro.analysis import Axis, Curve
@@ -38,6 +38,11 @@ def drawn_curves(draw: st.DrawFn) -> list[Curve]:
     return found
 
 
+EXTREME = Curve(model="m00", index=0, x=(0.0, 1.0, 2.0), y=(1e300, 5e-324, -1e308))
+
+
+@example([EXTREME], "row", True, "loss")
+@example([EXTREME], "epoch", False, "loss")
 @given(drawn_curves(), st.sampled_from(["epoch", "row", "time"]), st.booleans(), st.text(max_size=20))
 def test_whatever_is_drawn_is_one_harmless_document(
     found: list[Curve], axis: Axis, is_log: bool, metric: str
