@@ -1,6 +1,6 @@
 // Draws figures: JSON of the read API, asked for again when the page has news (304 if the figure has none). A reader's
 // zoom outlives an update (Plotly's uirevision). Figures and rows of tables light each other up by data-model.
-// Needs plotly's script after this one; the requests are on their way while the browser reads that.
+// Fetches plotly's script itself; the requests are on their way meanwhile.
 "use strict";
 (() => {
   const CONFIG = {
@@ -13,9 +13,26 @@
   const known = new WeakMap(); // figure -> what is drawn: {source, etag, spec}
   const ranges = new WeakMap(); // figure -> part of its horizontal axis that the reader zoomed to
   const hooks = {}; // id -> function that changes a figure before it is drawn
-  const ready = new Promise((done) => {
-    document.addEventListener("DOMContentLoaded", () => done(window.Plotly)); // deferred scripts have run by then
-  });
+  const PICTURE_MS = 1500; // longest wait for a picture: the figure may be there before
+
+  // A browser that was never here compiles plotly's script for two seconds, in which it paints nothing: what there is
+  // to be seen at once comes first.
+  const after = (ms) => new Promise((done) => setTimeout(done, ms));
+  const painted = () => Promise.race([new Promise((done) => requestAnimationFrame(() => setTimeout(done))), after(100)]);
+  const decoded = (picture) => picture.decode().catch(() => {}); // one that does not come is not waited for
+  const fetched = (url) =>
+    new Promise((done, failed) => {
+      const script = document.createElement("script");
+      script.onload = () => done(window.Plotly);
+      script.onerror = () => failed(new Error("the script that draws figures could not be loaded; load the page anew"));
+      script.src = url;
+      document.head.append(script);
+    });
+  const ready = (async () => {
+    const pictures = [...document.querySelectorAll(".still img")];
+    if (pictures.length) await Promise.race([Promise.all(pictures.map(decoded)).then(painted), after(PICTURE_MS)]);
+    return fetched(document.getElementById("plotly").href);
+  })();
 
   // The policy of this page blocks style attributes, which plotly sets here and there, but not the style object.
   const setAttribute = Element.prototype.setAttribute;
