@@ -1,4 +1,4 @@
-"""What a reader's browser has to do for the page of a long run: when the first chart is drawn, and what is sent.
+"""What a reader's browser has to do for the page of a long run: when the first chart is seen, and what is sent.
 
 Debian's Chromium, driven by Playwright. Time counts from the start of the navigation, as the browser's own clock tells.
 """
@@ -105,7 +105,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
     return [
         *(
             Figure(
-                what=f"{what}: first chart drawn in Chromium, {who}",
+                what=f"{what}: first chart seen in Chromium, {who}",
                 measured=", ".join(f"{tab} {wait.seen_s:.2f} s" for tab, wait in waits.items()),
                 ratio=max(wait.seen_s for wait in waits.values()),
                 bar=CHART_S,

@@ -10,20 +10,24 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
+from textwrap import wrap
 from typing import Any
+from unicodedata import category
 
-from cerebro.figures.frame import Figure
+from cerebro.figures.frame import Figure, apart
 from cerebro.figures.palette import LOOKS, Look, Theme
 
-_LEFT, _TOP, _FOOT, _LEGEND_ROW = 52, 44, 44, 18
+_LEFT, _TOP, _FOOT, _LEGEND_ROW = 56, 44, 44, 18
 """Pixels beside, above and below the lines, and of a row of the legend."""
-_SHARE = 0.82
-"""Of the whole width, that the lines take: what is left of 360 pixels has room for the numbers beside them."""
+_SHARE = 0.76
+"""Of the whole width, that the lines take: what is left of a small phone's 270 pixels has room for the numbers beside
+them."""
 _GRID = 1000
 """Steps of the lines' horizontal places."""
-_NAMES_A_ROW = 5
-_TICKS = 5
-"""About so many; of a logarithmic axis that spans fewer powers of ten, two more between them."""
+_LETTERS_A_ROW, _MOST_ROWS = 45, 0.3
+"""Of the legend: what a phone shows, and the share of the height beyond which names are left out."""
+_TICKS, _DIGITS = 5, 4
+"""About so many, with so many digits unless they need more to differ."""
 _DASHES = {
     "solid": ("", "\N{EM DASH}"),
     "dash": ("9 5", "--"),
@@ -31,13 +35,19 @@ _DASHES = {
     "dashdot": ("9 4 2 4", "-\u00b7"),
 }
 """Plotly's names -> pixels drawn and left out, and how the legend says it."""
-_UNITS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-"""Numbers from a size on are told in a unit, with its letter."""
-_SYMBOLS = {"diamond": "M-5 0L0-5L5 0L0 5Z", "x": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z"}
-_DOT = "circle"
-_POWERS = 300
+_UNITS = ((1e15, 1.0, ""), (1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+"""An axis that reaches a number is told in a unit, with its letter."""
+_SYMBOLS = {  # around their place; any other mark is a circle
+    "diamond": "M-5 0L0-5L5 0L0 5Z",
+    "x": "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z",
+}
+_CROSS = "\N{MULTIPLICATION SIGN}"
 _LARGEST, _SMALLEST, _FINEST = 1e300, 1e-280, 1e-12
 """What is larger has no place. Values that differ by less than the finest part of them, or of the smallest, are one."""
+_POWERS = 300
+"""Ticks lie between so many powers of ten: a margin beyond `_LARGEST` could not be computed with."""
+_NO_TEXT = ("Cc", "Cs", "Cn")
+"""Kinds of characters that a document of XML cannot hold, and unassigned ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +69,14 @@ class _Scale:
         """Round values between the ends."""
         if not self.is_log:
             return _round_steps(self.low, self.high)
-        powers = range(math.ceil(self.low), math.floor(self.high) + 1)
-        factors = (1, 2, 5) if len(powers) < 3 else (1,)
-        every = max(1, len(powers) // _TICKS)
-        between = range(max(-_POWERS, math.floor(self.low)), min(_POWERS, math.floor(self.high)) + 1)
-        found = [f * 10.0**p for p in between for f in factors if p % every == 0]
-        return [value for value in found if self.low <= math.log10(value) <= self.high]
+        powers = range(max(-_POWERS, math.floor(self.low)), min(_POWERS, math.floor(self.high)) + 1)
+        factors = (1, 2, 5) if len(powers) <= 3 else (1,)
+        every = math.ceil(len(powers) / (_TICKS + 1))
+        found = [f * 10.0**p for p in powers for f in factors if p % every == 0]
+        found = [value for value in found if self.low <= math.log10(value) <= self.high]
+        if len(found) > 1 or abs(self.low) > _POWERS:
+            return found
+        return [value for value in _round_steps(10**self.low, 10**self.high) if value > 0]
 
 
 def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
@@ -81,8 +93,8 @@ def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
     other = {trace.get("type") for trace in traces} - {"scatter"}
     if other:
         raise ValueError(f"a still shows lines and points, not {', '.join(sorted(map(str, other)))}")
-    legend = _legend(traces) if layout.get("showlegend") else []
-    depth = max(40, height - _TOP - _FOOT - _LEGEND_ROW * math.ceil(len(legend) / _NAMES_A_ROW))
+    legend = _legend(traces, int(_MOST_ROWS * height) // _LEGEND_ROW) if layout.get("showlegend") else []
+    depth = height - _TOP - _FOOT - _LEGEND_ROW * len(legend)
     parts = [
         f'<rect width="100%" height="100%" fill="{look.ground}"/>',
         f'<text x="12" y="24" font-size="14">{_said(layout.get("title", {}).get("text", ""))}</text>',
@@ -94,11 +106,15 @@ def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
         parts.append(
             f'<svg x="{_LEFT}" y="{_TOP}" width="100%" height="{depth}" overflow="visible">{inside}</svg>'
         )
-        parts += _named(legend, _TOP + depth + _FOOT)
+        parts += (
+            f'<text x="12" y="{_TOP + depth + _FOOT + 10 + _LEGEND_ROW * row}">{names}</text>'
+            for row, names in enumerate(legend)
+        )
     else:
-        said = layout.get("meta", {}).get("empty", "")
-        parts.append(
-            f'<text x="50%" y="{height // 2}" text-anchor="middle" fill="{look.quiet}">{_said(said)}</text>'
+        why = layout.get("meta", {}).get("empty", "")
+        parts += (
+            f'<text x="50%" y="{height // 2 + 16 * row}" text-anchor="middle" fill="{look.quiet}">{_plain(line)}</text>'
+            for row, line in enumerate(wrap(why, _LETTERS_A_ROW))
         )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" fill="{look.ink}" '
@@ -138,28 +154,27 @@ def _axes(
 ) -> Iterator[str]:
     x_axis, _ = axes
     x, y = scales
-    width = f"{100 * _SHARE:g}%"
-    for value in y.ticks():
+    number = f'font-size="11" fill="{look.quiet}"'
+    for value, word in _named_ticks(y.ticks()):
         at = _down(y, value, depth)
-        yield f'<line x2="{width}" y1="{at}" y2="{at}" stroke="{look.grid}"/>'
-        yield f'<text x="-6" y="{at}" dy=".35em" text-anchor="end" fill="{look.quiet}">{_short(value)}</text>'
-    for value in x.ticks():
+        yield f'<line x2="{100 * _SHARE:g}%" y1="{at}" y2="{at}" stroke="{look.grid}"/>'
+        yield f'<text x="-6" y="{at}" dy=".35em" text-anchor="end" {number}>{word}</text>'
+    for value, word in _named_ticks(x.ticks()):
         if x_axis.get("dtick") == 1 and value != round(value):
             continue
         at = _across(x, value)
         yield f'<line x1="{at}" x2="{at}" y2="{depth}" stroke="{look.grid}"/>'
-        yield f'<text x="{at}" y="{depth + 16}" text-anchor="middle" fill="{look.quiet}">{_short(value)}</text>'
+        yield f'<text x="{at}" y="{depth + 16}" text-anchor="middle" {number}>{word}</text>'
     title = _said(x_axis.get("title", {}).get("text", ""))
     yield f'<text x="{50 * _SHARE:g}%" y="{depth + 34}" text-anchor="middle">{title}</text>'
 
 
-def _short(value: float) -> str:
-    """A tick's number in at most seven characters."""
-    size = abs(value)
-    if size >= 1e15:
-        return f"{value:.1e}"
-    unit, letter = next(((unit, letter) for start, unit, letter in _UNITS if size >= start), (1.0, ""))
-    return f"{value / unit:.4g}{letter}"
+def _named_ticks(values: Sequence[float]) -> Iterator[tuple[float, str]]:
+    """Ticks with their numbers, of which no two are the same."""
+    largest = max(map(abs, values), default=0.0)
+    unit, letter = next(((unit, letter) for start, unit, letter in _UNITS if largest >= start), (1.0, ""))
+    for value, word in zip(values, apart([value / unit for value in values], _DIGITS), strict=True):
+        yield value, f"{word}{letter}" if value else "0"
 
 
 def _across(scale: _Scale, value: float) -> str:
@@ -213,7 +228,7 @@ def _line(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> s
 def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> Iterator[str]:
     marker = trace["marker"]
     colours = marker.get("color") or trace.get("line", {}).get("color", "")
-    symbol = _SYMBOLS.get(marker.get("symbol", _DOT))
+    symbol = _SYMBOLS.get(marker.get("symbol", ""))
     for index, (x, y) in enumerate(zip(trace["x"], trace["y"], strict=True)):
         if scales[0].share(x) is None or y is None or scales[1].share(y) is None:
             continue
@@ -228,28 +243,35 @@ def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _legend(traces: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Colour, kind and name of each line, in the legend's order."""
-    shown = [t for t in traces if t.get("showlegend", True) and "lines" in t.get("mode", "lines")]
-    shown.sort(key=lambda trace: trace.get("legendrank", 0))
-    lines = [(trace["line"], trace["name"]) for trace in shown]
-    return [(line["color"], _DASHES[line.get("dash", "solid")][1], name) for line, name in lines]
-
-
-def _named(legend: Sequence[tuple[str, str, str]], top: int) -> Iterator[str]:
-    for row, start in enumerate(range(0, len(legend), _NAMES_A_ROW)):
-        names = "".join(
-            f'<tspan fill="{_attribute(colour)}" font-weight="bold"> {line} </tspan>{_said(name)}\N{EN SPACE}'
-            for colour, line, name in legend[start : start + _NAMES_A_ROW]
-        )
-        yield f'<text x="12" y="{top + 10 + _LEGEND_ROW * row}">{names}</text>'
+def _legend(traces: Sequence[dict[str, Any]], most: int) -> list[str]:
+    """Rows of names, each after its line or cross in its colour; at most so many rows."""
+    rows, letters = [""], 0
+    for trace in sorted(traces, key=lambda trace: trace.get("legendrank", len(traces))):
+        if not trace.get("showlegend", True):
+            continue
+        is_line = "lines" in trace.get("mode", "lines")
+        style = trace["line"] if is_line else trace["marker"]
+        sign = _DASHES[style.get("dash", "solid")][1] if is_line else _CROSS
+        letters += len(trace["name"]) + 4
+        if letters > _LETTERS_A_ROW and rows[-1]:
+            rows.append("")
+            letters = len(trace["name"]) + 4
+        mark = f'<tspan fill="{_attribute(style["color"])}" font-weight="bold"> {sign} </tspan>'
+        rows[-1] += f"{mark}{_said(trace['name'])}\N{EN SPACE}"
+    if len(rows) > most:
+        rows[most - 1 :] = [rows[most - 1] + "\N{HORIZONTAL ELLIPSIS}"]
+    return rows if rows[0] else []
 
 
 def _said(words: str) -> str:
-    """Text of a figure, in which some HTML is escaped already, as text of an XML document: without the control
-    characters that it cannot hold."""
-    plain = unescape(words.replace("<br>", " "))
-    return escape("".join(c for c in plain if c.isprintable()), quote=False)
+    """Text of a figure, in which some HTML is escaped already, as text of an XML document."""
+    return _plain(unescape(words.replace("<br>", " ")))
+
+
+def _plain(words: str) -> str:
+    """Any text as text of an XML document."""
+    kept = (" " if c.isspace() else c for c in words if c.isspace() or category(c) not in _NO_TEXT)
+    return escape("".join(kept), quote=False)
 
 
 def _attribute(value: str) -> str:

@@ -28,11 +28,14 @@
       script.src = url;
       document.head.append(script);
     });
+  const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done)); // and hooks are set
   const ready = (async () => {
     const pictures = [...document.querySelectorAll(".still img")];
     if (pictures.length) await Promise.race([Promise.all(pictures.map(decoded)).then(painted), after(PICTURE_MS)]);
+    await parsed;
     return fetched(document.getElementById("plotly").href);
   })();
+  ready.catch(() => {}); // each figure says so
 
   // The policy of this page blocks style attributes, which plotly sets here and there, but not the style object.
   const setAttribute = Element.prototype.setAttribute;
@@ -73,8 +76,9 @@
       else {
         const spec = await answer.json();
         if (sourceOf(figure) !== source) return; // the reader has chosen something else meanwhile
-        Object.assign(mine, { source, etag: answer.headers.get("ETag"), spec });
+        Object.assign(mine, { source, spec });
         await draw(figure);
+        mine.etag = answer.headers.get("ETag"); // not before: what could not be drawn is asked for again
         say(figure, "");
       }
     } catch (error) {

@@ -44,10 +44,10 @@ class CurvesFigureQuery(CurveQuery):
 
 
 class StillQuery(CurvesFigureQuery):
-    """`height` in pixels; the width is the reader's."""
+    """`points`: fewer than of a figure, since nobody zooms in. `height`: in pixels; the width is the reader's."""
 
     points: int = Field(150, ge=FEWEST, le=1000)
-    height: int = Field(320, ge=120, le=1000)
+    height: int = Field(320, ge=200, le=1000)
 
 
 class ModelsFigureQuery(Contract):

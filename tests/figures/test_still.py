@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cerebro.analysis import Axis, Curve
@@ -56,6 +56,8 @@ def test_whatever_is_drawn_is_one_harmless_document(
             assert 0 <= float(element.get(name, "0").removesuffix("%")) <= 100
         for name in ("y1", "y2", "cy"):
             assert -1e-6 <= float(element.get(name, "0")) <= 320
+        if element.tag == f"{SVG}text" and not element.get("y", "").endswith("%"):
+            assert 0 <= float(element.get("y", "0")) <= 320
         places = [float(number) for number in re.findall(r"-?[\d.]+", element.get("d", ""))]
         assert all(math.isfinite(place) and abs(place) <= 1000 for place in places)
 
@@ -75,6 +77,39 @@ def test_a_line_is_where_its_values_are() -> None:
     assert steps[1][2] == pytest.approx((steps[0][2] + steps[2][2]) / 2, abs=0.2)
 
 
+@given(
+    st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=4, unique=True) | st.just([0.6931, 0.6931812]),
+    st.booleans(),
+)
+def test_an_axis_has_numbers_of_which_no_two_are_the_same(y: list[float], is_log: bool) -> None:
+    """Also one that spans no power of ten, and a plateau."""
+    assume(max(y) / min(y) > 1 + 1e-6)
+    found = Curve(model="m00", index=0, x=tuple(map(float, range(len(y)))), y=tuple(y))
+    root = ElementTree.fromstring(still(curves([found], metric="loss", mode="min", is_log=is_log)))
+    numbers = [each.text for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "end"]
+    assert len(numbers) == len(set(numbers)) >= 2
+
+
+def test_long_names_take_rows_that_are_inside() -> None:
+    """What there is no room for is left out, and three dots say so."""
+    height = 200
+    drawn = curves(
+        [curve(n, model=f"a-model-of-a-long-name-{n}") for n in range(12)], metric="loss", mode="min"
+    )
+    root = ElementTree.fromstring(still(drawn, height=height))
+    assert all(float(each.get("y", "0")) <= height for each in root.iter(f"{SVG}text"))
+    said = "".join(root.itertext())
+    assert "long-name-0" in said
+    assert "long-name-11" not in said
+    assert said.endswith("\N{HORIZONTAL ELLIPSIS}")
+
+
+def test_a_cross_is_named() -> None:
+    """What it means is not to be guessed."""
+    said = still(curves([curve(0, broke_at=5.0)], metric="loss", mode="min"))
+    assert "not finite" in "".join(ElementTree.fromstring(said).itertext())
+
+
 def test_lines_are_named_in_their_colours_and_kinds() -> None:
     """Two models of one hue differ by their dashes, in the legend too."""
     drawn = curves([curve(0), curve(8)], metric="loss", mode="min", theme="dark")
@@ -88,8 +123,8 @@ def test_lines_are_named_in_their_colours_and_kinds() -> None:
 
 
 def test_without_lines_it_says_why() -> None:
-    said = still(curves([], metric="loss", mode="min"))
-    assert "no value of loss" in "".join(ElementTree.fromstring(said).itertext())
+    said = still(curves([], metric="a&lt;b", mode="min"))
+    assert "no value of a&lt;b: " in "".join(ElementTree.fromstring(said).itertext())
 
 
 def test_what_is_not_made_of_lines_is_refused() -> None:
