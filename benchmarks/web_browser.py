@@ -112,7 +112,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
                 sense="at most",
                 unit="s",
                 notes=(
-                    "from then on it is a picture; the figure that answers the pointer takes its place after "
+                    f"in a browser {who}, it is a picture; the figure that answers the pointer takes its place after "
                     + ", ".join(f"{wait.drawn_s:.2f} s ({tab})" for tab, wait in waits.items()),
                 ),
             )
