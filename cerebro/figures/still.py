@@ -127,13 +127,14 @@ def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
 
 def _scale(traces: Sequence[dict[str, Any]], name: str, axis: dict[str, Any]) -> _Scale:
     is_log = axis.get("type") == "log"
-    values = [v for trace in traces for v in trace[name] if v is not None and abs(v) <= _LARGEST]
+    values = [value for trace in traces for value in trace[name] if abs(value) <= _LARGEST]
     if is_log:
         values = [math.log10(value) for value in values if value > 0]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if axis.get("rangemode") == "tozero":
         low = min(low, 0.0)
-    if high - low <= _FINEST * max(abs(low), abs(high), _SMALLEST):  # one value: in the middle
+    smallest = 1.0 if is_log else _SMALLEST
+    if high - low <= _FINEST * max(abs(low), abs(high), smallest):  # one value: in the middle
         reach = max(0.5, abs(low) / 2)
         low, high = low - reach, high + reach
     margin = 0.05 * (high - low) if name == "y" else 0.01 * (high - low)
@@ -208,9 +209,8 @@ def _lines(traces: Sequence[dict[str, Any]], scales: tuple[_Scale, _Scale], dept
 def _line(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> str:
     """One path; where a value has no place it is broken."""
     steps, is_drawn = [], False
-    for value_x, value_y in zip(trace["x"], trace["y"], strict=True):
-        across = scales[0].share(value_x)
-        down = None if value_y is None else scales[1].share(value_y)
+    for x, y in zip(trace["x"], trace["y"], strict=True):
+        across, down = scales[0].share(x), scales[1].share(y)
         if across is None or down is None:
             is_drawn = False
             continue
@@ -230,7 +230,7 @@ def _marks(trace: dict[str, Any], scales: tuple[_Scale, _Scale], depth: int) -> 
     colours = marker.get("color") or trace.get("line", {}).get("color", "")
     symbol = _SYMBOLS.get(marker.get("symbol", ""))
     for index, (x, y) in enumerate(zip(trace["x"], trace["y"], strict=True)):
-        if scales[0].share(x) is None or y is None or scales[1].share(y) is None:
+        if scales[0].share(x) is None or scales[1].share(y) is None:
             continue
         across, down = _across(scales[0], x), _down(scales[1], y, depth)
         fill = _attribute(colours[index] if isinstance(colours, list) else colours)
