@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro import archive
+from cerebro.analysis import averaged, tested
 from cerebro.connection import Connection, connect
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import ExperimentRecord, Locators
@@ -253,15 +254,22 @@ class Experiment(Steered):
         split: _Split = "test",
         progress: bool = True,
     ) -> pd.DataFrame:
-        """Metrics on a split, by all workers: one row per model, each at its best epoch.
+        """Metrics on a split: one row per model, each at its best epoch.
+
+        Models are tested beside each other on all workers, and each one by a single call of `SubEpochSpec.test` with
+        the whole split, so a metric may be of any kind.
 
         Args:
             models: model ids; the best model if left out.
             fit: the fit run; the newest if left out.
+            split: of ``"train"`` each worker has a part: each is tested for itself, and metrics are means over the
+                parts, weighted by rows. A column ``parts`` and a warning say so.
         """
         run = self._session.complete(self._evaluation("test", models, fit, split), progress=progress)
         from cerebro.results import test_table
 
+        if told := averaged(tested(run)):
+            warnings.warn(f"the metrics of {run.id} on the split {split!r} are {told}", stacklevel=2)
         return test_table(run)
 
     def run_predict(

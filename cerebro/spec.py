@@ -100,7 +100,11 @@ class SubEpochSpec:
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> dict[str, float]:
-        """Metrics on the rows of `dataloader`; models are in evaluation mode and gradients are off."""
+        """Metrics on the rows of `dataloader`; models are in evaluation mode and gradients are off.
+
+        The rows are the whole split, in validation and test alike, but for a test on training data: that is done
+        partition by partition.
+        """
         raise NotImplementedError
 
     def predict(

@@ -55,7 +55,7 @@ def etl_weights(state: ExperimentState) -> dict[str, float]:
 
 
 def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> EvaluatePlan:
-    """Which models at which epochs meet which partitions.
+    """Which models at which epochs meet which partitions. Of a test each model meets the whole split at once.
 
     Raises:
         NotFoundError: the fit run or a model does not exist, or no epoch of it is known to be best.
@@ -88,7 +88,13 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
             "it and run run_etl"
         )
     return EvaluatePlan(
-        kind=request.kind, dataset=dataset.id, fit=fit.id, models=models, partitions=partitions
+        kind=request.kind,
+        dataset=dataset.id,
+        fit=fit.id,
+        models=models,
+        partitions=partitions,
+        # No worker has the whole of the training data.
+        is_whole=request.kind == "test" and request.split != "train",
     )
 
 

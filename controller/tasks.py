@@ -80,7 +80,7 @@ def _evaluate(
 ) -> EvaluateTask | PredictTask:
     if not isinstance(run.plan, EvaluatePlan) or run.request.kind not in ("test", "predict"):
         raise IllegalEventError(f"{key} belongs to no test or prediction run")
-    if key.model is None or key.partition is None:
+    if key.model is None or (key.partition is None and not run.plan.is_whole):
         raise IllegalEventError(f"{key} names no model and partition")
     fit = state.runs[run.plan.fit]
     epoch = run.plan.models[key.model]
@@ -91,7 +91,8 @@ def _evaluate(
     where: dict[str, Any] = {
         "epoch": epoch,
         "split": run.request.split,
-        "partitions": (key.partition,),
+        # In their order, which is the order of the split's rows: the metrics do not depend on the number of workers.
+        "partitions": tuple(sorted(run.plan.partitions)) if key.partition is None else (key.partition,),
         "checkpoint": checkpoint,
     }
     if run.request.kind == "test":

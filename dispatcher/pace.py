@@ -125,4 +125,7 @@ def _rows_left(run: Run, table: ModelTable | None) -> float | None:
     if isinstance(run.plan, EtlPlan):
         sizes = {(split, p.partition): p.rows for split, parts in run.plan.splits.items() for p in parts}
         return sum(sizes.get((key.split or "", key.partition or 0), 0) for key in pending)
-    return sum(run.plan.partitions.get(key.partition or 0, 0) for key in pending)
+    sizes_of = run.plan.partitions
+    return sum(
+        sum(sizes_of.values()) if key.partition is None else sizes_of[key.partition] for key in pending
+    )

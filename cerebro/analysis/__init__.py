@@ -12,7 +12,7 @@ from cerebro.analysis.planned import PlannedSpan, planned
 from cerebro.analysis.scores import scores, values_at
 from cerebro.analysis.spans import Landmarks, Outcome, Span, crew, landmarks, spans
 from cerebro.analysis.summary import ModelSummary, summaries, summary
-from cerebro.analysis.tested import Measured, tested, tests_of
+from cerebro.analysis.tested import Measured, averaged, tested, tests_of
 
 __all__ = [
     "Axis",
@@ -28,6 +28,7 @@ __all__ = [
     "Share",
     "Span",
     "SplitProgress",
+    "averaged",
     "crew",
     "downsample",
     "epoch_curves",

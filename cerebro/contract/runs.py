@@ -95,6 +95,10 @@ class EvaluatePlan(Contract):
     models: dict[str, int]
     """Model id -> epoch whose checkpoint is used."""
     partitions: dict[int, int]
+    is_whole: bool = False
+    """Whether each model meets all partitions in one task, as it does in validation: `SubEpochSpec.test` sees the whole
+    split, so its metrics may be of any kind. Else there is a task per partition: of predictions; of training data,
+    which lies on the workers' own volumes; and of all runs planned before there was this field."""
 
 
 Plan = Annotated[EtlPlan | FitPlan | EvaluatePlan, Field(discriminator="kind")]

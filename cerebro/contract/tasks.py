@@ -129,7 +129,7 @@ class TrainTask(ModelTask):
 
 
 class EvaluateTask(ModelTask):
-    """Validation (all partitions of the split) or test (one partition) of a checkpoint."""
+    """Validation or test of a checkpoint: on all partitions of the split, or on one (`EvaluatePlan.is_whole`)."""
 
     kind: Literal["valid", "test"]
     epoch: int

@@ -83,11 +83,13 @@ def tests(drawings: Drawings) -> Iterator[Html]:
     """A table for each test run of models of this fit: what they reached on rows that chose none of them."""
     for run in analysis.tests_of(drawings.state, drawings.run):
         found = analysis.tested(run)
+        averaged = analysis.averaged(found)
         metrics = sorted({name for one in found for name in one.metrics})
         columns = ("model", "of epoch", "rows", *metrics)
         shown = ((m.model, m.epoch, m.rows, *(m.metrics.get(name) for name in metrics)) for m in found)
         assert isinstance(run.request, EvaluateRequest)
-        note = "" if run.state is RunState.FINISHED else str(run.state)
+        told = (averaged, "" if run.state is RunState.FINISHED else str(run.state))
+        note = "; ".join(part for part in told if part)
         yield table(f"{run.id}, on the split {run.request.split}", columns, shown, note=note)
 
 

@@ -15,10 +15,19 @@ from cerebro.state import Run
 
 
 def test_table(run: Run) -> pd.DataFrame:
-    """Metrics of a test run, one row per model; see `cerebro.analysis.tested`."""
+    """Metrics of a test run, one row per model. Only where they are means over parts of the split, a column ``parts``
+    says of how many; see `cerebro.analysis.tested`.
+    """
+    found = tested(run)
+    is_averaged = any(one.parts > 1 for one in found)
     rows = [
-        beside({"model": one.model, "epoch": one.epoch, "rows": one.rows}, one.metrics, "metric")
-        for one in tested(run)
+        beside(
+            {"model": one.model, "epoch": one.epoch, "rows": one.rows}
+            | ({"parts": one.parts} if is_averaged else {}),
+            one.metrics,
+            "metric",
+        )
+        for one in found
     ]
     return pd.DataFrame(rows).set_index("model")
 

@@ -12,7 +12,8 @@ from cerebro.contract.base import Split
 class TaskKey:
     """One task of a run; fields that its kind lacks are `None`.
 
-    ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1``, ``fit-1/valid/m03/e2``, ``test-1/test/m03/p1``.
+    ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1``, ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of
+    one partition, ``test-1/test/m03/p1``), ``predict-1/predict/m03/p1``.
     """
 
     run: str
@@ -50,6 +51,8 @@ class TaskKey:
         if kind == "valid":
             model, epoch = rest
             return cls(run=run, kind=kind, model=model, epoch=_number("e", epoch))
+        if kind == "test" and len(rest) == 1:
+            return cls(run=run, kind=kind, model=rest[0])
         if kind in ("test", "predict"):
             model, partition = rest
             return cls(run=run, kind=kind, model=model, partition=_number("p", partition))

@@ -38,7 +38,7 @@ def begin(
             )
     elif isinstance(plan, EvaluatePlan):
         for model in plan.models:
-            for partition in plan.partitions:
+            for partition in (None,) if plan.is_whole else tuple(plan.partitions):
                 _add(run, TaskKey(run=run.id, kind=run.kind, model=model, partition=partition))
 
 

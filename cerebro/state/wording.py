@@ -62,5 +62,5 @@ def task(key: TaskKey) -> str:
     if key.kind == "valid":
         return f"validates {key.model}, epoch {key.epoch}"
     if key.kind == "test":
-        return f"tests {key.model}, {where}"
+        return f"tests {key.model}, {where}" if where else f"tests {key.model}"
     return f"predicts with {key.model}, {where}"

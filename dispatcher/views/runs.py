@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cerebro.analysis import averaged, tested
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.state import Run, breaks, wording
 from dispatcher.followed import Followed
@@ -33,7 +34,11 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRow:
-    """What a test run returned for one model: means over partitions, weighted by rows."""
+    """What a test run returned for one model.
+
+    Attributes:
+        note: empty if user code saw the whole split at once; else what the metrics are.
+    """
 
     run: str
     model: str
@@ -41,6 +46,7 @@ class ScoreRow:
     partitions_done: int
     partitions: int
     metrics: dict[str, float]
+    note: str = ""
 
 
 def run_row(followed: Followed, run: Run) -> RunRow:
@@ -66,19 +72,14 @@ def scores(run: Run) -> Iterator[ScoreRow]:
     """What a test run found so far; nothing of any other run."""
     if run.kind != "test" or not isinstance(run.plan, EvaluatePlan):
         return
-    for model, epoch in run.plan.models.items():
-        tasks = [task for task in run.tasks.values() if task.key.model == model]
-        results = [task.result for task in tasks if task.result is not None]
-        rows = sum(result.rows for result in results) or 1
-        names = set.intersection(*(set(result.metrics) for result in results)) if results else set()
+    of_one = len(run.plan.partitions) if run.plan.is_whole else 1
+    for one in tested(run):
         yield ScoreRow(
             run=run.id,
-            model=model,
-            epoch=epoch,
-            partitions_done=len(results),
-            partitions=len(tasks),
-            metrics={
-                name: sum(result.metrics[name] * result.rows for result in results) / rows
-                for name in sorted(names)
-            },
+            model=one.model,
+            epoch=one.epoch,
+            partitions_done=one.done * of_one,
+            partitions=one.parts * of_one,
+            metrics=dict(one.metrics),
+            note=averaged([one]),
         )

@@ -331,8 +331,8 @@ def evaluation(kind: Literal["test", "predict"], models: dict[str, int]) -> tupl
     return story, story.state.runs["e-1"]
 
 
-def test_a_test_is_the_mean_over_partitions_weighted_by_rows() -> None:
-    """One row per model; a metric that a partition lacks is left out."""
+def test_a_test_in_parts_is_the_mean_over_them_weighted_by_rows_and_says_so() -> None:
+    """One row per model; a metric that a part lacks is left out. Runs of older versions are like this."""
     story, run = evaluation("test", {"m00": 2, "m01": 1})
     for model in ("m00", "m01"):
         for partition, (rows, accuracy) in enumerate(((30, 1.0), (10, 0.6))):
@@ -344,7 +344,8 @@ def test_a_test_is_the_mean_over_partitions_weighted_by_rows() -> None:
             )
     table = results.test_table(run)
     assert list(table.index) == ["m00", "m01"]
-    assert list(table.columns) == ["epoch", "rows", "accuracy", "rows (metric)"]
+    assert list(table.columns) == ["epoch", "rows", "parts", "accuracy", "rows (metric)"]
+    assert list(table["parts"]) == [2, 2]
     assert table.loc["m00", "accuracy"] == pytest.approx(0.9)
     assert (table.loc["m00", "rows"], table.loc["m00", "epoch"]) == (40, 2)
 

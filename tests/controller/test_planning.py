@@ -111,6 +111,17 @@ def test_without_names_the_best_model_is_taken_at_its_best_epoch(fitted: Story) 
     assert (plan.kind, plan.dataset, plan.fit) == ("test", DATASET, "fit-1")
 
 
+@pytest.mark.parametrize(
+    ("kind", "split", "is_whole"),
+    [("test", "test", True), ("test", "valid", True), ("test", "train", False), ("predict", "test", False)],
+)
+def test_a_test_meets_the_whole_split_where_a_worker_can_read_it(
+    fitted: Story, kind: str, split: str, is_whole: bool
+) -> None:
+    """Training data lies on the workers' own volumes; predictions of parts are put together, not averaged."""
+    assert plan_evaluation(fitted.state, evaluate(kind=kind, split=split)).is_whole == is_whole
+
+
 def test_named_models_are_taken_each_at_its_best_epoch(fitted: Story) -> None:
     """In the order given."""
     assert plan_evaluation(fitted.state, evaluate(models=("m01", "m00"))).models == {"m01": 1, "m00": 2}

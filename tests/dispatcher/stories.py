@@ -126,13 +126,24 @@ class Story:
         outcome = "failed" if error else "finished"
         self.tell(RunFinished.model_validate({"run": run, "outcome": outcome, "error": error}))
 
-    def test(self, model: str = "m00") -> None:
-        """A finished test of one model over two partitions of different sizes."""
+    def test(self, model: str = "m00", *, is_whole: bool = False, is_open: bool = False) -> None:
+        """A test of one model over two partitions of different sizes, at once or as older versions did."""
         self.tell(RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")))
         plan = EvaluatePlan(
-            kind="test", dataset="d1", fit="fit-1", models={model: 1}, partitions={0: 300, 1: 100}
+            kind="test",
+            dataset="d1",
+            fit="fit-1",
+            models={model: 1},
+            partitions={0: 300, 1: 100},
+            is_whole=is_whole,
         )
         self.tell(RunStarted(run="test-1", plan=plan))
+        if is_whole:
+            result = TaskResult(rows=400, metrics={"auc": 0.8125})
+            self.run_task(f"test-1/test/{model}", "worker-0", None if is_open else result)
+            if not is_open:
+                self.finish("test-1")
+            return
         for partition, (rows, value) in enumerate(((300, 1.0), (100, 0.9))):
             result = TaskResult(rows=rows, metrics={"accuracy": value})
             self.run_task(f"test-1/test/{model}/p{partition}", f"worker-{partition}", result)

@@ -190,6 +190,23 @@ def test_rows_of_running_units_count_for_throughput() -> None:
     assert after.left.seconds < before.left.seconds
 
 
+def test_a_test_of_the_whole_split_has_all_of_its_rows_left() -> None:
+    """It is one task on no partition of its own: 100 of its 400 rows are done, so 300 are left."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.train("m00", 1)
+    story.finish()
+    story.test(is_whole=True, is_open=True)
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    followed.take([live("test-1/test/m00", 100)])
+    pace = followed.pace(story.time + 10)
+    assert pace.left is not None
+    assert pace.left.seconds == pytest.approx(300 / pace.rows_per_s)
+
+
 def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
     story = Story("fresh")
     story.workers_join()

@@ -74,13 +74,15 @@ def test_the_algorithm_of_a_checksum_is_said_once() -> None:
 
 
 def test_what_tests_of_its_models_found_is_in_it() -> None:
-    """Per test run, each model's metrics, weighted by rows, and the epoch whose checkpoint was tested."""
+    """Per test run, each model's metrics, and the epoch whose checkpoint was tested; what is a mean over parts, as in
+    logs of older versions, is said to be."""
     story = evaluated()
     words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
     shown = " ".join(words)
     assert (
-        "test-1, on the split test (running) model of epoch rows accuracy m00 1 400 0.8 m01 1 400 0.1"
-        in shown
+        "test-1, on the split test (means over 2 parts of the split, weighted by rows: for accuracy or a mean loss the "
+        "same as of the whole split, for AUC, F1 or BLEU not; running) model of epoch rows accuracy m00 1 400 0.8 "
+        "m01 1 400 0.1" in shown
     )
     assert words.index("Test") < shown.split().index("Models,")
 

@@ -39,8 +39,32 @@ def test_the_same_data_set_again_has_nothing_to_do() -> None:
     assert list(story.state.runs["etl-3"].tasks) == ["etl-3/etl/train/p1"]
 
 
-def test_a_test_run_has_a_task_per_model_and_partition() -> None:
-    """It is complete when all are committed; one that fails is fatal."""
+def test_a_test_run_has_a_task_per_model() -> None:
+    """All partitions at once, so that no metric has to be made of others; it is complete when all are committed."""
+    story = Story()
+    plan = EvaluatePlan(
+        kind="test",
+        dataset=DATASET,
+        fit="fit-1",
+        models={"m00": 1, "m01": 2},
+        partitions={0: 5, 1: 6},
+        is_whole=True,
+    )
+    story.tell(
+        RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),
+        RunStarted(run="test-1", plan=plan),
+    )
+    run = story.state.runs["test-1"]
+    assert list(run.tasks) == ["test-1/test/m00", "test-1/test/m01"]
+    story.do(TaskKey.parse("test-1/test/m00"), 1, TaskResult(rows=11))
+    assert (run.is_complete(), run.progress()) == (False, (1, 2))
+    story.do(TaskKey.parse("test-1/test/m01"), 0, TaskResult(rows=11))
+    assert run.is_complete()
+
+
+def test_a_run_that_is_not_whole_has_a_task_per_model_and_partition() -> None:
+    """Predictions, and every test run in logs of older versions; it is complete when all are committed; one that fails
+    is fatal."""
     story = Story()
     story.tell(
         RunRequested(run="test-1", request=EvaluateRequest(kind="test", fit="fit-1", split="test")),

@@ -44,6 +44,7 @@ KEYS = [
     "fit-9/train/m00/e1/p0",
     "etl-1/etl/train/p0",
     "test-1/test/m00/p0",
+    "test-1/test/m00",
     "fit-1/etl/train/p0",
     "fit-1/test/m00/p0",
     "fit-1/valid/m99/e1",

@@ -346,6 +346,7 @@ def test_a_validation_of_an_older_epoch_is_given_up_alone() -> None:
         "etl-1/etl/train/p0",
         "fit-1/train/m03/e2/p1",
         "fit-1/valid/m03/e2",
+        "test-1/test/m03",
         "test-1/test/m03/p1",
         "p-1/predict/m03/p10",
     ],

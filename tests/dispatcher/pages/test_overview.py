@@ -47,17 +47,36 @@ def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> Non
     assert "100 %" not in browser.get("/experiments").text
 
 
-def test_scores_of_a_test_are_weighted_by_rows(bench: Bench, browser: Browser) -> None:
-    """300 rows at 1.0 and 100 at 0.9 are 0.975."""
+def fitted_story() -> Story:
+    """A fit of one model, finished, and to be tested."""
     story = Story("digits")
     story.workers_join()
     story.etl()
     story.fit(models=1, epochs=1)
     story.train("m00", 1)
     story.finish()
+    return story
+
+
+def test_scores_of_a_test_are_those_of_the_whole_split(bench: Bench, browser: Browser) -> None:
+    """As user code returned them, with nothing to add."""
+    story = fitted_story()
+    story.test(is_whole=True)
+    bench.store.add(story)
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "test-1 m00 1 2 /2 auc 0.8125" in page
+    assert "means over" not in page
+
+
+def test_scores_of_a_test_in_parts_are_weighted_by_rows_and_said_to_be_means(
+    bench: Bench, browser: Browser
+) -> None:
+    """300 rows at 1.0 and 100 at 0.9 are 0.975; runs of older versions are like this."""
+    story = fitted_story()
     story.test()
     bench.store.add(story)
-    assert "test-1 m00 1 2 /2 accuracy 0.975" in text_of(browser.get("/experiments/digits").text)
+    page = text_of(browser.get("/experiments/digits").text)
+    assert "test-1 m00 1 2 /2 accuracy 0.975 means over 2 parts of the split, weighted by rows" in page
 
 
 def test_paused_run_says_why(bench: Bench, browser: Browser) -> None:
