@@ -167,8 +167,10 @@ class Controller:
     def _apply(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
             core.apply(event)
+            # After the wall clock was set back, the log's times are ahead of it.
+            ahead_s = event.time - time.monotonic()
+            self._store_ahead_s = ahead_s if is_news else max(self._store_ahead_s, ahead_s)
             if is_news:
-                self._store_ahead_s = event.time - time.monotonic()
                 self._metrics.happened(event)
                 log.info("%s", line(event), extra=fields(core.state, event))
                 if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:
@@ -225,7 +227,8 @@ class Controller:
         return world
 
     def _now(self) -> float:
-        """The store's clock, as far as its newest event tells."""
+        """The time that an event would have now, as far as the newest one tells: for when a unit is expected to end.
+        Whether a worker is there is told by `WorkerStatus.silent_s`, which counts elapsed time."""
         return time.monotonic() + self._store_ahead_s
 
     def _watch(self, cursors: dict[str, int], wait_s: float) -> dict[str, tuple[Event, ...]]:

@@ -69,7 +69,7 @@ class Roster:
         self._reachable_since = time.monotonic()
 
     def world(self, now: float) -> World:
-        """The workers as they are; `now` is the store's clock.
+        """The workers as they are; `now` is the time that an event would have.
 
         Raises:
             RetryableError: the store is away.

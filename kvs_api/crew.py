@@ -71,8 +71,7 @@ class CrewStore(Database):
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers, by name."""
         with translated():
-            seconds, micros = self._redis.time()
-            now = seconds + micros / 1e6
+            now = self._now()
             names = sorted(text(name) for name in self._redis.smembers(keys.WORKERS))
             pipe = self._redis.pipeline(transaction=False)
             for name in names:
@@ -81,7 +80,7 @@ class CrewStore(Database):
         return tuple(
             WorkerStatus(
                 record=WorkerRecord.model_validate_json(fields[b"record"]),
-                silent_s=max(0.0, now - int(fields[b"reported"]) / 1000),
+                silent_s=max(0, now - int(fields[b"reported"])) / 1000,
                 checkpoint_free_bytes=int(fields[b"free"]) if fields[b"free"] else None,
                 running=fields[b"running"].decode() or None,
                 leaving=fields.get(b"leaving", b"").decode(),
@@ -196,6 +195,7 @@ def _live(worker: str, live: Mapping[str, Sequence[LivePoint]]) -> tuple[list[di
     told = [
         {
             "log": keys.live(experiment),
+            "events": keys.log(experiment),
             "key": keys.task(experiment, task),
             "attempt": attempt,
             "count": len(texts),

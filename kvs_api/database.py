@@ -1,13 +1,14 @@
 """How the store speaks to Redis: connections, blocking reads, calls of the script, errors.
 
-Knows no key and no contract. Safe for use by many threads; a blocking read holds one pooled connection.
+Knows no key but the clock's, and no contract. Safe for use by many threads; a blocking read holds one pooled
+connection.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from redis.retry import Retry
 from cerebro import errors
 from cerebro.contract import api
 from cerebro.draining import Draining
+from kvs_api import keys
+from kvs_api.clock import Clock
 from kvs_api.places import Places
 
 _SCRIPT = ("steps.lua", "experiments.lua", "crew.lua")
@@ -47,9 +50,18 @@ class Database:
         url: Redis URL (``redis://`` or ``unix://``).
         draining: once it is wanted, blocking reads answer with what they have.
         threads: requests served at once; see `Places` for how many of them may block.
+        elapsed: see `Clock`.
     """
 
-    def __init__(self, url: str, draining: Draining | None = None, *, threads: int = 64) -> None:
+    def __init__(
+        self,
+        url: str,
+        draining: Draining | None = None,
+        *,
+        threads: int = 64,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = Clock(self._join, elapsed)
         self._draining = draining or Draining()
         self._places = Places(threads)
         # No retries: a repeated call is the client's business, and it waits between two of them.
@@ -59,8 +71,7 @@ class Database:
         self._blocking: redis.Redis = redis.Redis.from_url(
             url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **patience
         )
-        files = resources.files("kvs_api")
-        self._steps = self._redis.register_script("\n".join(files.joinpath(n).read_text() for n in _SCRIPT))
+        self._steps = self._redis.register_script(script())
 
     @property
     def waiting(self) -> int:
@@ -104,8 +115,22 @@ class Database:
             raise errors.NotFoundError(f"no {what} in the store")
         return model.model_validate_json(content)
 
+    def _now(self) -> int:
+        """The store's clock, in milliseconds."""
+        with translated():
+            known: Any = self._redis.get(keys.CLOCK)
+        return max(int(known or 0), self._clock.now())
+
+    def _join(self) -> int:
+        call = {"call": "join", "workers": keys.WORKERS, "worker": keys.worker(""), "leader": keys.LEADER}
+        return int(self._ask(call)["clock"])
+
     def _run(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
         """Call the script; `texts` go beside the call, for those that are many and that it only keeps."""
+        return self._ask(call | {"at": self._clock.now()}, *texts)
+
+    def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
+        call["clock"] = keys.CLOCK
         with translated():
             answer: Any = self._steps(args=[json.dumps(call), *texts])
         parsed: dict[str, Any] = json.loads(answer)
@@ -113,6 +138,12 @@ class Database:
             # Lua cannot tell an empty list from an empty table: cjson writes both as {}.
             parsed["outcomes"] = parsed["outcomes"] or []
         return parsed
+
+
+def script() -> str:
+    """The script that makes every change of state."""
+    files = resources.files("kvs_api")
+    return "\n".join(files.joinpath(name).read_text() for name in _SCRIPT)
 
 
 def text(value: Any) -> str:

@@ -33,6 +33,8 @@ function before.DeletionRequested()
   return nil
 end
 
+local REMEMBERED = 1000
+
 -- Of a run that has ended: it is open again, or the controller finds that it is not and takes it off the queue.
 local REOPENS = {RunResumed = true, ModelResumed = true, ModelRetried = true}
 
@@ -53,9 +55,17 @@ function after.ExperimentArchived()
   redis.call('HSET', request.log .. ':marks', 'archived', request.is_archived and '1' or '')
 end
 
+-- By number, not by time: so many calls later nobody tries this one again.
+local function remember(seq)
+  redis.call('HSET', request.said, request.once, seq)
+  if redis.call('RPUSH', request.said .. ':order', request.once) > REMEMBERED then
+    redis.call('HDEL', request.said, redis.call('LPOP', request.said .. ':order'))
+  end
+end
+
 function calls.append()
   if redis.call('EXISTS', request.experiment) == 0 then return {missing = true} end
-  local said = request.once and redis.call('GET', request.once)
+  local said = request.once and redis.call('HGET', request.said, request.once)
   if said then return {seq = tonumber(said)} end
   local is_request = request.kind == 'RunRequested'
   if request.run and not is_request and redis.call('HEXISTS', request.log .. ':runs', request.run) == 0 then
@@ -68,7 +78,7 @@ function calls.append()
   local seq = append(request.log, request.event)
   if after[request.kind] then after[request.kind](seq) end
   if REOPENS[request.kind] then enqueue() end
-  if request.once then redis.call('SET', request.once, seq, 'EX', request.once_s) end
+  if request.once then remember(seq) end
   ring(request.cluster)
   return {seq = seq}
 end
@@ -105,9 +115,9 @@ function calls.erase()
   end
   redis.call('ZREM', request.experiments, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
-    request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets',
-    request.live, request.live .. ':seq')
-  redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', now, 'b', by, 'w', request.what)
+    request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
+    request.live, request.live .. ':seq', request.said, request.said .. ':order')
+  redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', wall, 'b', by, 'w', request.what)
   ring(request.cluster)
   return {seq = 0}
 end

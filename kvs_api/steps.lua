@@ -9,14 +9,17 @@
 --   {call = "decide", experiment, log, after, term, leader, steps = [...]}
 --   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...],
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
---   {call = "append", experiment, log, name, kind, event, once?, run?, entry?, hash?, by?, queue, deleting, cluster}
+--   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, queue, deleting, cluster}
 --   {call = "erase_tasks", experiment, name, term, leader, deleting, tasks = [...]}
---   {call = "erase", experiment, experiments, name, log, live, term, leader, dataset, deleting, reclaim, audit, what,
---    cluster}
+--   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,
+--    what, cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
 --   {call = "lead", leader, holder, ttl_ms}
+--   {call = "join", workers, worker, leader}
+--
+-- Every request but `join` also has `clock`, the key of the store's clock, and `at`, what the process that asks counts.
 --
 -- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
 -- next attempt number. A step names the attempt it belongs to; any other attempt is refused.
@@ -24,12 +27,29 @@
 -- Every call may come twice: a client that got no answer cannot know whether the first one was applied.
 
 local request = cjson.decode(ARGV[1])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+-- Two clocks, in milliseconds. `wall` is the machine's: it may be set, and is written into logs for people to read.
+-- `now` is the store's: only elapsed time moves it, and everything that ends by time ends by it. See kvs_api/clock.py.
+local machine = redis.call('TIME')
+local wall = machine[1] * 1000 + math.floor(machine[2] / 1000)
+local now = tonumber(redis.call('GET', request.clock) or '0')
+if request.at and request.at > now then
+  now = request.at
+  redis.call('SET', request.clock, string.format('%d', now))
+end
+
+-- When something of an experiment happened, for people. Within an experiment it never goes back: whoever reads the log
+-- may take the order of times for the order of events.
+local function stamp(log)
+  local newest = tonumber(redis.call('GET', log .. ':time') or '0')
+  if wall <= newest then return newest end
+  redis.call('SET', log .. ':time', wall)
+  return wall
+end
 
 local function append(log, event)
   local seq = redis.call('INCR', log .. ':seq')
-  redis.call('XADD', log, seq .. '-0', 't', now, 'e', event)
+  redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'e', event)
   return seq
 end
 
@@ -186,22 +206,24 @@ local function keep_live()
     -- A superseded attempt's points would be duplicates of its successor's.
     if task.state == 'running' and task.attempt == part.attempt and task.incarnation == request.incarnation then
       local before = redis.call('INCRBY', part.log .. ':seq', part.count) - part.count
+      local time = stamp(part.events)
       for i = 1, part.count do
-        redis.call('XADD', part.log, string.format('%d-0', before + i), 't', now, 'e', ARGV[first + i - 1])
+        redis.call('XADD', part.log, string.format('%d-0', before + i), 't', time, 'e', ARGV[first + i - 1])
       end
     end
     first = first + part.count
   end
 end
 
-local DAY_MS, SAMPLE_MS = 24 * 3600 * 1000, 30 * 1000 - 500 -- a report every two seconds rarely comes at a full half minute
+local SAMPLE_MS = 30 * 1000 - 500 -- a report every two seconds rarely comes at a full half minute
+local DAY = 24 * 3600 * 1000 / SAMPLE_MS
 
 local function keep_usage()
   redis.call('HSET', request.worker, 'usage', request.usage)
   local sampled = tonumber(redis.call('HGET', request.worker, 'sampled') or '0')
   if now - sampled < SAMPLE_MS then return end
   redis.call('HSET', request.worker, 'sampled', now)
-  redis.call('XADD', request.history, 'MINID', '~', now - DAY_MS, '*', 'u', request.usage)
+  redis.call('XADD', request.history, 'MAXLEN', '~', math.ceil(DAY), '*', 'u', request.usage)
 end
 
 -- Points have no number of their own: those of the latest reports are known by their hash.

@@ -25,9 +25,6 @@ from kvs_api import keys, steps
 from kvs_api.crew import CrewStore
 from kvs_api.database import PAGE, seq_of, text, translated
 
-_REMEMBERED_S = 3600
-"""How long a client's call is known when it comes again: longer than any client's patience."""
-
 
 class Store(CrewStore):
     """All reads and changes of shared state."""
@@ -111,12 +108,13 @@ class Store(CrewStore):
             "name": experiment,
             "kind": event.type,
             "event": content,
+            "said": keys.said(experiment),
             "queue": keys.QUEUE,
             "deleting": keys.DELETING,
             "cluster": keys.CLUSTER,
         }
         if once:
-            call |= {"once": keys.said(experiment, once), "once_s": _REMEMBERED_S}
+            call["once"] = once
         if isinstance(event, ExperimentArchived):
             call["is_archived"] = event.is_archived
         elif isinstance(event, DeletionRequested):
@@ -150,6 +148,7 @@ class Store(CrewStore):
                 "experiments": keys.EXPERIMENTS,
                 "log": keys.log(name),
                 "live": keys.live(name),
+                "said": keys.said(name),
                 "dataset": keys.DATASET,
                 "reclaim": keys.RECLAIM,
                 "audit": keys.AUDIT,

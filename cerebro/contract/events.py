@@ -3,7 +3,8 @@
 Names are past tense. Who writes: clients request, steer and ask to stop, each with the name of who did it; the
 controller plans, assigns, revokes and ends; workers start, commit and fail, each under a lease. `seq` is dense from 1
 per experiment and given by the store in the same atomic step as the change of state that the event tells of; `time` is
-the store's clock.
+when that was, by the clock of the store's machine, for people. Within a log it never goes back. Nothing that ends by
+time ends by it: leases count by a clock that nobody can set (`kvs_api.clock`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,116 @@
+"""Machines with clocks that tests set: processes of kvs_api over one real database, and a task that a worker holds."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from cerebro.contract import api
+from cerebro.contract.records import ExperimentRecord
+from kvs_api import database, keys
+from kvs_api.store import Store
+from tests.kvs_api.bench import LOCATORS, TASK, body, worker, worker_step
+from tests.kvs_api.real import Database
+
+NOON = 1_800_000_000.0
+HOUR_S = 3600.0
+LEASE_S = 10.0
+
+
+class Machines:
+    """Time as it passes, the database's wall clock, and kvs_api on machines that began to count at other times.
+
+    Args:
+        patch: has the script read the wall clock that is set here in place of the database's own.
+    """
+
+    def __init__(
+        self, held: Database, patch: pytest.MonkeyPatch, *, origins: tuple[float, ...] = (17.0,)
+    ) -> None:
+        self.database = held
+        self._redis = redis.Redis.from_url(held.url)
+        self._script = database.script()
+        assert self._script.count("redis.call('TIME')") == 1
+        patch.setattr(database, "script", self._with_wall)
+        self.elapsed = 0.0
+        self._origins = origins
+        self.set_wall(NOON)
+        self.stores = [self._process(index) for index in range(len(origins))]
+        self.term = 0
+
+    def close(self) -> None:
+        """Connections."""
+        self._redis.close()
+
+    def _with_wall(self) -> str:
+        return self._script.replace("redis.call('TIME')", "redis.call('LRANGE', 'test:wall', 0, 1)")
+
+    def _process(self, index: int) -> Store:
+        return Store(self.database.url, elapsed=lambda: self._origins[index] + self.elapsed)
+
+    def restart(self, index: int = 0) -> None:
+        """A process of kvs_api ends, and another one takes its place on the same machine."""
+        self.stores[index] = self._process(index)
+
+    def set_wall(self, seconds: float) -> None:
+        """Somebody sets the database's wall clock."""
+        self._wall = seconds
+        self._write_wall()
+
+    def _write_wall(self) -> None:
+        with self._redis.pipeline() as pipe:
+            pipe.delete("test:wall")
+            pipe.rpush("test:wall", int(self._wall), int(self._wall % 1 * 1e6))
+            pipe.execute()
+
+    def turn_wall(self, seconds: float) -> None:
+        """Somebody turns it forward, or back."""
+        self.set_wall(self._wall + seconds)
+
+    def go_on(self, seconds: float) -> None:
+        """Time passes, on all clocks alike."""
+        self.elapsed += seconds
+        self.turn_wall(seconds)
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def begin(self, name: str = "worker-0", task: str = TASK, *, at: int = 0) -> None:
+        """A worker registers, is assigned a task, and starts."""
+        self.stores[at].create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
+        self.lead(at=at)
+        self.stores[at].register(worker("a", name))
+        step = api.Assign(task=task, attempt=1, worker=name, incarnation="a", body=body(task))
+        assert self._decide(step, at) == "done"
+        assert self.report("start", name, task, at=at) == "done"
+
+    def lead(self, holder: str = "controller-0", ttl_s: float = 5.0, *, at: int = 0) -> int:
+        """The controller's leadership; its term, 0 if another one leads."""
+        term = self.stores[at].lead(api.LeaderRequest(holder=holder, ttl_s=ttl_s)).term
+        self.term = term or self.term
+        return term
+
+    def report(self, op: str, name: str = "worker-0", task: str = TASK, *, at: int = 0) -> str:
+        """A worker's step; its outcome."""
+        request = api.ReportRequest(incarnation="a", lease_s=LEASE_S, steps=(worker_step(op, 1, task=task),))
+        outcome: str = self.stores[at].report(name, request)["outcomes"][0]["outcome"]
+        return outcome
+
+    def revoke(self, name: str = "worker-0", task: str = TASK, *, at: int = 0) -> str:
+        """The controller takes the attempt back if its lease has ended; the outcome."""
+        return self._decide(api.Revoke(task=task, attempt=1, worker=name, reason="silent"), at)
+
+    def _decide(self, step: api.Decision, at: int) -> str:
+        request = api.DecideRequest(term=self.term, after=0, steps=(step,))
+        return self.stores[at].decide("one", request)[0][0]["outcome"]
+
+    def silent_s(self, *, at: int = 0) -> float:
+        """For how long worker-0 has not reported."""
+        return self.stores[at].workers()[0].silent_s
+
+    def leave_as_before(self, ahead_s: float) -> None:
+        """Have the store hold what a version without a clock of its own left, its times so far ahead of the wall."""
+        now = round((self._wall + ahead_s) * 1000)
+        self._redis.delete(keys.CLOCK)
+        self._redis.hset(keys.worker("worker-0"), "reported", now)
+        self._redis.hset(keys.task("one", TASK), "lease_until", now + round(LEASE_S * 1000))
+        self._redis.hset(keys.LEADER, "until", now + 5000)

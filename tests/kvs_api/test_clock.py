@@ -1,0 +1,181 @@
+"""Leases, silence and leadership end by elapsed time, whatever becomes of the clocks of machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvs_api import keys
+from kvs_api.clock import Clock
+from tests.kvs_api.bench import OTHER
+from tests.kvs_api.clocks import HOUR_S, LEASE_S, Machines
+from tests.kvs_api.real import Database, Service
+
+
+@pytest.fixture
+def machines(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    made = Machines(service.database, monkeypatch, origins=(17.0, 50_000.0))
+    yield made
+    made.close()
+
+
+def test_a_dead_worker_is_noticed_although_the_clock_was_set_back(machines: Machines) -> None:
+    """It is silent for as long as it is, and its attempt can be taken back once its lease has passed."""
+    machines.begin()
+    machines.turn_wall(-HOUR_S)
+    machines.go_on(LEASE_S + 0.5)
+    assert machines.silent_s() == pytest.approx(LEASE_S + 0.5, abs=0.01)
+    assert machines.lead("controller-1") > 1, "who led is gone, too"
+    assert machines.revoke() == "done"
+
+
+def test_no_lease_ends_because_the_clock_was_set_forward(machines: Machines) -> None:
+    """Neither a worker's nor the controller's: no time has passed."""
+    machines.begin()
+    machines.turn_wall(HOUR_S)
+    assert machines.silent_s() < 0.01
+    assert machines.revoke() == "refused"
+    assert machines.lead("controller-1") == 0
+
+
+def test_time_without_kvs_api_ends_no_lease(machines: Machines) -> None:
+    """Nobody could renew one meanwhile. What was left of it is left, and ends then."""
+    machines.begin()
+    machines.go_on(6.0)
+    assert machines.lead() == 1
+    machines.go_on(HOUR_S)
+    for index in range(2):
+        machines.restart(index)
+    assert machines.silent_s() == pytest.approx(6.0, abs=0.01)
+    assert machines.revoke() == "refused"
+    machines.go_on(4.5)
+    assert machines.revoke() == "done"
+
+
+def test_machines_that_count_from_elsewhere_agree(machines: Machines) -> None:
+    """A lease that one process gave ends in time for the other one."""
+    machines.lead(at=1)
+    machines.begin(at=0)
+    machines.go_on(LEASE_S - 0.5)
+    assert machines.silent_s(at=1) == pytest.approx(LEASE_S - 0.5, abs=0.01)
+    assert machines.lead("controller-1", at=1) > 0
+    assert machines.revoke(at=1) == "refused"
+    machines.go_on(1.0)
+    assert machines.revoke(at=1) == "done"
+
+
+def test_the_clock_outlives_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed and started again, it knows how late it was; a process that joins then goes on from there."""
+    database = Database(tmp_path)
+    machines = Machines(database, monkeypatch)
+    machines.begin()
+    machines.go_on(4.0)
+    assert machines.report("renew") == "done"
+    database.kill()
+    database.start()
+    machines.turn_wall(-HOUR_S)
+    machines.restart()
+    assert machines.silent_s() < 0.01
+    machines.go_on(LEASE_S + 0.5)
+    machines.lead()
+    assert machines.revoke() == "done"
+    machines.close()
+    database.kill()
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, -2.0, HOUR_S])
+def test_what_a_version_without_the_clock_left_ends_in_time(machines: Machines, ahead_s: float) -> None:
+    """Also when the machine's clock was set back since: at most a lease later. Nothing ends at once."""
+    machines.begin()
+    machines.leave_as_before(ahead_s)
+    machines.restart()
+    machines.lead()
+    assert machines.revoke() == "refused"
+    machines.go_on(LEASE_S + 0.5)
+    assert machines.silent_s() > LEASE_S
+    assert machines.lead("controller-1") > 1
+    assert machines.revoke() == "done"
+
+
+def test_times_of_an_experiment_never_go_back(machines: Machines) -> None:
+    """Who reads the log may sort by them. They are the wall clock's as long as nobody sets it back."""
+    machines.begin()
+    machines.go_on(5.0)
+    machines.report("renew")
+    machines.begin("worker-1", OTHER)
+    machines.turn_wall(-HOUR_S)
+    assert machines.report("commit") == "done"
+    machines.turn_wall(HOUR_S + 1)
+    assert machines.report("commit", "worker-1", OTHER) == "done"
+    times = [json.loads(entry)["time"] for entry in machines.stores[0].read(keys.log("one"), 0, 0)]
+    assert [time - times[0] for time in times] == [0, 0, 5, 5, 5, 6]
+
+
+steps = st.one_of(
+    st.tuples(st.just("wall"), st.sampled_from([-HOUR_S, -30.0, 30.0, HOUR_S, 10 * HOUR_S])),
+    st.tuples(st.just("restart"), st.sampled_from([0.0, 1.0])),
+    st.tuples(st.just("pass"), st.floats(0.01, 1.0)),
+    st.tuples(st.just("pass"), st.floats(0.5, 1.0)),
+    st.tuples(st.just("ask"), st.sampled_from([0.0, 1.0])),
+)
+
+
+@pytest.mark.slow
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, *HealthCheck]
+)
+@given(history=st.lists(steps, min_size=20, max_size=60), data=st.data())
+def test_leases_end_by_elapsed_time_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch, history: list[tuple[str, float]], data: st.DataObject
+) -> None:
+    """One worker renews every two seconds: its lease never ends. One never does: it ends a lease later, or by as much
+    later as a process joined while the clock was not asked. Two processes, both asked at random; the controller asks
+    at least once a second."""
+    service.database.empty()
+    with monkeypatch.context() as patch:
+        machines = Machines(service.database, patch, origins=(3.0, 9_000.0))
+        machines.begin()
+        machines.begin("worker-1", OTHER)
+        renewed = began = machines.elapsed
+        slack_s = 0.01
+        for what, value in history:
+            at = data.draw(st.integers(0, 1))
+            if what == "wall":
+                machines.turn_wall(value)
+            elif what == "restart":
+                machines.restart(int(value))
+                slack_s += 1.0
+            elif what == "pass":
+                machines.go_on(value)
+                assert machines.lead(at=at) > 0
+            if machines.elapsed - renewed >= 2.0:
+                assert machines.report("renew", at=at) == "done"
+                renewed = machines.elapsed
+            assert machines.revoke(at=at) == "refused"
+            if machines.elapsed - began > LEASE_S + slack_s:
+                assert machines.revoke("worker-1", OTHER, at=at) in ("done", "already")
+        machines.close()
+
+
+def test_a_process_that_cannot_join_tries_again() -> None:
+    """The store was away; the next call joins, once."""
+    answers = iter([None, 5_000])
+    elapsed = 100.0
+
+    def join() -> int:
+        answer = next(answers)
+        if answer is None:
+            raise OSError("away")
+        return answer
+
+    clock = Clock(join, lambda: elapsed)
+    with pytest.raises(OSError, match="away"):
+        clock.now()
+    assert clock.now() == 5_000
+    elapsed += 2.0
+    assert clock.now() == 7_000
