@@ -52,12 +52,21 @@ def _up(options: argparse.Namespace) -> int:
         timeout_s=options.timeout,
     )
     print(f"Cerebro runs at {info.home} with {info.workers} workers.")
+    _warn_of_crowd(info.workers)
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")
     print(f"  JupyterLab   {info.notebook or 'not started'}")
     print(f"  token        page and JupyterLab ask for it: cat {info.home}/run/token")
     print("`cerebro status` shows what it does, `cerebro down` ends it.")
     return 0
+
+
+def _warn_of_crowd(workers: int) -> None:
+    from cerebro.cli_text import crowd
+    from cerebro.usage.cores import available
+
+    if warning := crowd(workers, available()):
+        print(warning, file=sys.stderr)
 
 
 def _up_in_foreground(options: argparse.Namespace) -> int:
@@ -70,6 +79,7 @@ def _up_in_foreground(options: argparse.Namespace) -> int:
         raise ClusterError(
             f"a cluster runs at {home.path} already: see `cerebro status`, end it with `cerebro down`"
         )
+    _warn_of_crowd(options.workers or DEFAULT_WORKERS)
     command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]
     command += ["--workers", str(options.workers or DEFAULT_WORKERS)]
     command += () if options.tensorboard else ("--no-tensorboard",)

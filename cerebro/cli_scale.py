@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from cerebro.cli_text import crowd
 from cerebro.errors import ClusterError, ConflictError, NotFoundError
+from cerebro.usage.cores import available
 
 if TYPE_CHECKING:
     from cerebro.contract.records import WorkerStatus
@@ -106,6 +108,8 @@ def _scale_here(home: str | None, workers: int, timeout_s: float) -> None:
     from cerebro.local import scaling
 
     info = scaling.scale(home, workers, timeout_s=timeout_s)
+    if warning := crowd(workers, available()):
+        _say(warning)
     present = {service.name for service in info.services}
     kvs = KvsClient(info.kvs, info.token())
     for status in kvs.workers():

@@ -19,6 +19,7 @@ from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
 from cerebro.state import ExperimentState, Model, Run, breaks, gap, schedule_lines, waiting_for, wording
 from cerebro.state.experiment import fold
+from cerebro.usage.cores import crowded
 
 _PATIENCE_S = 3.0
 _PAGE = 1000
@@ -135,8 +136,9 @@ def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
-    heads = ("WORKER", "HEARD OF", "WEIGHT", "CORES", "GPUS", "PARTITIONS", "DOES", "RUNS")
-    return table(heads, rows) or ["  no worker has registered yet"]
+    heads = ("WORKER", "HEARD OF", "WEIGHT", "THREADS", "GPUS", "PARTITIONS", "DOES", "RUNS")
+    crowds = [f"  {line}: they slow each other down, see `cerebro doctor`" for line in crowded(workers)]
+    return [*table(heads, rows), *crowds] or ["  no worker has registered yet"]
 
 
 def states_of(kvs: KvsClient, experiments: Sequence[ExperimentSummary]) -> dict[str, str]:

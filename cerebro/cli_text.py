@@ -28,6 +28,16 @@ def duration(seconds: float) -> str:
     return f"{seconds / _DAY_S:.0f} days"
 
 
+def crowd(workers: int, cores: int) -> str:
+    """A warning of more local workers than processor cores; empty if there are not."""
+    if workers <= cores:
+        return ""
+    return (
+        f"warning: {workers} workers share {cores} processor core(s) and slow each other down; "
+        f"`cerebro scale --workers {cores}` has as many as there are cores"
+    )
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "  ") -> list[str]:
     """Left-aligned columns, each as wide as its widest cell; no lines at all without rows."""
     if not rows:

@@ -29,8 +29,6 @@ FRESH_S = 0.5
 """What was read is shown for so long before it is read again."""
 CREW_S = 2.0
 """The same of the workers: what they do is in the log, only whether they answer is not."""
-SILENT_S = 20.0
-"""A worker that has not reported for longer is shown as lost, whatever the log says."""
 READING_S = 2.0
 """How long a page may wait for a log that it does not know yet."""
 
@@ -340,7 +338,7 @@ def _shown(status: WorkerStatus) -> tuple[object, ...]:
     """What pages show of a worker. When it last reported is shown of those only that do not answer, and does not change
     while they do not."""
     record = status.record
-    return record.worker, record.incarnation, status.running, status.leaving, status.silent_s > SILENT_S
+    return record.worker, record.incarnation, status.running, status.leaving, status.is_lost
 
 
 @contextmanager

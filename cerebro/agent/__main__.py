@@ -24,6 +24,7 @@ from cerebro.contract.records import Holding
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
+from cerebro.usage import cores
 from cerebro.usage.gpus import Gpus
 from cerebro.usage.meter import Meter
 from cerebro.volumes import Volumes
@@ -58,7 +59,9 @@ def main() -> None:
             gpus=gpus,
             is_container=settings.pod is not None,
         ),
-        host=socket.gethostname(),
+        host=settings.node or socket.gethostname(),
+        # A pod's limit is its own, the cores of its node are for all; what bounds a local cluster bounds all of it.
+        machine_cores=cores.of_machine() if settings.pod else cores.available(),
         pid=os.getpid(),
     )
     metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})

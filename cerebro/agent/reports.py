@@ -38,6 +38,8 @@ class Resources:
     meter: Meter | None = None
     """Of what the worker uses of it; `None`: it does not say."""
     host: str
+    machine_cores: int = 0
+    """Cores that it shares with other workers; 0: not known."""
     pid: int
 
 
@@ -64,6 +66,7 @@ class Reports:
             incarnation=self.incarnation,
             weight=self._settings.weight or float(len(gpus) or 1),
             cores=self._settings.cores,
+            machine_cores=self._resources.machine_cores,
             gpus=gpus,
             kinds=tuple(kinds),
             holdings=self._resources.holdings(),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cerebro.contract.records import PodRef
 from cerebro.errors import ClusterError
+from cerebro.usage import cores
 from cerebro.volumes import Volumes
 
 SECRETS = ("CEREBRO_TOKEN",)
@@ -23,7 +23,8 @@ class Settings:
         token: bearer token (``CEREBRO_TOKEN``, required).
         worker: name, stable over restarts (``CEREBRO_WORKER``, required).
         volumes: mounted volumes.
-        cores: processor cores to use (``CEREBRO_CORES``, default all).
+        cores: processor cores to use (``CEREBRO_CORES``, default all that it may use).
+        node: name of the machine that its pod runs on (``CEREBRO_NODE``); empty: the machine's own.
         pod: container of a pod that this process runs in (``CEREBRO_POD``, ``CEREBRO_POD_UID``,
             ``CEREBRO_CONTAINER``; all or none). Workers of one pod share its shard volume.
         weight: share of the data (``CEREBRO_WEIGHT``, default its number of GPUs, or 1).
@@ -40,6 +41,7 @@ class Settings:
     worker: str
     volumes: Volumes
     cores: int
+    node: str = ""
     pod: PodRef | None = None
     weight: float | None = None
     lease_s: float = 10.0
@@ -65,7 +67,8 @@ class Settings:
             token=environment["CEREBRO_TOKEN"],
             worker=environment["CEREBRO_WORKER"],
             volumes=Volumes.from_environment(environment),
-            cores=int(environment.get("CEREBRO_CORES") or os.cpu_count() or 1),
+            cores=int(environment.get("CEREBRO_CORES") or cores.available()),
+            node=environment.get("CEREBRO_NODE", ""),
             pod=pod,
             weight=float(weight) if weight else None,
             lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),

@@ -100,6 +100,9 @@ class WorkerRecord(Contract):
     weight: float = Field(gt=0)
     """Share of the data it gets: its number of GPUs, or 1."""
     cores: int = Field(ge=1)
+    """Threads it computes with."""
+    machine_cores: int = Field(default=0, ge=0)
+    """Cores that it shares with all other workers of its `host`; 0: not known."""
     gpus: tuple[str, ...] = ()
     kinds: tuple[str, ...]
     """Task kinds it has handlers for."""
@@ -110,6 +113,7 @@ class WorkerRecord(Contract):
     pod: PodRef | None = None
     """Where it runs, if a cluster manager keeps it running."""
     host: str = ""
+    """The machine: its name, or that of the node that its pod runs on."""
     pid: int = 0
 
 
@@ -144,6 +148,10 @@ class UsageSample(Contract):
     usage: WorkerUsage
 
 
+SILENT_S = 20.0
+"""A worker that has not reported for longer counts as lost wherever people are told of it."""
+
+
 class WorkerStatus(Contract):
     """A registered worker and its latest report."""
 
@@ -157,6 +165,11 @@ class WorkerStatus(Contract):
     """Why its process ends, if it does."""
     usage: WorkerUsage | None = None
     """As it last said; `None` before."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is silent for longer than `SILENT_S`: what it last said holds no more."""
+        return self.silent_s > SILENT_S
 
 
 class AuditEntry(Contract):

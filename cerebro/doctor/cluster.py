@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import stat
 
+from cerebro.cli_status import client, remote_client
 from cerebro.doctor.check import Case, Check, doubtful, failed, good
-from cerebro.errors import ClusterError
+from cerebro.errors import CerebroError, ClusterError
 from cerebro.local import cleaning, cluster, ports, processes, readiness
 from cerebro.local.home import LONGEST_SOCKET_PATH, ServiceInfo
 from cerebro.local.supervisor import ClusterState
+from cerebro.usage.cores import crowded
 
 _MANY_RESTARTS = 5
 
@@ -131,4 +133,27 @@ def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
     return readiness.http(listen[found.name], _HEALTH.get(found.name, "/health"))(pid, 0.0)
 
 
-CHECKS = (token, database_socket, addresses, leftovers, running)
+def threads(case: Case) -> Check:
+    """The workers of the cluster that is used compute with no more threads than their machines have cores."""
+    is_remote = case.info is None
+    try:
+        kvs = client(case.info) if case.info else remote_client(case.environment)
+        if kvs is None:
+            return good("threads", "no cluster runs")
+        found = [status for status in kvs.workers() if not status.is_lost]
+    except CerebroError as problem:
+        return failed("threads", f"the cluster's workers are not known: {problem}", "cerebro status")
+    if lines := crowded(found):
+        return doubtful("threads", f"{'; '.join(lines)}: they slow each other down", _FEWER[is_remote])
+    return good("threads", f"{len(found)} worker(s) with no more threads than their machines have cores")
+
+
+_FEWER = {
+    False: "fewer workers, which then share all cores: cerebro scale --workers N",
+    True: "give workers fewer threads or ask for more cores (worker.cores, worker.resources.worker.requests.cpu), or "
+    "have fewer of them on a node (worker.replicas, worker.topologySpreadConstraints)",
+}
+"""Of a cluster elsewhere, and of a local one: what to do."""
+
+
+CHECKS = (token, database_socket, addresses, leftovers, running, threads)

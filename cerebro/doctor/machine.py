@@ -13,6 +13,7 @@ from pathlib import Path
 from cerebro.cli_text import size
 from cerebro.doctor.check import Case, Check, doubtful, failed, good
 from cerebro.local.ports import HOST
+from cerebro.usage.cores import available
 
 _WORKER_BYTES = 1_000_000_000
 _SHM_BYTES = 256_000_000
@@ -25,12 +26,12 @@ _REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", 
 
 def cores(case: Case) -> Check:
     """Each worker has a processor core of its own."""
-    number = len(os.sched_getaffinity(0))
+    number = available()
     if case.workers > number:
         return doubtful(
             "cores",
             f"{case.workers} workers share {number} core(s): they slow each other down",
-            f"cerebro down && cerebro up --workers {number}",
+            f"cerebro scale --workers {number}" if case.info else f"cerebro up --workers {number}",
         )
     return good("cores", f"{number} for {case.workers} worker(s)")
 

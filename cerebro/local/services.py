@@ -24,7 +24,6 @@ Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGH
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from cerebro.local import database, environment, readiness
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
+from cerebro.usage import cores
 
 _DATABASE, _STORE, _REST = range(3)
 
@@ -90,7 +90,7 @@ class Plan:
     @property
     def cores(self) -> int:
         """Cores per worker: an equal share of those this process may use, at least one."""
-        return max(1, len(os.sched_getaffinity(0)) // self.workers)
+        return max(1, cores.available() // self.workers)
 
 
 def services(
@@ -206,10 +206,10 @@ class _List:
         )
 
     def _worker(self, name: str) -> Service:
-        cores = self._plan.cores
+        threads = self._plan.cores
         own = {
             "CEREBRO_WORKER": name,
-            "CEREBRO_CORES": str(cores),
+            "CEREBRO_CORES": str(threads),
             "CEREBRO_VOLUME_SHARDS": str(self._home.shards(name)),
             # Below the supervisor's own grace.
             "CEREBRO_GRACE_S": self._inherited.get("CEREBRO_GRACE_S", "3"),
@@ -217,7 +217,7 @@ class _List:
         return Service(
             name=name,
             command=_module("cerebro.agent", "--handlers", "etl_worker", "model_hopper"),
-            environment=environment.worker(self._inherited, cores)
+            environment=environment.worker(self._inherited, threads)
             | self._volumes
             | self._client
             | self._health(name)
@@ -225,6 +225,9 @@ class _List:
             | self._marker,
             stage=_REST,
             ready=readiness.registered(self._ports["kvs_api"], self._home.token(), name),
+            # Another number of workers is another share of the cores: one that kept its old share would slow down all.
+            # It gives back the unit in hand, which counts no attempt, and starts again.
+            renewed=True,
         )
 
     def _tensorboard(self) -> Service:

@@ -120,6 +120,7 @@ def platform_values(file: ClusterFile) -> dict[str, Any]:
         "worker": {
             "replicas": file.num_workers,
             "gpus": file.gpus,
+            "cores": "node",  # each has one of its own, see below
             "nodeSelector": {ROLE_LABEL: WORKER_ROLE},
             "tolerations": [WORKER_TOLERATION, *([_GPU_TOLERATION] if file.gpus else [])],
             "shards": {"size": f"{file.storage.shards_gib}Gi"},

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import ExperimentState, TaskKey, TaskState, wording
 from cerebro.state.tasks import OPEN
-from dispatcher.reading import SILENT_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ def by_number(worker: str) -> list[tuple[int, str]]:
 
 def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:
     """A word for a worker by what it last reported, the same on all pages."""
-    if status.silent_s > SILENT_S:
+    if status.is_lost:
         return "lost"
     if status.leaving:
         return "stopping"

@@ -8,10 +8,12 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cerebro import cli, doctor
+from cerebro.contract.records import WorkerRecord, WorkerStatus
 from cerebro.doctor import Case, Check, Verdict, cluster, installation, machine, settings
 from cerebro.local import ports, processes
 from cerebro.local.home import ClusterHome
@@ -125,6 +127,32 @@ def test_more_workers_than_cores_are_doubtful(case: Callable[..., Case]) -> None
     assert machine.cores(case(workers=cores)).verdict is Verdict.OK
     found = machine.cores(case(workers=cores + 1))
     assert (found.verdict, f"--workers {cores}" in found.mend) == (Verdict.WARN, True)
+
+
+def _worker(number: int, *, threads: int, cores: int = 2) -> WorkerStatus:
+    record = WorkerRecord(
+        worker=f"worker-{number}",
+        incarnation="a",
+        weight=1,
+        cores=threads,
+        machine_cores=cores,
+        kinds=("train",),
+        host="node-a",
+    )
+    return WorkerStatus(record=record, silent_s=1.0)
+
+
+@pytest.mark.parametrize(("threads", "verdict"), [(1, Verdict.OK), (2, Verdict.WARN)])
+def test_more_threads_than_cores_are_doubtful(
+    case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, threads: int, verdict: Verdict
+) -> None:
+    """Of the workers of a cluster elsewhere: the node is named, and the values that mend it."""
+    crew = [_worker(number, threads=threads) for number in (0, 1)]
+    monkeypatch.setattr(cluster, "remote_client", lambda _: SimpleNamespace(workers=lambda: crew))
+    found = cluster.threads(case())
+    assert found.verdict is verdict
+    assert verdict is Verdict.OK or "4 threads on the 2 core(s) of node-a" in found.message
+    assert verdict is Verdict.OK or "worker.cores" in found.mend
 
 
 def test_more_workers_than_memory_are_doubtful(case: Callable[..., Case]) -> None:

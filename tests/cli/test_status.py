@@ -124,6 +124,27 @@ def test_a_fit_shows_how_well_it_is_scheduled() -> None:
     ]
 
 
+def test_workers_that_share_too_few_cores_are_told_of() -> None:
+    """The threads of each worker are in its row; where they are more than the machine's cores, a line says so."""
+    crew = [_worker("worker-0", None), _worker("worker-1", None)]
+    crew = [
+        status.model_copy(update={"record": status.record.model_copy(update={"machine_cores": 8})})
+        for status in crew
+    ]
+    heads, *rows, crowd = cli_status.worker_lines(crew)
+    assert [row.split()[5] for row in rows] == ["8", "8"]
+    assert "THREADS" in heads
+    assert "2 workers compute with 16 threads on the 8 core(s) of h" in crowd
+    assert "cerebro doctor" in crowd
+
+
+def test_crowds_of_local_workers_are_warned_of() -> None:
+    """As many workers as cores are none."""
+    assert cli_text.crowd(2, 2) == ""
+    assert "4 workers share 2 processor core(s)" in cli_text.crowd(4, 2)
+    assert "cerebro scale --workers 2" in cli_text.crowd(4, 2)
+
+
 def test_an_experiment_without_runs_says_so() -> None:
     """Nothing is shown as if it were there."""
     assert cli_status.state_lines(ExperimentState(name="digits"))[-1] == "  no runs yet"

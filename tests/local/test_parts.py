@@ -14,11 +14,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cerebro.errors import ClusterError
 from cerebro.local import database, environment, logs, ports, readiness
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Plan, services
+from cerebro.local.services import Plan, Service, services
+from cerebro.usage import cores
 
 SEED = "0badcafe"
 
@@ -129,16 +132,17 @@ SHELL = {
 @pytest.fixture
 def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
     """The environment of each service of a cluster with two workers."""
-    home = ClusterHome(tmp_path)
+    return {service.name: dict(service.environment) for service in _services(tmp_path, workers=2)}
+
+
+def _services(folder: Path, *, workers: int) -> tuple[Service, ...]:
+    home = ClusterHome(folder)
     home.create()
-    plan = Plan(workers=2, tensorboard=True)
+    plan = Plan(workers=workers, tensorboard=True)
     numbers = {"kvs_api": 1, "dispatcher": 2, "tensorboard": 3}
     rest = (name for name in plan.listening if name not in numbers)
     numbers |= {name: number for number, name in enumerate(rest, start=4)}
-    return {
-        service.name: dict(service.environment)
-        for service in services(plan, home, numbers, home.socket, SHELL)
-    }
+    return services(plan, home, numbers, home.socket, SHELL)
 
 
 def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tmp_path: Path) -> None:
@@ -162,6 +166,30 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
         assert listed[name]["CEREBRO_TOKEN"] == token
         assert listed[name]["CEREBRO_VOLUMES"] == f"{tmp_path}/volumes"
         assert listed[name]["CEREBRO_VOLUME_LOGS"] == f"{tmp_path}/logs"
+
+
+@given(workers=st.integers(1, 40), there=st.integers(1, 64))
+def test_workers_share_the_cores(workers: int, there: int) -> None:
+    """Together they compute with no more threads than there are cores, and each with one at least."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cores, "available", lambda: there)
+        each = Plan(workers=workers, tensorboard=False).cores
+    assert each >= 1
+    assert workers * each <= max(workers, there)
+
+
+def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another number of workers: one that kept all cores would compute with more threads than there are. The
+    supervisor starts those of `renewed` whose environment differs; where the share stays it does not."""
+    monkeypatch.setattr(cores, "available", lambda: 2)
+    one, two, three = (
+        {service.name: service for service in _services(tmp_path, workers=number)} for number in (1, 2, 3)
+    )
+    assert (one["worker-0"].environment["CEREBRO_CORES"], one["worker-0"].renewed) == ("2", True)
+    assert (
+        two["worker-0"].environment["CEREBRO_CORES"] == two["worker-0"].environment["OMP_NUM_THREADS"] == "1"
+    )
+    assert two["worker-0"].environment == three["worker-0"].environment
 
 
 def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 import cerebro.agent.settings
 import controller.settings
@@ -93,6 +94,7 @@ def _environment(container: Object) -> dict[str, str]:
         "metadata.name": "cerebro-worker-0",
         "metadata.namespace": "lab",
         "metadata.uid": "a2f0c0de-0000-4000-8000-000000000001",
+        "spec.nodeName": "node-a",
     }
     made: dict[str, str] = {}
     for entry in container["env"]:
@@ -101,8 +103,6 @@ def _environment(container: Object) -> dict[str, str]:
             value = "s" * 43 if source["secretKeyRef"]["key"] != "url" else "redis://:s@elsewhere:6379/0"
         elif "fieldRef" in source:
             value = stand_in[source["fieldRef"]["fieldPath"]]
-        elif "resourceFieldRef" in source:
-            value = "2"
         else:
             value = re.sub(r"\$\((\w+)\)", lambda found: made[found[1]], entry["value"])
         made[entry["name"]] = value
@@ -126,6 +126,49 @@ def test_services_listen_where_their_ports_and_probes_are(name: str) -> None:
     environment = _environment(container)
     binds = [environment[key] for key in ("CEREBRO_BIND", "CEREBRO_HEALTH_BIND") if key in environment]
     assert binds == [f"0.0.0.0:{one['containerPort']}" for one in container["ports"]]
+
+
+THREADS = {
+    "": ("1", "1"),
+    "cores: 1": ("1", "1"),
+    "cores: 4": ("4", "4"),
+    "cores: 0": ("1", "1"),  # as in files of values that were written for an earlier chart
+    "resources: {worker: {requests: {cpu: 8}}}": ("8", "1"),
+    "resources: {worker: {requests: {cpu: 2500m}}, etl: {requests: {cpu: '1.5'}}}": ("3", "2"),
+    "resources: {worker: {limits: {cpu: 16}}}": ("16", "1"),
+    "resources: {worker: {limits: {cpu: 300m}}}": ("1", "1"),
+    "resources: {worker: {requests: {cpu: null}}}": ("1", "1"),
+    "{cores: 2, resources: {worker: {limits: {cpu: 16}}}}": ("2", "2"),
+}
+"""Values of `worker` -> threads of the containers `worker` and `etl`."""
+
+
+@pytest.mark.parametrize(("values", "threads"), THREADS.items())
+def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threads: tuple[str, str]) -> None:
+    """Never with what their node has, which several of them would then each take whole."""
+    rendered = render_with({"worker": yaml.safe_load(values) or {}})
+    told = dict(rendered.containers())
+    for container, number in zip(("worker", "etl"), threads, strict=True):
+        environment = _environment(told[f"worker/{container}"])
+        assert (environment["CEREBRO_CORES"], environment["OMP_NUM_THREADS"]) == (number, number)
+
+
+def test_two_workers_on_two_cores_are_as_fast_as_with_one_core_told() -> None:
+    """The pods of the default values are those of ``worker.cores=1``, to the letter."""
+    kept = {"auth": {"existingSecret": "ours"}}
+    default, told = render_with(kept), render_with({**kept, "worker": {"cores": 1}})
+    assert default.pod("worker") == told.pod("worker")
+    assert default.get("StatefulSet", "worker")["spec"]["replicas"] == 2
+
+
+def test_a_worker_with_a_node_of_its_own_may_take_all_of_it() -> None:
+    """The kubelet fills in the limit of the container itself or, without one, the node's cores."""
+    told = dict(render_with({"worker": {"cores": "node"}}).containers())
+    for container in ("worker", "etl"):
+        environment = {entry["name"]: entry for entry in told[f"worker/{container}"]["env"]}
+        for name in ("CEREBRO_CORES", "OMP_NUM_THREADS"):
+            source = environment[name]["valueFrom"]["resourceFieldRef"]
+            assert source == {"containerName": container, "resource": "limits.cpu", "divisor": "1"}
 
 
 def test_workers_and_controller_agree_on_the_lease() -> None:

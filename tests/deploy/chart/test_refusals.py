@@ -43,6 +43,7 @@ CONTRADICTIONS = {
 MISTAKES = {
     "worker.replicas": "worker: {replicas: 0}",
     "worker.gpus": "worker: {gpus: -1}",
+    "worker.cores": "worker: {cores: all}",
     "kvsApi.replicas": "kvsApi: {replicas: 0}",
     "controller.replicas": "controller: {replicas: 0}",
     "'?replica'? (is )?not allowed": "worker: {replica: 3}",

@@ -7,6 +7,16 @@
 {{- if eq $before (toString .wanted) }}{{ .set.spec.replicas }}{{ else }}{{ .wanted }}{{ end -}}
 {{- end -}}
 
+{{/* Threads that a container computes with: worker.cores; else what it may use or, without a limit, what it asks for, in
+     whole cores. What the node has only if told so ("node"): several workers on it would each take all of it, and train
+     several times slower. Of: (dict "worker" .Values.worker "container" "etl"). */}}
+{{- define "cerebro.worker.cores" -}}
+{{- $resources := index .worker.resources .container | default dict -}}
+{{- $cpu := coalesce (dig "limits" "cpu" "" $resources) (dig "requests" "cpu" "" $resources) 1 | toString -}}
+{{- $asked := ternary (divf (trimSuffix "m" $cpu | float64) 1000.0) (float64 $cpu) (hasSuffix "m" $cpu) -}}
+{{- .worker.cores | default (ceil $asked | int | max 1) -}}
+{{- end -}}
+
 {{/* Environment of one container. Of: (dict "root" $ "container" "etl" "port" 7073). The other container of the pod is a
      worker of its own; both hold what lies on the pod's volume. */}}
 {{- define "cerebro.worker.env" -}}
@@ -25,19 +35,24 @@
   value: {{ .container }}
 - name: CEREBRO_WORKER
   value: {{ ternary "$(CEREBRO_POD)-etl" "$(CEREBRO_POD)" (eq .container "etl") }}
+{{- $cores := include "cerebro.worker.cores" (dict "worker" $worker "container" .container) }}
 {{- range list "CEREBRO_CORES" "OMP_NUM_THREADS" }}
 - name: {{ . }}
-  {{- if $worker.cores }}
-  value: {{ $worker.cores | quote }}
-  {{- else }}
+  {{- if eq $cores "node" }}
   valueFrom:
     # Without a limit: all cores of the node.
     resourceFieldRef:
       containerName: {{ $.container }}
       resource: limits.cpu
       divisor: "1"
+  {{- else }}
+  value: {{ $cores | quote }}
   {{- end }}
 {{- end }}
+- name: CEREBRO_NODE
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
 {{- with $worker.weight }}
 - name: CEREBRO_WEIGHT
   value: {{ . | quote }}

@@ -1,0 +1,85 @@
+"""Processor cores: how many a process may use, and where workers compute with more threads than there are.
+
+Threads that outnumber cores do not share them fairly: those of one operation of torch wait for each other without
+sleeping, so that two workers with all cores of a machine each train four to six times slower than with half of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cerebro.contract.records import WorkerStatus
+
+
+def of_machine() -> int:
+    """Cores of the machine, less those that this process is kept from (taskset, cpusets)."""
+    return len(os.sched_getaffinity(0))
+
+
+def available(*, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that this process and all others of its control group may keep busy together, at least one.
+
+    Args:
+        proc: of the process file system; tests give others.
+        groups: mount point of the control groups.
+    """
+    quota = min(_quotas(proc, groups), default=float("inf"))
+    return max(1, int(min(quota, of_machine())))
+
+
+def crowded(workers: Iterable[WorkerStatus]) -> list[str]:
+    """A line per machine whose workers compute with more threads than it has cores.
+
+    Workers that only preprocess do not count: they share a pod with one that trains, and wait while it does.
+    """
+    machines: dict[str, list[WorkerStatus]] = defaultdict(list)
+    for status in workers:
+        if "train" in status.record.kinds and status.record.machine_cores and not status.is_lost:
+            machines[status.record.host].append(status)
+    lines = []
+    for host, found in sorted(machines.items()):
+        threads = sum(status.record.cores for status in found)
+        cores = max(status.record.machine_cores for status in found)
+        if threads > cores:
+            who = "1 worker computes" if len(found) == 1 else f"{len(found)} workers compute"
+            lines.append(f"{who} with {threads} threads on the {cores} core(s) of {host or 'one machine'}")
+    return lines
+
+
+def _quotas(proc: Path, groups: Path) -> Iterable[float]:
+    """Of the group of this process and of those above it, which bound it too (cgroups(7), Linux's admin-guide/cgroup-v2
+    and scheduler/sched-bwc)."""
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = groups / "cpu" if controllers else groups
+        place = mount / path.lstrip("/")
+        while place.is_relative_to(mount):
+            quota, period = _v1(place) if controllers else _v2(place)
+            if quota.isdecimal() and period.isdecimal() and int(period):
+                yield int(quota) / int(period)
+            if place == mount:
+                break
+            place = place.parent
+
+
+def _v1(group: Path) -> tuple[str, str]:
+    return _text(group / "cpu.cfs_quota_us").strip(), _text(group / "cpu.cfs_period_us").strip()
+
+
+def _v2(group: Path) -> tuple[str, str]:
+    quota, _, period = _text(group / "cpu.max").strip().partition(" ")
+    return quota, period
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # no such version, or a group that is not shown in here
+        return ""
