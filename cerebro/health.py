@@ -3,20 +3,24 @@
 ``GET /health`` says whether it can do its work (readiness), ``GET /live`` whether it works at all (liveness: starting
 it anew could help). Both answer 200, or 503 with one line that says why not. ``GET /metrics`` is for Prometheus. The
 web services answer the same under their own address, `/metrics` to those who have the token; this server asks for none,
-so it belongs on a port that only the cluster reaches. ``python -m cerebro.health [URL]`` asks, for containers' health
+so it belongs on a port that only the cluster reaches. It runs beside the web services as well, because their own
+connections and threads may all be taken. ``python -m cerebro.health [URL]`` asks, for containers' health
 commands. Standard library only: it is run every few seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cerebro.errors import ClusterError
 
@@ -33,6 +37,8 @@ EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of an `Exposition` (Prometheus, "Exposition formats")."""
 
 _PATIENCE_S = 5.0
+_MOST_QUESTIONS = 32
+_LONGEST_QUESTION_S = 15.0
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -69,14 +75,57 @@ def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = 
 
     host, _, port = bind.rpartition(":")
     try:
-        server = ThreadingHTTPServer((host, int(port)), Handler)
+        server = _Server((host, int(port)), Handler)
     except (OSError, ValueError, OverflowError) as cause:
         raise ClusterError(
             f"CEREBRO_HEALTH_BIND is {bind!r}, expected a free host:port such as 0.0.0.0:7071: {cause}"
         ) from cause
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    """Few questions at once, each for a short time: half a question, or thousands of them, keep no probe waiting.
+
+    A handler's own timeout is for one piece of the question, so that one byte every few seconds would hold it for ever.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._open: dict[socket.socket, float] = {}
+        """Connection -> since when it is open, oldest first."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; the oldest of too many questions ends."""
+        self._open[request] = time.monotonic()
+        for each in list(self._open)[:-_MOST_QUESTIONS]:
+            self._end(each)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """After each question, and twice a second without any: end those that take too long."""
+        now = time.monotonic()
+        for each, since in list(self._open.items()):
+            if now - since > _LONGEST_QUESTION_S:
+                self._end(each)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is answered."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of one who has left, or was made to."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _end(self, request: socket.socket) -> None:
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):  # its thread has just closed it
+            request.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
 
 
 def registry() -> CollectorRegistry:

@@ -6,12 +6,11 @@ import os
 import sys
 from typing import Any
 
-import waitress
-
 from cerebro import health, logs
 from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
+from cerebro.serving import create_server
 from dispatcher.app import create_app
 from dispatcher.guard import MAX_UPLOAD_BYTES
 from dispatcher.settings import Settings
@@ -30,29 +29,28 @@ def main() -> None:
     )
     sockets: dict[int, Any] = {}
     app = create_app(settings, store)
-    if settings.health_bind:
-        try:
-            exposition = app.extensions["cerebro-metrics"].exposition
-            health.serve(settings.health_bind, ready=str, live=str, metrics=exposition)
-        except CerebroError as error:
-            sys.exit(f"dispatcher: {error}")
     try:
-        server = waitress.create_server(
+        server = create_server(
             app,
-            map=sockets,
+            sockets=sockets,
             host=settings.host,
             port=settings.port,
             threads=settings.threads,
-            # waitress takes a body in before the app sees it, and refuses without a page: some room for the
+            # The server takes a body in before the app sees it, and refuses without a page: some room for the
             # page's own refusal, not the gigabyte of its default.
-            max_request_body_size=2 * MAX_UPLOAD_BYTES,
-            ident=None,
+            max_body_bytes=2 * MAX_UPLOAD_BYTES,
         )
     except OSError as error:
         where = f"{settings.host}:{settings.port}"
         sys.exit(
             f"dispatcher: cannot listen on {where} ({error.strerror}): set CEREBRO_BIND to a free address"
         )
+    if settings.health_bind:
+        exposition = app.extensions["cerebro-metrics"].exposition if settings.tells_metrics else None
+        try:
+            health.serve(settings.health_bind, ready=server.hung, live=server.hung, metrics=exposition)
+        except CerebroError as error:
+            sys.exit(f"dispatcher: {error}")
     app.extensions["cerebro-background"].start()
     run(server, sockets, Draining())
 

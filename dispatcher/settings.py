@@ -40,6 +40,7 @@ class Settings:
             file: the rest is for pages.
         health_bind: host:port of a second server, for metrics and for containers' health commands
             (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
+        tells_metrics: whether that one tells metrics, too (not with ``CEREBRO_HEALTH_METRICS=0``).
         has_object_store: locators are looked at in the object store of the environment (``AWS_ENDPOINT_URL``), also
             where its address is not public, and others than this machine's user reach the page
             (``CEREBRO_OBJECT_STORE=1``).
@@ -63,6 +64,7 @@ class Settings:
     blocked_reads: int = 24
     sent_files: int = 8
     health_bind: str = ""
+    tells_metrics: bool = True
     has_object_store: bool = False
     volumes: Volumes = field(default_factory=lambda: Volumes.from_environment({}))
 
@@ -109,6 +111,7 @@ class Settings:
             public_hosts=frozenset(name.strip().lower() for name in names if name.strip()),
             is_https=environment.get("CEREBRO_HTTPS", "") == "1",
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
+            tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
             has_object_store=environment.get("CEREBRO_OBJECT_STORE", "") == "1",
             volumes=Volumes.from_environment(environment),
         )

@@ -6,11 +6,10 @@ import os
 import sys
 from typing import Any
 
-import waitress
-
 from cerebro import health, logs
 from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
+from cerebro.serving import create_server
 from kvs_api.app import create_app
 from kvs_api.metrics import MeteredStore, Metrics
 from kvs_api.settings import Settings
@@ -25,30 +24,33 @@ def main() -> None:
         logs.set_up("kvs-api", os.environ, secrets=settings.secrets)
         store = MeteredStore(settings.redis_url, draining, threads=settings.threads, metrics=metrics)
         metrics.watch(store)
-        if settings.health_bind:
-            health.serve(
-                settings.health_bind,
-                ready=lambda: "" if store.ping() else "Redis does not answer",
-                live=str,
-                metrics=metrics.exposition,
-            )
     except CerebroError as error:
         sys.exit(f"kvs_api: {error}")
     app = create_app(settings, store)
     metrics.install(app)
-    server = waitress.create_server(
-        app,
-        map=sockets,
-        host=settings.host,
-        port=settings.port,
-        threads=settings.threads,
-        # Before the token is looked at: nobody may make us keep more than the largest honest request.
-        max_request_body_size=settings.max_body_bytes,
-        # Long polls hold a connection each; the default of 100 would starve a cluster of 50 workers.
-        connection_limit=2000,
-        channel_request_lookahead=0,
-        ident=None,
-    )
+    try:
+        server = create_server(
+            app,
+            sockets=sockets,
+            host=settings.host,
+            port=settings.port,
+            threads=settings.threads,
+            # Before the token is looked at: nobody may make us keep more than the largest honest request.
+            max_body_bytes=settings.max_body_bytes,
+        )
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        sys.exit(f"kvs_api: cannot listen on {where} ({error.strerror}): set CEREBRO_BIND to a free address")
+    if settings.health_bind:
+        try:
+            health.serve(
+                settings.health_bind,
+                ready=lambda: server.hung() or ("" if store.ping() else "Redis does not answer"),
+                live=server.hung,
+                metrics=metrics.exposition if settings.tells_metrics else None,
+            )
+        except CerebroError as error:
+            sys.exit(f"kvs_api: {error}")
     run(server, sockets, draining)
 
 

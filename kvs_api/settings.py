@@ -22,6 +22,7 @@ class Settings:
             within a second with what is there, so that leases are renewed and probes answered all the same.
         health_bind: host:port of a second server, for metrics and for containers' health commands
             (``CEREBRO_HEALTH_BIND``); off when empty. It asks for no token.
+        tells_metrics: whether that one tells metrics, too (not with ``CEREBRO_HEALTH_METRICS=0``).
         max_body_bytes: largest request; a code archive is the largest thing sent.
     """
 
@@ -31,6 +32,7 @@ class Settings:
     token: str = field(repr=False)
     threads: int = 64
     health_bind: str = ""
+    tells_metrics: bool = True
     max_body_bytes: int = 48 * 2**20
 
     @property
@@ -54,4 +56,5 @@ class Settings:
             token=token,
             threads=int(environment.get("CEREBRO_THREADS", "64")),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
+            tells_metrics=environment.get("CEREBRO_HEALTH_METRICS", "") != "0",
         )

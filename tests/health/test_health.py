@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import urllib3
@@ -32,6 +34,12 @@ class Served:
         with urllib3.PoolManager() as http:
             answer = http.request("GET", self.address + path)
             return answer.status, answer.data.decode()
+
+    def half(self) -> socket.socket:
+        """A connection that has sent half a question."""
+        made = socket.create_connection(("127.0.0.1", self._server.server_port), timeout=20.0)
+        made.sendall(b"GET /live HTTP/1.1\r\nHost:")
+        return made
 
     def close(self) -> None:
         """Answer no more."""
@@ -70,6 +78,18 @@ def test_asking_says_what_is_wrong(served: Served) -> None:
     served.close()
     assert "does not answer" in health.ask(url)
     assert "does not answer" in health.ask("nonsense")
+
+
+def test_halves_of_questions_keep_no_probe_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many connections the oldest is closed, and each after its time, even if a byte comes now and then."""
+    monkeypatch.setattr(health, "_MOST_QUESTIONS", 4)
+    with ExitStack() as stack:
+        halves = [stack.enter_context(served.half()) for _ in range(6)]
+        assert served.get("/live") == (200, "ok\n")
+        assert halves[0].recv(1) == b""
+        monkeypatch.setattr(health, "_LONGEST_QUESTION_S", 0.05)
+        halves[-1].sendall(b"x")
+        assert halves[-1].recv(1) == b""
 
 
 @pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:", "127.0.0.1:99999", "203.0.113.1:80"])

@@ -33,8 +33,9 @@ READERS = {
 }
 """Container -> modules that read its environment."""
 
-LEFT_OUT = "CEREBRO_VOLUME"
-"""How variables begin that settings read and the chart does not set: volumes are mounted where the default looks."""
+LEFT_OUT = ("CEREBRO_VOLUME", "CEREBRO_HEALTH_METRICS")
+"""How variables begin that settings read and the chart does not set: volumes are mounted where the default looks, and
+the ports of probes tell metrics, which Prometheus alone may reach."""
 
 READERS_OF_OBJECTS = {"controller", "worker", "notebook", "dispatcher"}
 

@@ -91,12 +91,17 @@ def test_readiness_asks_for_work_and_liveness_does_not() -> None:
     assert len(probed) == 5
 
 
-def test_kvs_api_is_not_killed_while_blocking_reads_hold_its_threads() -> None:
-    """A blocking read ends after 30 s at most (cerebro.contract.api), so liveness waits longer than that."""
-    from cerebro.contract.api import MAX_WAIT_S
-
-    (container,) = render("defaults").pod("kvs-api")["spec"]["containers"]
-    assert container["livenessProbe"]["timeoutSeconds"] > MAX_WAIT_S
+@pytest.mark.parametrize("name", ["kvs-api", "dispatcher"])
+def test_who_serves_is_probed_on_a_port_of_its_own(name: str) -> None:
+    """The one that is served may have all its threads and connections taken, which is no reason to kill it."""
+    (container,) = render("defaults").pod(name)["spec"]["containers"]
+    probed = {
+        container[kind]["httpGet"]["port"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert probed == {"health"}
+    assert plain(container)["CEREBRO_HEALTH_BIND"].endswith(f":{ports['health']}")
+    assert not plain(container)["CEREBRO_BIND"].endswith(f":{ports['health']}")
 
 
 def test_the_defaults_fit_a_node_with_two_cores() -> None:

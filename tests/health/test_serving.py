@@ -1,0 +1,284 @@
+"""The web server under connections that ask for nothing: real sockets, and the real services as processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.serving import MOST_CONNECTIONS, Limits, WebServer, create_server, most_connections, open_files
+from tests.dispatcher.serving import end
+from tests.kvs_api.real import ROOT, TOKEN, Database
+
+LIMIT_S = 30.0
+HALF = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+WHOLE = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+BODY = b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
+
+
+class Served:
+    """An app that answers with the length of what it was sent, once it may."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.asked = threading.Semaphore(0)
+        self._sockets: dict[int, Any] = {}
+        self.server: WebServer = create_server(
+            self._app, host="127.0.0.1", port=0, threads=2, sockets=self._sockets, limits=limits
+        )
+        self._loop = threading.Thread(target=self.server.run, daemon=True)
+        self._loop.start()
+
+    def _app(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+        self.asked.release()
+        self.may_answer.wait(LIMIT_S)
+        body = str(len(environ["wsgi.input"].read())).encode()
+        start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def connect(self, content: bytes = b"") -> socket.socket:
+        """A connection that has sent `content`."""
+        connection = socket.create_connection(("127.0.0.1", int(self.server.effective_port)), timeout=LIMIT_S)
+        connection.sendall(content)
+        return connection
+
+    def close(self) -> None:
+        """Answer no more."""
+        self.may_answer.set()
+        end(self.server, self._sockets, self._loop)
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    made: list[Served] = []
+
+    def run(**limits: Any) -> Served:
+        made.append(Served(Limits(**limits)))
+        return made[-1]
+
+    yield run
+    for each in made:
+        each.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes it without an answer; waits until it does."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def answered(connection: socket.socket) -> bool:
+    """Whether the next thing that comes is an answer, which is read to its end."""
+    head, _, body = _until(connection, b"\r\n\r\n").partition(b"\r\n\r\n")
+    (length,) = [
+        int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length")
+    ]
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    return head.startswith(b"HTTP/1.1 200")
+
+
+def _until(connection: socket.socket, mark: bytes) -> bytes:
+    content = b""
+    while mark not in content:
+        piece = connection.recv(1 << 16)
+        assert piece, content
+        content += piece
+    return content
+
+
+@pytest.mark.parametrize("content", [b"", b"\r\n\r\n", HALF, BODY, BODY + b"x"])
+def test_a_request_that_does_not_arrive_is_given_up(serve: Serve, content: bytes) -> None:
+    """Nothing, blank lines, half of the headers, no body, some body: each has its time, then the connection ends."""
+    served = serve(head_s=0.1, body_s=0.1)
+    with served.connect(content) as idle:
+        assert is_closed(idle)
+
+
+def test_a_byte_now_and_then_wins_no_time(serve: Serve) -> None:
+    """Headers that trickle in are given up as those that stop."""
+    served = serve(head_s=0.2)
+    with served.connect(HALF) as slow:
+        slow.settimeout(0.02)
+        deadline = time.monotonic() + LIMIT_S
+        while _is_open(slow):
+            assert time.monotonic() < deadline
+
+
+def _is_open(slow: socket.socket) -> bool:
+    """Send a byte more; whether the connection is still there after a moment."""
+    try:
+        slow.sendall(b"x")
+        return slow.recv(1) != b""
+    except TimeoutError:
+        return True
+    except (ConnectionResetError, BrokenPipeError):
+        return False
+
+
+def test_a_body_that_comes_steadily_may_take_its_time(serve: Serve) -> None:
+    """What has come of it buys time for the rest."""
+    served = serve(head_s=0.1, body_s=0.1, body_bytes_per_s=100)
+    began = time.monotonic()
+    with served.connect(BODY) as slow:
+        for _ in range(10):
+            slow.sendall(b"x" * 100)
+            threading.Event().wait(0.05)
+        assert answered(slow)
+    assert time.monotonic() - began > 0.4
+
+
+def test_a_long_answer_is_waited_for(serve: Serve) -> None:
+    """No limit is for requests that have arrived whole, not even when all connections are taken."""
+    served = serve(connections=2, head_s=0.1, idle_s=0.1)
+    served.may_answer.clear()
+    with served.connect(WHOLE) as reader, ExitStack() as stack:
+        assert served.asked.acquire(timeout=LIMIT_S)
+        half = [stack.enter_context(served.connect(HALF)) for _ in range(4)]
+        assert all(is_closed(each) for each in half)
+        served.may_answer.set()
+        assert answered(reader)
+
+
+def test_who_waited_longest_makes_room(serve: Serve) -> None:
+    """All connections are taken by halves of requests: the next caller is answered at once, the newest halves stay."""
+    served = serve(connections=8, head_s=LIMIT_S, idle_s=LIMIT_S)
+    with ExitStack() as stack:
+        half = [stack.enter_context(served.connect(HALF)) for _ in range(8)]
+        caller = stack.enter_context(served.connect(WHOLE))
+        assert answered(caller)
+        assert is_closed(half[0])
+        half[-1].sendall(b"\r\n\r\n")
+        assert answered(half[-1])
+
+
+def test_a_kept_connection_begins_anew_with_each_answer(serve: Serve) -> None:
+    """Between requests it may rest for longer than a request may take."""
+    served = serve(head_s=0.1, idle_s=LIMIT_S)
+    with served.connect(WHOLE) as kept:
+        assert answered(kept)
+        threading.Event().wait(0.4)
+        kept.sendall(WHOLE)
+        assert answered(kept)
+        kept.sendall(HALF)
+        assert is_closed(kept)
+
+
+def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The health server, which has a thread of its own, asks for it."""
+    served = serve()
+    assert served.server.hung() == ""
+    monkeypatch.setattr("cerebro.serving.HUNG_S", 0.05)
+    is_stuck, may_go_on = threading.Event(), threading.Event()
+
+    def stick() -> None:
+        is_stuck.set()
+        may_go_on.wait(LIMIT_S)
+
+    served.server.trigger.pull_trigger(stick)
+    assert is_stuck.wait(LIMIT_S)
+    threading.Event().wait(0.1)
+    assert "has not turned for" in served.server.hung()
+    may_go_on.set()
+
+
+@given(st.integers(0, 1 << 20), st.integers(1, 200))
+def test_connections_fit_into_the_open_files(files: int, threads: int) -> None:
+    """Whatever the limit, all that may be open at once stays below it, but for a few connections at least."""
+    found = most_connections(files, threads)
+    assert 16 <= found <= MOST_CONNECTIONS
+    assert found == 16 or open_files(found, threads) <= files
+
+
+# --- the services ---------------------------------------------------------------------------------------------------
+
+OPEN_FILES = 1024
+"""The usual limit. Here the hard one as well, so that it cannot be raised."""
+
+
+@contextmanager
+def running(module: str, **environment: str) -> Iterator[str]:
+    """A service as a process with the usual limit of open files; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        bind = f"127.0.0.1:{probe.getsockname()[1]}"
+    limited = ["bash", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "-", sys.executable, "-m", module]
+    variables = {**os.environ, "CEREBRO_BIND": bind, "CEREBRO_TOKEN": TOKEN, **environment}
+    process = subprocess.Popen(limited, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
+    try:
+        patience = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
+        with urllib3.PoolManager() as http:
+            http.request("GET", f"http://{bind}/live", retries=patience, timeout=LIMIT_S)
+        yield bind
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process may hold as many connections as the tests open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < 4096:
+        pytest.skip(f"this machine allows {before[1]} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(4096, before[0]), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("content", [HALF, BODY + b"x"], ids=["headers", "body"])
+def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> None:
+    """More connections than it may have open files."""
+    database = Database(tmp_path)
+    try:
+        with running("kvs_api", CEREBRO_REDIS_URL=database.url) as bind:
+            _answers_beside(f"http://{bind}/v1/queue", content, 1100, {"Authorization": f"Bearer {TOKEN}"})
+    finally:
+        database.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("count", [150, 1100])
+def test_the_dispatcher_answers_beside_halves(count: int) -> None:
+    """A page that needs no store."""
+    with running("dispatcher", CEREBRO_SERVER="http://127.0.0.1:9") as bind:
+        _answers_beside(f"http://{bind}/sign-in", HALF, count, {})
+
+
+def _answers_beside(url: str, content: bytes, count: int, headers: dict[str, str]) -> None:
+    """Real requests are answered while so many connections have sent `content`, and nothing follows."""
+    address = urllib3.util.parse_url(url)
+    assert address.host
+    assert address.port
+    with ExitStack() as stack:
+        for _ in range(count):
+            half = stack.enter_context(
+                socket.create_connection((address.host, address.port), timeout=LIMIT_S)
+            )
+            half.sendall(content)
+        for _ in range(20):
+            with urllib3.PoolManager() as http:  # each on a connection of its own
+                answer = http.request("GET", url, headers=headers, retries=False, timeout=5.0)
+            assert answer.status == 200
