@@ -78,11 +78,11 @@ def test_one_node_needs_no_shared_class(conclude: Conclude) -> None:
     assert _decided(
         conclude, _case(LOCAL_PATH), _case(EBS), _case(HOST_PATH), _case("example.org/new"), _case(EFS)
     ) == [
-        ("", "ReadWriteOnce"),
-        ("", "ReadWriteOnce"),
-        ("", "ReadWriteOnce"),
-        ("", "ReadWriteOnce"),
-        ("", "ReadWriteMany"),
+        ("standard", "ReadWriteOnce"),
+        ("standard", "ReadWriteOnce"),
+        ("standard", "ReadWriteOnce"),
+        ("standard", "ReadWriteOnce"),
+        ("standard", "ReadWriteMany"),
     ]
 
 
@@ -90,7 +90,7 @@ def test_several_nodes_share_volumes(conclude: Conclude) -> None:
     """ReadWriteMany, of the default class or the one chosen."""
     names = ("gp3", "efs-sc")
     cases = (_case(NFS, nodes=3), _case(EBS, EFS, names=names, nodes=3, chosen="efs-sc"))
-    assert _decided(conclude, *cases) == [("", "ReadWriteMany"), ("efs-sc", "ReadWriteMany")]
+    assert _decided(conclude, *cases) == [("standard", "ReadWriteMany"), ("efs-sc", "ReadWriteMany")]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_several_nodes_refuse_a_class_for_one(conclude: Conclude, provisioner: s
 def test_folders_of_one_node_are_not_shared_between_several(conclude: Conclude, provisioner: str) -> None:
     """Such a class takes every mode, and each node would see a folder of its own; on one node any mode is good."""
     assert "storage.shared.accessMode" in _problem(conclude, _case(provisioner, nodes=2))
-    assert _decided(conclude, _case(provisioner, mode="ReadWriteMany")) == [("", "ReadWriteMany")]
+    assert _decided(conclude, _case(provisioner, mode="ReadWriteMany")) == [("standard", "ReadWriteMany")]
 
 
 def test_one_node_refuses_the_mode_that_its_class_has_not(conclude: Conclude) -> None:
@@ -119,13 +119,13 @@ def test_one_node_refuses_the_mode_that_its_class_has_not(conclude: Conclude) ->
 
 
 def test_a_class_named_standard_stands_in_for_the_default(conclude: Conclude) -> None:
-    """Where none is marked; otherwise the cluster chooses."""
+    """Where none is marked; otherwise the default is named, so that every revision says the same."""
     cases = (
         _case(HOST_PATH, default=None),
         _case(EBS, HOST_PATH, names=("a", "standard"), default=None),
         _case(EBS, HOST_PATH, names=("a", "standard"), default=0),
     )
-    assert [name for name, _ in _decided(conclude, *cases)] == ["standard", "standard", ""]
+    assert [name for name, _ in _decided(conclude, *cases)] == ["standard", "standard", "a"]
 
 
 def test_missing_classes_are_named(conclude: Conclude) -> None:
@@ -149,6 +149,30 @@ def test_a_claim_stays_what_it_was(conclude: Conclude) -> None:
     found = {"spec": {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"]}}
     cases = (_case(LOCAL_PATH, nodes=4, found=found), _case(EBS, names=("gp3",), found=found))
     assert _decided(conclude, *cases) == [("standard", "ReadWriteOnce")] * 2
+
+
+def test_what_was_left_to_the_cluster_is_left_to_it(conclude: Conclude) -> None:
+    """A claim says how its class was written, which is not always what it got."""
+    found = {
+        "metadata": {"annotations": {"cerebro/class": ""}},
+        "spec": {"storageClassName": "standard", "accessModes": ["ReadWriteOnce"]},
+    }
+    by_hand = {
+        "metadata": {"annotations": {"cerebro/class": "-"}},
+        "spec": {"storageClassName": "", "accessModes": ["ReadWriteOnce"]},
+    }
+    assert _decided(conclude, _case(EBS, found=found), _case(EBS, found=by_hand)) == [
+        ("", "ReadWriteOnce"),
+        ("-", "ReadWriteOnce"),
+    ]
+
+
+def test_of_several_defaults_the_newest_is_taken(conclude: Conclude) -> None:
+    """As Kubernetes does."""
+    case = _case(EBS, LOCAL_PATH, names=("old", "new"))
+    for one, year in zip(case["cluster"]["classes"], (2024, 2026), strict=True):
+        one |= {"default": True, "created": f"{year}-01-01T00:00:00Z"}
+    assert _decided(conclude, case) == [("new", "ReadWriteOnce")]
 
 
 def test_without_a_cluster_claims_are_shared(conclude: Conclude) -> None:

@@ -9,6 +9,7 @@
 {{- $classes = append $classes (dict
       "name" .metadata.name
       "provisioner" .provisioner
+      "created" (dig "metadata" "creationTimestamp" "" .)
       "default" (eq "true" (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .))) -}}
 {{- end -}}
 {{- $nodes := 0 -}}
@@ -60,7 +61,9 @@ microk8s.io/hostpath
        field, commonField: where the user can say otherwise, for the problem
        class, mode: what the values say; mode auto chooses
        found: the claim (or a StatefulSet's template of it) as it is in the cluster. Class and mode of a claim cannot
-              change, so what was chosen once stays; what the user asks for is left to the API server to refuse. */}}
+              change, so what was chosen once stays; what the user asks for is left to the API server to refuse.
+     What is found out is written from the first revision on, and what was left to the cluster then is left to it for good
+     (`cerebro.storage.chosen`): a revision without the class that a later one names could not be rolled back to. */}}
 {{- define "cerebro.storage.decision" -}}
 {{- $classes := dig "classes" list .cluster -}}
 {{- $nodes := dig "nodes" 0 .cluster | int -}}
@@ -70,14 +73,18 @@ microk8s.io/hostpath
 {{- $defaults := list -}}
 {{- range $classes -}}
 {{- $names = append $names .name -}}
-{{- if .default }}{{ $defaults = append $defaults .name }}{{ end -}}
+{{- if .default }}{{ $defaults = append $defaults (printf "%s %s" (dig "created" "" .) .name) }}{{ end -}}
 {{- end -}}
+{{/* Of several defaults Kubernetes takes the newest. */}}
+{{- $default := "" -}}
+{{- if $defaults }}{{ $default = $defaults | sortAlpha | last | splitList " " | last }}{{ end -}}
 {{- $problem := "" -}}
 {{- if and (not $class) .found -}}
-{{- $class = dig "spec" "storageClassName" "" .found }}{{ $actual = $class -}}
+{{- $actual = dig "spec" "storageClassName" "" .found -}}
+{{- $class = dig "metadata" "annotations" "cerebro/class" $actual .found -}}
 {{- else if and (not $class) $nodes -}}
-{{- if $defaults -}}
-{{- $actual = first $defaults -}}
+{{- if $default -}}
+{{- $class = $default }}{{ $actual = $default -}}
 {{- else if has "standard" $names -}}
 {{- $class = "standard" }}{{ $actual = "standard" -}}
 {{- else if $names -}}
@@ -88,7 +95,7 @@ microk8s.io/hostpath
 {{- else if and $nodes (ne $class "-") (not (has $class $names)) -}}
 {{- $problem = printf "%s.className (or %s) is %q, which the cluster does not have: set it to one of %s" .field .commonField $class (join ", " $names) -}}
 {{- end -}}
-{{- if and (not $actual) $defaults }}{{ $actual = first $defaults }}{{ end -}}
+{{- if not $actual }}{{ $actual = $default }}{{ end -}}
 {{- $provisioner := "" -}}
 {{- range $classes }}{{ if eq .name $actual }}{{ $provisioner = .provisioner }}{{ end }}{{ end -}}
 {{- $isOneNode := has $provisioner (include "cerebro.storage.oneNode" . | splitList "\n") -}}
@@ -139,6 +146,13 @@ microk8s.io/hostpath
 {{- $set := lookup "apps/v1" "StatefulSet" .root.Release.Namespace (include "cerebro.component" .) | default dict -}}
 {{- $found := dig "spec" "volumeClaimTemplates" list $set | first -}}
 {{- include "cerebro.storage.own" (merge (dict "found" $found) .) -}}
+{{- end -}}
+
+{{/* Annotations of a claim: kept by `helm uninstall`; and the class as it is written in it, for the revisions to come. Of
+     a decision. */}}
+{{- define "cerebro.storage.chosen" -}}
+helm.sh/resource-policy: keep
+cerebro/class: {{ .class | quote }}
 {{- end -}}
 
 {{/* The class line of a claim's spec. Of a decision. */}}

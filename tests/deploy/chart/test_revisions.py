@@ -1,0 +1,113 @@
+"""A release over its revisions: Helm itself installs, upgrades and rolls back, on a stand-in for a cluster.
+
+The stand-in refuses what an API server refuses: other values of fields of claims and StatefulSets that cannot change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.deploy.chart.rendering import CHART, NAMESPACE, RELEASE, HelmError, run
+from tests.deploy.cluster.objects import DEFAULT_CLASS, FREE, Json, Objects
+from tests.deploy.cluster.serving import serving
+
+WORKERS = ("statefulsets", NAMESPACE, "cerebro-worker")
+
+
+class Cluster:
+    """A stand-in cluster of one node with a release of the chart."""
+
+    def __init__(self, objects: Objects, address: str) -> None:
+        self.objects, self._address = objects, address
+
+    def helm(self, command: str, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
+        """Output of a helm command on the release."""
+        flags = ["--namespace", NAMESPACE, "--kube-apiserver", self._address, "--qps", "10000"]
+        if command in ("install", "upgrade"):
+            # The stand-in has no schemas; the chart's are those of the API: test_schemas.
+            flags += [str(CHART), "--disable-openapi-validation", "--values", "-"]
+        return run(command, RELEASE, *arguments, *flags, stdin=json.dumps(values or {}))
+
+    def fixed(self) -> Mapping[str, Json]:
+        """Of all claims and StatefulSets the part that cannot change."""
+        return {
+            f"{resource}/{one['metadata']['name']}": {
+                name: value for name, value in one["spec"].items() if name not in free
+            }
+            for resource, free in FREE.items()
+            for one in self.objects.all(resource)
+        }
+
+
+def storage_class(name: str, *, is_default: bool) -> Json:
+    annotations = {DEFAULT_CLASS: "true"} if is_default else {}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name, "annotations": annotations},
+        "provisioner": "rancher.io/local-path",
+    }
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """With a class that is the default."""
+    objects = Objects()
+    objects.create(("storageclasses", "", "fast"), storage_class("fast", is_default=True))
+    objects.create(("storageclasses", "", "standard"), storage_class("standard", is_default=False))
+    objects.create(("nodes", "", "a"), {"kind": "Node", "metadata": {"name": "a"}, "spec": {}})
+    with serving(objects) as address:
+        yield Cluster(objects, address)
+
+
+def make_default(cluster: Cluster, name: str) -> None:
+    """The cluster's administrator changes what is the default class."""
+    for one in cluster.objects.all("storageclasses"):
+        chosen = "true" if one["metadata"]["name"] == name else "false"
+        key = ("storageclasses", "", one["metadata"]["name"])
+        cluster.objects.merge(key, {"metadata": {"annotations": {DEFAULT_CLASS: chosen}}})
+
+
+BEGINNINGS: Mapping[str, Mapping[str, Any]] = {
+    "the default class": {},
+    "a class that is named": {"storage": {"className": "standard", "podClassName": "standard"}},
+    "nothing may be looked at": {"storage": {"inspect": False, "accessMode": "ReadWriteOnce"}},
+    "volumes made by hand": {"storage": {"className": "-", "podClassName": "-"}},
+}
+"""What decides on the class -> values of the first revision."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", BEGINNINGS)
+def test_every_revision_can_be_rolled_back_to(cluster: Cluster, first: str) -> None:
+    """Whatever chose the class at first, and though the default is another one by then: no revision names other fixed
+    fields than the first, so that each can follow each."""
+    begin = BEGINNINGS[first]
+    cluster.helm("install", values=begin)
+    fixed = cluster.fixed()
+    make_default(cluster, "standard")
+    revisions: list[Mapping[str, Any]] = [
+        {},
+        {"worker": {"replicas": 3, "cores": 2}, "notebook": {"enabled": False}},
+        {"tensorboard": {"enabled": False}, "storage": {**begin.get("storage", {}), "handOver": "always"}},
+    ]
+    for values in revisions:
+        cluster.helm("upgrade", values={**begin, **values})
+        assert cluster.fixed() == fixed
+    for revision in (1, 3, 2):
+        cluster.helm("rollback", str(revision))
+        assert cluster.fixed() == fixed
+    claims = cluster.objects.all("persistentvolumeclaims", NAMESPACE)
+    written = {claim["spec"].get("storageClassName") for claim in claims}
+    assert written == {{"a class that is named": "standard", "volumes made by hand": ""}.get(first, "fast")}
+
+
+def test_the_stand_in_refuses_what_an_api_server_refuses(cluster: Cluster) -> None:
+    """Another class of a claim that is there; it would prove nothing otherwise."""
+    cluster.helm("install")
+    with pytest.raises(HelmError, match=r"cerebro-shared.* is invalid: spec: Forbidden"):
+        cluster.helm("upgrade", values={"storage": {"className": "standard"}})

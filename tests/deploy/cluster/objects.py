@@ -1,0 +1,232 @@
+"""A stand-in for a Kubernetes cluster: objects, who applied which of their fields, and what of them cannot change.
+
+It has what an installation by Helm and its later revisions rest on: admission that fills in the default class of a
+claim, server-side apply that removes what its manager applies no more, and the fields of claims and StatefulSets that
+no change may touch. No controllers: nothing becomes a pod. `tests.deploy.cluster.serving` lets Helm ask it over HTTP.
+
+Kubernetes documentation: "Server-Side Apply", "StatefulSets", "Persistent Volumes", "Change the default StorageClass".
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+Key = tuple[str, str, str]
+"""Resource (plural), namespace, name. No two groups of the stand-in have a resource of the same name."""
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+FREE: Mapping[str, frozenset[str]] = {
+    "statefulsets": frozenset(
+        {
+            "replicas",
+            "ordinals",
+            "template",
+            "updateStrategy",
+            "revisionHistoryLimit",
+            "persistentVolumeClaimRetentionPolicy",
+            "minReadySeconds",
+        }
+    ),
+    "persistentvolumeclaims": frozenset({"resources", "volumeAttributesClassName"}),
+}
+"""Fields of a spec that may change; all others may not. API server: ValidateStatefulSetUpdate,
+ValidatePersistentVolumeClaimUpdate."""
+
+
+class RefusedError(Exception):
+    """What the API server answers with a status of 400 or more."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason = code, reason
+
+
+@dataclass
+class Stored:
+    """An object as it is, and what each manager applied last."""
+
+    content: Json
+    applied: dict[str, Json] = field(default_factory=dict)
+    scaled_by: str = ""
+    """Who set the number of replicas since it was applied."""
+
+
+class Objects:
+    """All objects of a cluster. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._stored: dict[Key, Stored] = {}
+        self._numbers = itertools.count(1)
+
+    def get(self, key: Key) -> Json:
+        """One object.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        if key not in self._stored:
+            raise RefusedError(404, "NotFound", f'{key[0]} "{key[2]}" not found')
+        return self._stored[key].content
+
+    def all(self, resource: str, namespace: str = "") -> list[Json]:
+        """Objects of a resource; of all namespaces if none is given."""
+        return [
+            stored.content
+            for key, stored in self._stored.items()
+            if key[0] == resource and namespace in ("", key[1])
+        ]
+
+    def create(self, key: Key, content: Json) -> Json:
+        """Make an object.
+
+        Raises:
+            RefusedError: there is one already.
+        """
+        if key in self._stored:
+            raise RefusedError(409, "AlreadyExists", f'{key[0]} "{key[2]}" already exists')
+        content = self._admitted(key, copy.deepcopy(content))
+        content["metadata"] |= {
+            "uid": f"uid-{next(self._numbers)}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        self._stored[key] = Stored(content)
+        return self._kept(key, content)
+
+    def replace(self, key: Key, content: Json) -> Json:
+        """Put an object in place of the present one.
+
+        Raises:
+            RefusedError: there is none, or a field differs that cannot.
+        """
+        self._check(key, self.get(key), content)
+        return self._kept(key, content)
+
+    def scale(self, key: Key, replicas: int, manager: str) -> None:
+        """Set the number of replicas, as `kubectl scale` and the controller do."""
+        content = self.merge(key, {"spec": {"replicas": replicas}})
+        self._stored[key].scaled_by = manager
+        content["metadata"]["managedFields"] = [
+            {"manager": "helm", "operation": "Apply", "fieldsV1": {"f:spec": {"f:template": {}}}},
+            {
+                "manager": manager,
+                "operation": "Update",
+                "subresource": "scale",
+                "fieldsV1": {"f:spec": {"f:replicas": {}}},
+            },
+        ]
+
+    def apply(self, key: Key, manager: str, content: Json, *, force: bool = False) -> Json:
+        """Server-side apply: fields that the manager applied last and does not any more are removed.
+
+        Raises:
+            RefusedError: a field would differ that cannot, or the replicas, which somebody else has set.
+        """
+        if key not in self._stored:
+            made = self.create(key, content)
+            self._stored[key].applied[manager] = copy.deepcopy(content)
+            return made
+        stored = self._stored[key]
+        if (
+            stored.scaled_by
+            and not force
+            and stored.content["spec"]["replicas"] != content["spec"]["replicas"]
+        ):
+            message = f'conflict with "{stored.scaled_by}" with subresource "scale": .spec.replicas'
+            raise RefusedError(409, "Conflict", f"Apply failed with 1 conflict: {message}")
+        before = stored.applied.get(manager, {})
+        after = _merged(_without(copy.deepcopy(stored.content), before, content), content)
+        if stored.scaled_by and stored.content["spec"]["replicas"] != content["spec"]["replicas"]:
+            stored.scaled_by = ""
+            after["metadata"].pop("managedFields", None)
+        changed = self.replace(key, after)
+        stored.applied[manager] = copy.deepcopy(content)
+        return changed
+
+    def merge(self, key: Key, change: Json) -> Json:
+        """JSON merge patch (RFC 7386).
+
+        Raises:
+            RefusedError: there is no such object, or a field would differ that cannot.
+        """
+        return self.replace(key, _patched(copy.deepcopy(self.get(key)), change))
+
+    def delete(self, key: Key) -> Json:
+        """Remove an object.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        content = self.get(key)
+        del self._stored[key]
+        return content
+
+    def _kept(self, key: Key, content: Json) -> Json:
+        content["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self._stored[key].content = content
+        return content
+
+    def _admitted(self, key: Key, content: Json) -> Json:
+        if key[0] == "persistentvolumeclaims" and "storageClassName" not in content["spec"]:
+            for one in self.all("storageclasses"):
+                if one["metadata"].get("annotations", {}).get(DEFAULT_CLASS) == "true":
+                    content["spec"]["storageClassName"] = one["metadata"]["name"]
+        return content
+
+    def _check(self, key: Key, before: Json, after: Json) -> None:
+        resource, _, name = key
+        if resource == "deployments" and before["spec"]["selector"] != after["spec"]["selector"]:
+            raise _invalid(after, name, "spec.selector: Invalid value: field is immutable")
+        if resource not in FREE:
+            return
+        fixed = [
+            {field: value for field, value in one["spec"].items() if field not in FREE[resource]}
+            for one in (before, after)
+        ]
+        if fixed[0] != fixed[1]:
+            free = ", ".join(sorted(FREE[resource]))
+            raise _invalid(after, name, f"spec: Forbidden: updates to fields other than {free} are forbidden")
+
+
+def _invalid(content: Json, name: str, why: str) -> RefusedError:
+    return RefusedError(422, "Invalid", f'{content["kind"]} "{name}" is invalid: {why}')
+
+
+def _without(live: Json, before: Json, after: Json) -> Json:
+    """`live` less the fields that are in `before` and not in `after`."""
+    for name, value in before.items():
+        if name not in after:
+            live.pop(name, None)
+        elif isinstance(value, dict) and isinstance(after[name], dict) and isinstance(live.get(name), dict):
+            _without(live[name], value, after[name])
+    return live
+
+
+def _merged(live: Json, change: Json) -> Json:
+    """Maps field by field; lists as a whole."""
+    for name, value in change.items():
+        mine = live.get(name)
+        live[name] = (
+            _merged(mine, value)
+            if isinstance(mine, dict) and isinstance(value, dict)
+            else copy.deepcopy(value)
+        )
+    return live
+
+
+def _patched(live: Json, change: Json) -> Json:
+    for name, value in change.items():
+        if value is None:
+            live.pop(name, None)
+        elif isinstance(value, dict):
+            mine = live.get(name)
+            live[name] = _patched(mine if isinstance(mine, dict) else {}, value)
+        else:
+            live[name] = value
+    return live
