@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from cerebro.contract.events import Event
+from cerebro.contract.events import Event, LocatorsChanged
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState
 from controller.assigning import due_s
@@ -20,7 +20,7 @@ class Core:
     """Everything known of an experiment, and what to do next. Not thread-safe.
 
     Attributes:
-        record: the experiment as it was created.
+        record: what the experiment is.
         state: the fold of its log.
         board: of the fit run that is worked on, `None` while there is none.
     """
@@ -37,6 +37,8 @@ class Core:
             IllegalEventError: the event does not fit; nothing has changed.
         """
         self.state.apply(event)
+        if isinstance(event, LocatorsChanged):
+            self.record = self.record.model_copy(update={"locators": event.locators})
         run = self.state.active_run()
         if run is None or not run.models:
             self.board = None

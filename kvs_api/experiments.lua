@@ -25,6 +25,11 @@ function before.RunRequested()
   return {conflict = true}
 end
 
+function before.LocatorsChanged()
+  if request.after ~= newest(request.log) or #open_runs() > 0 then return {moved = true} end
+  return nil
+end
+
 function before.DeletionRequested()
   local known = redis.call('HGET', request.log .. ':marks', 'deletion')
   if known then return {seq = tonumber(known)} end
@@ -51,6 +56,10 @@ function after.DeletionRequested(seq)
   redis.call('SADD', request.deleting, request.name)
 end
 
+function after.LocatorsChanged()
+  redis.call('SET', request.experiment, request.record)
+end
+
 function after.ExperimentArchived()
   redis.call('HSET', request.log .. ':marks', 'archived', request.is_archived and '1' or '')
 end
@@ -73,8 +82,8 @@ function calls.append()
   end
   local answer = before[request.kind] and before[request.kind]()
   if answer then return answer end
-  local opens = is_request or REOPENS[request.kind]
-  if opens and redis.call('SISMEMBER', request.deleting, request.name) == 1 then return {deleting = true} end
+  local begins = is_request or REOPENS[request.kind] or request.kind == 'LocatorsChanged'
+  if begins and redis.call('SISMEMBER', request.deleting, request.name) == 1 then return {deleting = true} end
   local seq = append(request.log, request.event)
   if after[request.kind] then after[request.kind](seq) end
   if REOPENS[request.kind] then enqueue() end

@@ -3,7 +3,7 @@
 | key                      | type   | holds                                             | writers            | readers            | expiry |
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
 | experiments              | zset   | experiment names by creation time                 | client             | all                | never  |
-| exp:E                    | string | ExperimentRecord, JSON                            | client, once       | all                | never  |
+| exp:E                    | string | ExperimentRecord, JSON                            | client, once; steps.lua | all                | never  |
 | exp:E:log:seq            | string | counter of the log                                | steps.lua          | steps.lua          | never  |
 | exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON)   | steps.lua          | all                | never  |
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |

@@ -13,7 +13,13 @@ from typing import Any
 
 from cerebro import errors
 from cerebro.contract import api
-from cerebro.contract.events import ClientEvent, DeletionRequested, ExperimentArchived, RunRequested
+from cerebro.contract.events import (
+    ClientEvent,
+    DeletionRequested,
+    ExperimentArchived,
+    LocatorsChanged,
+    RunRequested,
+)
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -119,6 +125,9 @@ class Store(CrewStore):
             call["is_archived"] = event.is_archived
         elif isinstance(event, DeletionRequested):
             call["by"] = event.by
+        elif isinstance(event, LocatorsChanged):
+            record = self.experiment(experiment).model_copy(update={"locators": event.locators})
+            call |= {"after": event.after, "record": record.model_dump_json()}
         else:
             call |= {"run": event.run, "entry": f"{experiment}/{event.run}"}
         if isinstance(event, RunRequested):
@@ -303,6 +312,10 @@ def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> err
         return errors.NotFoundError(f"no run {run!r} in experiment {experiment!r}")
     if "conflict" in answer:
         return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
+    if "moved" in answer:
+        return errors.ConflictError(
+            f"the locators of experiment {experiment!r} stay as they are: something has happened in it meanwhile; try again"
+        )
     if "open" in answer:
         runs = ", ".join(answer["open"])
         return errors.ConflictError(

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Name
-from cerebro.contract.records import Holding
+from cerebro.contract.records import Holding, Locators
 from cerebro.contract.runs import Plan, PlannedUnit, Request
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 
@@ -110,6 +110,17 @@ class ExperimentArchived(_Event):
 
     type: Literal["ExperimentArchived"] = "ExperimentArchived"
     is_archived: bool
+    by: str = ""
+
+
+class LocatorsChanged(_Event):
+    """A user gave the experiment other dataset locators, because no data set could be made with those it had. Its record
+    is replaced in the same step."""
+
+    type: Literal["LocatorsChanged"] = "LocatorsChanged"
+    locators: Locators
+    after: int = Field(ge=0)
+    """Number of the newest event that the user's client had read: it counts only if nothing has happened since."""
     by: str = ""
 
 
@@ -262,6 +273,7 @@ Event = Annotated[
     | ModelRetried
     | SchedulerChanged
     | ExperimentArchived
+    | LocatorsChanged
     | DeletionRequested
     | RunFinished
     | EpochCompleted
@@ -300,6 +312,7 @@ ClientEvent = Annotated[
     | ModelRetried
     | SchedulerChanged
     | ExperimentArchived
+    | LocatorsChanged
     | DeletionRequested,
     Field(discriminator="type"),
 ]

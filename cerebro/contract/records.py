@@ -48,7 +48,7 @@ class Locators(Contract):
 
 
 class ExperimentRecord(Contract):
-    """What an experiment is; immutable once created."""
+    """What an experiment is. Written once; only the locators may change, until a data set was made with them."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Name

@@ -16,6 +16,7 @@ from cerebro.contract.events import (
     EpochCompleted,
     Event,
     ExperimentArchived,
+    LocatorsChanged,
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
@@ -114,6 +115,7 @@ class ExperimentState:
                 | ModelRetried()
                 | SchedulerChanged()
                 | ExperimentArchived()
+                | LocatorsChanged()
                 | DeletionRequested()
             ):
                 had_effect = self._ask(event)
@@ -150,6 +152,8 @@ class ExperimentState:
                 self._request(event)
             case ExperimentArchived():
                 self.is_archived = event.is_archived
+            case LocatorsChanged():
+                pass  # what the locators are is in the experiment's record
             case DeletionRequested():
                 self._delete(event)
             case _:

@@ -12,6 +12,7 @@ from cerebro.contract.events import (
     ClientEvent,
     DeletionRequested,
     ExperimentArchived,
+    LocatorsChanged,
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
@@ -85,6 +86,8 @@ def _what(event: ClientEvent) -> str:
             return (
                 "archived the experiment" if event.is_archived else "took the experiment out of the archive"
             )
+        case LocatorsChanged():
+            return "gave the experiment other dataset locators"
         case DeletionRequested():
             return "asked for the experiment to be deleted"
 

@@ -14,6 +14,7 @@ from cerebro.contract.events import (
     Event,
     ExperimentArchived,
     LivePoint,
+    LocatorsChanged,
     ModelResumed,
     ModelRetried,
     RunFinished,
@@ -82,7 +83,7 @@ class VirtualStore(VirtualCrewStore):
         known = self._known(experiment, event)
         if known:
             return known
-        if isinstance(event, _OPENS) and experiment in self._deleting:
+        if isinstance(event, (*_OPENS, LocatorsChanged)) and experiment in self._deleting:
             raise ConflictError(f"experiment {experiment!r} is being deleted")
         seq = self._append(experiment, event)
         if isinstance(event, RunRequested):
@@ -90,6 +91,10 @@ class VirtualStore(VirtualCrewStore):
         entry = api.QueueEntry(experiment=experiment, run=run) if isinstance(event, _OPENS) else None
         if entry and entry not in self._queue:
             self._queue.append(entry)
+        if isinstance(event, LocatorsChanged):
+            self._records[experiment] = self.experiment(experiment).model_copy(
+                update={"locators": event.locators}
+            )
         if isinstance(event, ExperimentArchived):
             (self._archived.add if event.is_archived else self._archived.discard)(experiment)
         if isinstance(event, DeletionRequested):
@@ -104,6 +109,10 @@ class VirtualStore(VirtualCrewStore):
                 return self._deleting[experiment].seq
             if any(entry.experiment == experiment for entry in self._queue):
                 raise ConflictError(f"a run of experiment {experiment!r} has not ended")
+        if isinstance(event, LocatorsChanged):
+            is_busy = any(entry.experiment == experiment for entry in self._queue)
+            if is_busy or event.after != len(self._logs[experiment]):
+                raise ConflictError(f"something has happened in experiment {experiment!r} meanwhile")
         if not isinstance(event, RunRequested) or (experiment, event.run) not in self._runs:
             return 0
         seq, known = self._runs[experiment, event.run]

@@ -12,6 +12,7 @@ from cerebro.contract.events import (
     ClientEvent,
     DeletionRequested,
     ExperimentArchived,
+    LocatorsChanged,
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
@@ -19,7 +20,7 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulerChanged,
 )
-from cerebro.contract.records import ExperimentRecord, Reclaim, WorkerUsage
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, Reclaim, WorkerUsage
 from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import FINISHED, LOCATORS, TASK, Bench, live_point, note, requested, started, worker
 
@@ -35,6 +36,12 @@ def ended(bench: Bench) -> Bench:
     bench.store.append("one", requested("etl-1"))
     assert bench.decide(note(started()), note(FINISHED), after=1) == ["done", "done"]
     return bench
+
+
+def relocated(bench: Bench) -> LocatorsChanged:
+    """Other locators, from somebody who has read all there is."""
+    locators = Locators(train=Locator(metadata="elsewhere.csv"))
+    return LocatorsChanged(locators=locators, after=len(bench.log()), by="ann")
 
 
 def deleted(bench: Bench) -> None:
@@ -107,6 +114,31 @@ class SteeringContract:
             bench.store.append("one", ExperimentArchived(is_archived=is_archived, by="ann"))
             assert [summary.is_archived for summary in bench.store.experiments()] == [is_archived]
 
+    # --- other locators --------------------------------------------------------------------------
+
+    def test_other_locators_take_the_place_of_those_that_were(self, bench: Bench) -> None:
+        """In the record, with an event in the log; from then on they are the experiment's own."""
+        before = ended(bench).store.experiment("one")
+        moved = relocated(bench)
+        bench.store.append("one", moved)
+        assert bench.types()[-1] == "LocatorsChanged"
+        after = bench.store.experiment("one")
+        assert after == before.model_copy(update={"locators": moved.locators})
+        assert bench.store.create_experiment(after) == after
+        with pytest.raises(ConflictError, match="'one'"):
+            bench.store.create_experiment(before)
+
+    def test_other_locators_count_only_for_what_their_sender_has_read(self, bench: Bench) -> None:
+        """A run that was requested meanwhile, or is open, keeps the locators it was requested with."""
+        early = relocated(bench)
+        before = bench.store.experiment("one")
+        bench.store.append("one", requested("etl-1"))
+        for event in (early, relocated(bench)):
+            with pytest.raises(ConflictError, match="'one'"):
+                bench.store.append("one", event)
+        assert bench.store.experiment("one") == before
+        assert bench.types() == ["RunRequested"]
+
     # --- deletion --------------------------------------------------------------------------------
 
     def test_nothing_open_is_deleted(self, bench: Bench) -> None:
@@ -121,7 +153,7 @@ class SteeringContract:
     def test_nothing_is_requested_of_what_is_to_be_deleted(self, bench: Bench) -> None:
         """Nor reopened, nor is its name given away; wishing it again changes nothing."""
         seq = ended(bench).store.append("one", DeletionRequested(by="ann"))
-        for event in (requested("etl-2"), *REOPENING):
+        for event in (requested("etl-2"), relocated(bench), *REOPENING):
             with pytest.raises(ConflictError, match="being deleted"):
                 bench.store.append("one", event)
         with pytest.raises(ConflictError, match="being deleted"):
