@@ -29,6 +29,8 @@ class Connection:
     page: str = ""
     tensorboard: str = ""
     token: str = field(default="", repr=False)
+    is_local: bool = False
+    """Whether all of the cluster runs on this machine."""
 
     @property
     def is_outside(self) -> bool:
@@ -63,6 +65,7 @@ def connect(server: str | None = None, token: str | None = None, *, home: str | 
             page=info.dispatcher,
             tensorboard=info.tensorboard or "",
             token=secret,
+            is_local=True,
         )
     )
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro import archive
 from cerebro.analysis import averaged, tested
+from cerebro.checks import check_features, check_spec
 from cerebro.connection import Connection, connect
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
+from cerebro.creation import created
 from cerebro.encoding import encode
 from cerebro.errors import (
     ConflictError,
@@ -24,9 +26,8 @@ from cerebro.errors import (
     LocatorError,
     MetricError,
     SearchSpaceError,
-    SpecError,
 )
-from cerebro.locators import absolute, check_reach, parse_locators
+from cerebro.locators import absolute, known_columns, parse_locators
 from cerebro.scheduling.policies import POLICIES
 from cerebro.search import SearchSpace, configurations
 from cerebro.session import Session, author
@@ -46,6 +47,8 @@ _Split = Literal["train", "valid", "test", "predict"]
 class Experiment(Steered):
     """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
 
+    One whose locators never led to a data set may be given other ones under the same name.
+
     Without `server` (and without ``CEREBRO_SERVER``) the local cluster is joined, and started if it does not run.
 
     Args:
@@ -57,8 +60,8 @@ class Experiment(Steered):
         server, token: of a cluster elsewhere: the address of its web page, or of its kvs_api.
 
     Raises:
-        LocatorError: the locators are malformed, or name files that a cluster elsewhere cannot read.
-        ConflictError: an experiment of this name has other locators or code.
+        LocatorError: the locators are malformed, or name what does not exist or workers cannot see.
+        ConflictError: an experiment of this name has other locators, with which data were preprocessed, or other code.
         ClusterError: the local cluster does not start.
     """
 
@@ -77,15 +80,13 @@ class Experiment(Steered):
         if code is not None and packed is None:
             packed = _read_archive(Path(code))
         connection = connect(server, token)
-        if connection.is_outside:
-            check_reach(given, connection.page)
         sha256 = None
         if packed is not None:
             archive.inspect(packed)
             sha256 = hashlib.sha256(packed).hexdigest()
             connection.kvs.put_archive(sha256, packed)
         record = _record(name, parsed, sha256)
-        self._session = Session(connection, connection.kvs.create_experiment(record))
+        self._session = Session(connection, created(connection, record, given))
 
     @classmethod
     def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
@@ -146,14 +147,20 @@ class Experiment(Steered):
             progress: whether bars are drawn, one per split.
 
         Raises:
-            SpecError: the spec is no ETLSpec object or cannot be sent.
+            SpecError: the spec is no ETLSpec object, lacks a method or has one with other parameters, names columns
+                that the metadata has not, or cannot be sent.
             RunFailedError: the run failed; the message says why.
         """
-        _require(spec, ETLSpec, "run_etl")
+        check_spec(spec, ETLSpec, "run_etl", {"row_preprocessor"})
         if not 0 < fraction <= 1:
             raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
         if not 0 <= max_failed <= 1:
             raise DataError(f"max_failed is {max_failed}, expected a share between 0 and 1")
+        for split, locator in self.locators.splits().items():
+            if not self.connection.is_outside or "s3://" in locator.metadata:
+                columns = known_columns(locator.metadata)
+                if columns is not None:
+                    check_features(spec, split, columns, has_objects=locator.objects is not None)
         code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = EtlRequest(
             code=code.sha256,
@@ -203,13 +210,17 @@ class Experiment(Steered):
 
         Raises:
             SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
+            DataError: no data were preprocessed yet.
             RunFailedError: the run failed as a whole. A model that fails does not fail the run: see
             `FitResult.failures`.
 
         Warns:
             UserWarning: a user stopped the run: what comes back are models that are not trained to their end.
         """
-        _require(spec, SubEpochSpec, "run_fit")
+        dataset = self.state().newest_dataset()
+        is_validated = dataset is not None and bool(dataset.partitions("valid"))
+        needed = {"create_models", "train", *(["test"] if is_validated else [])}
+        check_spec(spec, SubEpochSpec, "run_fit", needed)
         if mode not in ("min", "max"):
             raise MetricError(
                 f"mode is {mode!r}: say mode='max' if more of the metric is better, mode='min' if less is"
@@ -318,15 +329,6 @@ class Experiment(Steered):
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"
-
-
-def _require(spec: object, template: type, method: str) -> None:
-    if isinstance(spec, type) and issubclass(spec, template):
-        raise SpecError(f"{method} takes an object: pass {spec.__name__}() instead of {spec.__name__}")
-    if not isinstance(spec, template):
-        raise SpecError(
-            f"{method} takes an object of a subclass of cerebro.{template.__name__}, not a {type(spec).__name__}"
-        )
 
 
 def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:

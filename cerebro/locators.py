@@ -7,8 +7,7 @@ table is read, so that processes which merely pass locators on stay small.
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,15 @@ from pydantic import ValidationError
 
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
-from cerebro.errors import LocatorError, MetadataError
-from cerebro.objects import read_bytes
+from cerebro.errors import LocatorError, MetadataError, ObjectStoreError
+from cerebro.objects import read_bytes, read_head
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_HEAD_BYTES = 1 << 20
+"""In which the first line of any table ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,36 +81,6 @@ def absolute(locators: Locators) -> Locators:
     return Locators.model_validate({**splits, "misc": tuple(map(whole, locators.misc))})
 
 
-def check_reach(locators: Locators, cluster: str) -> None:
-    """Say so where locators name files of this machine, which `cluster`, being elsewhere, is not likely to see.
-
-    A relative path can only mean this machine. A full one that exists here may exist there too (a file system that
-    both mount), so that is a warning.
-
-    Raises:
-        LocatorError: names the path and what would be readable.
-    """
-    advice = "put it into an object store (s3://...), or on a volume that all workers mount and give its path there"
-    paths = [uri.removeprefix("file://") for uri in _addresses(locators)]
-    local = [path for path in paths if "://" not in path]
-    for path in local:
-        if not Path(path).is_absolute():
-            raise LocatorError(f"{path} is a path of this machine, and {cluster} is elsewhere: {advice}")
-    here = [path for path in local if Path(path).exists()]
-    if here:
-        more = f" (and {len(here) - 1} more)" if len(here) > 1 else ""
-        check = f"make sure that the workers of {cluster} see the same"
-        warnings.warn(f"{here[0]}{more} exists on this machine; {check}, or {advice}", stacklevel=3)
-
-
-def _addresses(locators: Locators) -> Iterator[str]:
-    for locator in locators.splits().values():
-        yield locator.metadata
-        if locator.objects:
-            yield locator.objects
-    yield from locators.misc
-
-
 def read_metadata(split: Split, locator: Locator) -> Metadata:
     """Read and check a split's metadata.
 
@@ -116,6 +89,19 @@ def read_metadata(split: Split, locator: Locator) -> Metadata:
         MetadataError: it has no rows, no ``id``, missing or duplicate ids, or is no CSV or Parquet table.
     """
     return checked_metadata(split, locator.metadata, read_bytes(locator.metadata))
+
+
+def known_columns(uri: str) -> tuple[str, ...] | None:
+    """Columns of a metadata file, of which only the beginning is read; `None` where that does not tell them.
+
+    Raises nothing: what is wrong with the file is said by whoever reads all of it.
+    """
+    from cerebro.data.tables import column_names
+
+    try:
+        return column_names(uri, read_head(uri, _HEAD_BYTES))
+    except (MetadataError, LocatorError, ObjectStoreError, OSError):
+        return None
 
 
 def checked_metadata(split: Split, uri: str, content: bytes) -> Metadata:

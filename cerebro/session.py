@@ -14,8 +14,9 @@ from typing import Any
 from cerebro.connection import Connection
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.runs import Request
+from cerebro.contract.runs import EvaluateRequest, FitRequest, Request
 from cerebro.errors import ConflictError, RunFailedError
+from cerebro.planning import plan_evaluation, plan_fit
 from cerebro.progress import Progress
 from cerebro.state import ExperimentState, Run, RunState, explained, schedule_lines, waiting_for
 from cerebro.steering import Action, about, chosen_fit, chosen_run, event_of
@@ -85,6 +86,7 @@ class Session:
 
         Raises:
             ConflictError: another run of the experiment has not ended.
+            DataError, NotFoundError, SearchSpaceError: it cannot be planned, as far as the log tells; nothing was sent.
         """
         state = self.state()
         running = state.active_run()
@@ -93,6 +95,10 @@ class Session:
                 f"run {running.id} of experiment {self.name!r} is {running.state}: wait for it with watch(), or end it "
                 "with stop()"
             )
+        if isinstance(request, FitRequest):
+            plan_fit(state, request)
+        elif isinstance(request, EvaluateRequest):
+            plan_evaluation(state, request)
         run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
         self._kvs.append(self.name, RunRequested(run=run, request=request, author=author()))
         return run
@@ -115,6 +121,7 @@ class Session:
         """Ask for a run and follow it to its end.
 
         Raises:
+            DataError, NotFoundError, SearchSpaceError: see `request`.
             RunFailedError: it failed, or was stopped before it had a result.
         """
         run = self.follow(self.request(request), progress=progress)

@@ -179,6 +179,11 @@ def about(action: Action, state: ExperimentState, run: str | None) -> Run | None
     return chosen_fit(state, run) if is_of_fit else chosen_run(state, run)
 
 
+def may_relocate(state: ExperimentState) -> bool:
+    """Whether the experiment may be given other dataset locators: nothing was ever made with those it has."""
+    return state.newest_dataset() is None and state.active_run() is None and state.deletion is None
+
+
 def stopped_text(state: ExperimentState, run: Run) -> str:
     """Who stopped a run, how far it was then, and how it goes on."""
     stops = [

@@ -18,6 +18,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
 from cerebro.errors import CerebroError, ConflictError, RetryableError
 from cerebro.kvs import KvsClient
+from cerebro.planning import etl_weights, plan_evaluation, plan_fit
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor import Advisor, Helper
@@ -27,7 +28,6 @@ from controller.decide import Step
 from controller.deletion import Deletion
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
-from controller.planning import etl_weights, plan_evaluation, plan_fit
 from controller.preparation_process import prepare_etl
 from controller.roster import Roster
 from controller.settings import Settings

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from cerebro.checks import check_features
 from cerebro.data.manifests import FailedRow, ShardManifest, Source
 from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import RowId
@@ -110,7 +111,7 @@ def make_preprocessor(
         LocatorError, ObjectStoreError: the object store cannot be used.
     """
     spec = _user_code("the ETLSpec cannot be restored", make_spec)
-    _check_columns(job, spec, metadata)
+    check_features(spec, job.split, metadata.columns, has_objects=job.objects_uri is not None)
     store = None if job.objects_uri is None else open_store(job.objects_uri)
     if store is not None:
         store.check()
@@ -143,23 +144,6 @@ def _user_code(what: str, call: Callable[[], Any]) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise SpecError(f"{what}: {_line(error)}\n{_text(error)}") from error
-
-
-def _check_columns(job: EtlJob, spec: Spec, metadata: Metadata) -> None:
-    columns = spec.is_feature_download
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise SpecError(f"ETLSpec.is_feature_download is {columns!r}, expected a list of column names")
-    for name in columns:
-        if name not in metadata.columns:
-            raise SpecError(
-                f"ETLSpec.is_feature_download names the column {name!r}, "
-                f"but the metadata of {job.split!r} has only {', '.join(metadata.columns)}"
-            )
-    if columns and job.objects_uri is None:
-        raise SpecError(
-            f"ETLSpec.is_feature_download names {', '.join(columns)}, "
-            f"but the locator of {job.split!r} has no object root"
-        )
 
 
 def _failed(row_id: RowId, error: BaseException) -> FailedRow:

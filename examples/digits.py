@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import os
 import random
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from cerebro import ETLSpec, Experiment, SubEpochSpec
 from cerebro.errors import CerebroError
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
+from cerebro.volumes import Volumes
 
 SPLITS = {"train": 1200, "valid": 297, "test": 300}
 SEARCH_SPACE = {"lr": [0.001, 0.003], "width": [32, 64], "dropout": [0.25, 0.5], "batch_size": [32]}
@@ -98,6 +101,14 @@ class DigitsTraining(SubEpochSpec):
         for images, _ in dataloader:
             probability, digit = functional.softmax(network(images), dim=1).max(dim=1)
             yield {"digit": digit, "probability": probability}
+
+
+def data_folder(environment: Mapping[str, str]) -> Path:
+    """Where this process and the workers see the same files: on the shared volume of the cluster that it is in, else
+    beside the local cluster."""
+    shared = Volumes.from_environment(environment).shared
+    is_inside = bool(environment.get("CEREBRO_SERVER")) and os.access(shared, os.W_OK)
+    return (shared if is_inside else ClusterHome().path) / "examples" / "digits"
 
 
 def lay_out(target: str) -> dict[str, dict[str, str]]:
@@ -201,8 +212,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "--data",
-        default=str(ClusterHome().path / "examples" / "digits"),
-        help="folder or s3://bucket/prefix for the data set",
+        default=str(data_folder(os.environ)),
+        help="folder or s3://bucket/prefix for the data set (default: %(default)s)",
     )
     parser.add_argument(
         "--output", type=Path, default=Path("results/digits"), help="folder for tables and the report"

@@ -314,7 +314,8 @@ def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> err
         return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
     if "moved" in answer:
         return errors.ConflictError(
-            f"the locators of experiment {experiment!r} stay as they are: something has happened in it meanwhile; try again"
+            f"the locators of experiment {experiment!r} stay as they are: something has happened in it meanwhile, so "
+            "look at it and try again"
         )
     if "open" in answer:
         runs = ", ".join(answer["open"])

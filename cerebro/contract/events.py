@@ -114,8 +114,10 @@ class ExperimentArchived(_Event):
 
 
 class LocatorsChanged(_Event):
-    """A user gave the experiment other dataset locators, because no data set could be made with those it had. Its record
-    is replaced in the same step."""
+    """A user gave the experiment other dataset locators, because no data set could be made with those it had.
+
+    Its record is replaced in the same step.
+    """
 
     type: Literal["LocatorsChanged"] = "LocatorsChanged"
     locators: Locators

@@ -4,6 +4,7 @@ tensors' shapes.
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from cerebro.data.durable import DurableFile
 from cerebro.errors import MetadataError
 
 _MATRIX = 2
+_PARQUET = (".parquet", ".pq")
 
 
 def parse_table(content: bytes, name: str) -> pa.Table:
@@ -26,7 +28,7 @@ def parse_table(content: bytes, name: str) -> pa.Table:
     Raises:
         MetadataError: it is not what its name says.
     """
-    is_parquet = name.endswith((".parquet", ".pq"))
+    is_parquet = name.endswith(_PARQUET)
     try:
         if is_parquet:
             return pa.parquet.read_table(io.BytesIO(content))
@@ -35,6 +37,18 @@ def parse_table(content: bytes, name: str) -> pa.Table:
         raise MetadataError(
             f"{name} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {cause}"
         ) from cause
+
+
+def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
+    """Columns of the table `name`, told from its first bytes; `None` if these do not: Parquet has them last."""
+    text = head.decode("utf-8-sig", errors="ignore")
+    if name.endswith(_PARQUET) or "\n" not in text:
+        return None
+    try:
+        line = next(csv.reader(io.StringIO(text)), [])
+    except csv.Error:
+        return None
+    return tuple(line) or None
 
 
 def _as_written(table: pa.Table, content: bytes) -> pa.Table:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cerebro.errors import LocatorError
 from cerebro.objects.folder import FolderStore, local_path
-from cerebro.objects.s3 import S3Store
+from cerebro.objects.s3 import S3Store, is_absent
 from cerebro.objects.store import ObjectInfo, ObjectStore, object_name
 
 __all__ = [
@@ -22,9 +22,11 @@ __all__ = [
     "describe",
     "fetch_many",
     "fetch_uri",
+    "is_absent",
     "object_name",
     "open_store",
     "read_bytes",
+    "read_head",
 ]
 
 
@@ -39,6 +41,12 @@ def read_bytes(uri: str) -> bytes:
     """Content of a single object, such as a metadata file."""
     store, name = _single(uri)
     return store.read(name)
+
+
+def read_head(uri: str, most: int) -> bytes:
+    """The first bytes of a single object, at most so many."""
+    store, name = _single(uri)
+    return store.head(name, most)
 
 
 def fetch_uri(uri: str, path: Path) -> None:

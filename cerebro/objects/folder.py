@@ -24,6 +24,11 @@ class FolderStore:
         with self._translated(name):
             return self._path(name).read_bytes()
 
+    def head(self, name: str, most: int) -> bytes:
+        """See `ObjectStore`."""
+        with self._translated(name), self._path(name).open("rb") as file:
+            return file.read(most)
+
     def fetch(self, name: str, destination: Path) -> None:
         """See `ObjectStore`."""
         with self._translated(name), self._path(name).open("rb") as source:
@@ -36,7 +41,10 @@ class FolderStore:
     def size(self, name: str) -> int:
         """See `ObjectStore`."""
         with self._translated(name):
-            return self._path(name).stat().st_size
+            path = self._path(name)
+            if path.is_dir():
+                raise IsADirectoryError
+            return path.stat().st_size
 
     def version(self, name: str) -> str:
         """See `ObjectStore`."""

@@ -54,7 +54,7 @@ class S3Store:
         return b"".join(self._chunks(name))
 
     def head(self, name: str, most: int) -> bytes:
-        """The object's first bytes, at most so many; of the rest next to nothing is transferred."""
+        """See `ObjectStore`."""
         content = bytearray()
         for chunk in self._chunks(name):
             content += chunk
@@ -154,6 +154,11 @@ class S3Store:
 def is_forbidden(error: LocatorError) -> bool:
     """Whether a store refused the credentials: other ones may do."""
     return _status(error.__cause__) in (_UNAUTHORIZED, _FORBIDDEN)
+
+
+def is_absent(error: LocatorError) -> bool:
+    """Whether an address names nothing, whoever asks: it is malformed, or the store says that nothing is there."""
+    return error.__cause__ is None or _status(error.__cause__) == _NOT_FOUND
 
 
 def _told(error: Exception) -> str:

@@ -27,6 +27,9 @@ class ObjectStore(Protocol):
     def read(self, name: str) -> bytes:
         """The object's content."""
 
+    def head(self, name: str, most: int) -> bytes:
+        """The object's first bytes, at most so many; of the rest next to nothing is transferred."""
+
     def fetch(self, name: str, destination: Path) -> None:
         """Copy the object to ``destination``, which appears whole or not at all; folders are made."""
 

@@ -20,7 +20,7 @@ from cerebro.contract.records import Locator, Locators
 from cerebro.errors import ClusterError, LocatorError, NotFoundError
 from cerebro.files import MountedFiles, cache_folder
 from cerebro.kvs import KvsClient
-from cerebro.locators import check_reach
+from cerebro.reach import check_outside
 from cerebro.volumes import Volumes
 from tests.dispatcher.gateways import Served, served
 from tests.kvs_api.conftest import service, shared_service
@@ -74,16 +74,16 @@ def test_a_relative_path_is_refused(uri: str) -> None:
         Locators(train=far, misc=(uri,)),
     ):
         with pytest.raises(LocatorError, match=r"train\.csv is a path of this machine, .* elsewhere: put it"):
-            check_reach(locators, "https://cerebro.example.org")
+            check_outside(locators, "https://cerebro.example.org")
 
 
 def test_what_may_be_there_is_not_refused(tmp_path: Path) -> None:
     """Object stores, and full paths that are not here; one that is here is worth a warning."""
-    check_reach(Locators(train=Locator(metadata="s3://b/t.csv", objects="/volumes/shared/t")), "https://x")
+    check_outside(Locators(train=Locator(metadata="s3://b/t.csv", objects="/volumes/shared/t")), "https://x")
     here = tmp_path / "train.csv"
     here.touch()
     with pytest.warns(UserWarning, match=r"train\.csv exists on this machine"):
-        check_reach(Locators(train=Locator(metadata=f"file://{here}")), "https://x")
+        check_outside(Locators(train=Locator(metadata=f"file://{here}")), "https://x")
 
 
 # --- what answers ------------------------------------------------------------------------------------

@@ -43,6 +43,15 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
 class Spec(SubEpochSpec):
     """Never runs."""
 
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        raise NotImplementedError
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        raise NotImplementedError
+
 
 def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
     """A script that goes on with half-trained models is told who stopped them."""

@@ -24,11 +24,11 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
+from cerebro.planning import plan_evaluation
 from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller import tasks
 from controller.placement import making
-from controller.planning import plan_evaluation
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outage, Preemption, Scenario, UnitTime
 from tests.controller.test_core import (

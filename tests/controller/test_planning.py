@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError
-from controller.planning import plan_evaluation, plan_fit
+from cerebro.planning import plan_evaluation, plan_fit
 from tests.state.stories import DATASET, SHA, Story, unit
 
 

@@ -34,7 +34,11 @@ TABLES = {
 def test_metadata_that_cannot_be_used(lab: Lab, tmp_path: Path) -> None:
     """Each message names the file or the split; once the table is right, the same experiment preprocesses it."""
     table = tmp_path / "train.csv"
+    with pytest.raises(LocatorError, match=rf"metadata of 'train': {table} does not exist"):
+        lab.experiment({"train": str(table)})
+    table.touch()
     experiment = lab.experiment({"train": str(table)})
+    table.unlink()
     with pytest.raises(RunFailedError, match=rf"{table}"):
         experiment.run_etl(TinyETL(), progress=False)
     for content, message in TABLES.values():
@@ -107,7 +111,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "batch_size as text": ({"space": {"batch_size": ["5"]}}, SearchSpaceError, "batch_size is '5'"),
     "batch_size too large": (
         {"space": {"batch_size": [21]}},
-        RunFailedError,
+        SearchSpaceError,
         "21 of model m00 .* has 20 rows",
     ),
     "no direction": ({"mode": None}, MetricError, "mode='max' if more .* is better"),

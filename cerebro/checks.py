@@ -1,0 +1,133 @@
+"""What can be said of a spec before anything runs: its methods, their parameters, the columns it names.
+
+The one owner of these rules. A client asks before it sends a spec, a worker once more before it uses one. Nothing of
+the user's code is called here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, cast
+
+from cerebro.errors import SpecError
+from cerebro.spec import ETLSpec
+
+_RETURNING = frozenset({"row_preprocessor", "create_models", "train", "test"})
+"""Methods whose result is used as a whole: one that yields would hand over a generator, and run nothing."""
+
+
+def check_spec(spec: object, template: type, method: str, needed: Collection[str]) -> None:
+    """Say what is wrong with a spec object, as far as its looks tell.
+
+    Args:
+        template: `ETLSpec` or `SubEpochSpec`.
+        method: that the user called, to be named.
+        needed: methods that have to be the user's own; the others of the template are checked if they are.
+
+    Raises:
+        SpecError: it is no object of a subclass of `template`; or a method is missing, or cannot be called as workers
+            call it: the message has the expected signature and the one that was found.
+    """
+    if isinstance(spec, type) and issubclass(spec, template):
+        raise SpecError(f"{method} takes an object: pass {spec.__name__}() instead of {spec.__name__}")
+    if not isinstance(spec, template):
+        raise SpecError(
+            f"{method} takes an object of a subclass of cerebro.{template.__name__}, not a {type(spec).__name__}"
+        )
+    for name, promised in inspect.getmembers(template, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        found = getattr(spec, name)
+        if getattr(found, "__func__", None) is not promised:
+            _check_method(type(spec).__name__, name, found, promised)
+        elif name in needed:
+            raise SpecError(_missing(spec, template, name, promised))
+    if isinstance(spec, ETLSpec):
+        named_columns(spec.is_feature_download)
+
+
+def check_features(spec: ETLSpec, split: str, columns: Sequence[str], *, has_objects: bool) -> None:
+    """Say so if a spec names objects that a split cannot have.
+
+    Args:
+        columns: of the split's metadata.
+        has_objects: whether its locator has an object root.
+
+    Raises:
+        SpecError: a column is not there, or there is no object root.
+    """
+    named = named_columns(spec.is_feature_download)
+    for name in named:
+        if name not in columns:
+            raise SpecError(
+                f"ETLSpec.is_feature_download names the column {name!r}, "
+                f"but the metadata of {split!r} has only {', '.join(columns)}"
+            )
+    if named and not has_objects:
+        raise SpecError(
+            f"ETLSpec.is_feature_download names {', '.join(named)}, "
+            f"but the locator of {split!r} has no object root"
+        )
+
+
+def named_columns(given: object) -> Sequence[str]:
+    """`ETLSpec.is_feature_download`, if it is a list of names.
+
+    Raises:
+        SpecError: it is not.
+    """
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise SpecError(f"ETLSpec.is_feature_download is {given!r}, expected a list of column names")
+    return cast("tuple[str, ...]", names)
+
+
+# --- methods -----------------------------------------------------------------------------------------
+
+
+def _check_method(owner: str, name: str, found: Any, promised: Callable[..., Any]) -> None:
+    is_bound = inspect.ismethod(found)
+    expected = _signature(promised, is_bound=is_bound)
+    if not callable(found):
+        raise SpecError(f"{owner}.{name} is a {type(found).__name__}, expected the method {name}{expected}")
+    told = f"expected {name}{expected}"
+    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
+        raise SpecError(f"{owner}.{name} is asynchronous, which nobody waits for: {told} without `async`")
+    if name in _RETURNING and inspect.isgeneratorfunction(found):
+        raise SpecError(
+            f"{owner}.{name} has a `yield`, so that a call runs nothing of it: {told} that returns"
+        )
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # what is not written in Python may not tell
+        return
+    try:
+        # As workers call it: by position.
+        signature.bind(*_parameters(promised))
+    except TypeError as cause:
+        shown = _signature(found.__func__ if is_bound else found, is_bound=True)
+        raise SpecError(
+            f"{owner}.{name} cannot be called as workers call it ({cause}): {told}, found {name}{shown}"
+        ) from cause
+
+
+def _missing(spec: object, template: type, name: str, promised: Callable[..., Any]) -> str:
+    own = [each for cls in type(spec).__mro__ for each in vars(cls) if not hasattr(template, each)]
+    similar = difflib.get_close_matches(name, own, n=1, cutoff=0.7)
+    hint = f". It has {similar[0]!r}: is that the one?" if similar else ""
+    return f"{type(spec).__name__} has no method {name!r}: define {name}{_signature(promised, is_bound=True)}{hint}"
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """Names of the parameters but `self`."""
+    return list(inspect.signature(function).parameters)[1:]
+
+
+def _signature(function: Callable[..., Any], *, is_bound: bool) -> str:
+    """Names and defaults of the parameters, without annotations; without `self` where the caller gives none."""
+    signature = inspect.signature(function)
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    shown = plain if is_bound else plain[1:]
+    return str(signature.replace(parameters=shown, return_annotation=signature.empty))

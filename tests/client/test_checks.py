@@ -1,0 +1,139 @@
+"""What is said of a spec before anything runs: the method, what was expected, what was found."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from cerebro import ETLSpec, SubEpochSpec
+from cerebro.checks import check_features, check_spec
+from cerebro.errors import SpecError
+
+
+class Good(SubEpochSpec):
+    """As the template has it, with other names: workers give arguments by position."""
+
+    def create_models(self, h: Any) -> list[Any]:
+        return []
+
+    def train(self, m: Any, c: Any, d: Any, h: Any, extra: int = 3) -> dict[str, float]:
+        return {}
+
+    def test(self, *given: Any) -> dict[str, float]:
+        return {}
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        yield from dataloader
+
+
+def spec_with(**members: Any) -> SubEpochSpec:
+    """`Good` but for these members; `None` takes one away."""
+    own = {name: value for name, value in vars(Good).items() if not name.startswith("__")} | members
+    kept = {name: value for name, value in own.items() if value is not None}
+    made: SubEpochSpec = type("Mine", (SubEpochSpec,), kept)()
+    return made
+
+
+def check(spec: object, *, needed: tuple[str, ...] = ("create_models", "train", "test")) -> None:
+    """As `run_fit` does."""
+    check_spec(spec, SubEpochSpec, "run_fit", needed)
+
+
+def test_what_workers_can_call_is_taken() -> None:
+    """Whatever the parameters are called, however the function is made; what is not needed may be left out."""
+    check(Good())
+    check(spec_with(train=functools.partialmethod(Good.train, extra=4)))
+    check(spec_with(test=staticmethod(lambda m, c, d, h: {})))
+    check(spec_with(predict=None))
+    check(spec_with(test=None), needed=("create_models", "train"))
+
+
+TRAIN = r"train\(self, models, checkpoint, dataloader, hyperparams\)"
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"train": None}, rf"Mine has no method 'train': define {TRAIN}"),
+        ({"train": None, "trian": Good.train}, rf"has no method 'train': define {TRAIN}\. It has 'trian'"),
+        ({"train": lambda self, models: {}}, rf"Mine\.train cannot .*expected {TRAIN}, found train\(self, models\)"),
+        ({"train": lambda m, c, d, h: {}}, r"expected train\(self, .*found train\(m, c, d, h\)"),
+        ({"train": lambda self, m, c, d, h, *, lr: {}}, r"'lr'.*found train\(self, m, c, d, h, \*, lr\)"),
+        ({"train": {"lr": 1}}, r"Mine\.train is a dict, expected the method train\(models, checkpoint"),
+        ({"train": Good.predict}, r"Mine\.train has a `yield`.*expected train\(self, models"),
+        ({"predict": lambda self: 1}, r"Mine\.predict cannot be called.*found predict\(self\)"),
+        ({"create_models": lambda self: []}, r"expected create_models\(self, hyperparams\), found .*\(self\)"),
+        ({"initialize_worker": lambda self, x: 1}, r"expected initialize_worker\(self\)"),
+    ],
+)  # fmt: skip
+def test_what_workers_cannot_call_is_told(members: dict[str, Any], message: str) -> None:
+    """With the method, the expected signature and the one found."""
+    with pytest.raises(SpecError, match=message):
+        check(spec_with(**members))
+
+
+def test_an_asynchronous_method_is_told() -> None:
+    """Nobody would wait for it."""
+
+    async def train(self: Any, m: Any, c: Any, d: Any, h: Any) -> dict[str, float]:
+        return {}
+
+    with pytest.raises(SpecError, match=r"Mine\.train is asynchronous.*without `async`"):
+        check(spec_with(train=train))
+
+
+def test_a_class_or_something_else_is_told() -> None:
+    """A class is no object of it; a spec of the other kind is named."""
+    with pytest.raises(SpecError, match=r"run_fit takes an object: pass Good\(\) instead of Good"):
+        check(Good)
+    with pytest.raises(
+        SpecError, match=r"run_fit takes an object of a subclass of cerebro.SubEpochSpec, not a ETLSpec"
+    ):
+        check(ETLSpec())
+
+
+class Rows(ETLSpec):
+    """Lacks `mode`."""
+
+    def row_preprocessor(self, row: Any, object_dir: str) -> Any:  # type: ignore[override]
+        return row, object_dir
+
+
+class Pictures(ETLSpec):
+    """Names an object."""
+
+    def __init__(self, columns: Any) -> None:
+        self.is_feature_download = columns
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> Any:
+        return row, mode
+
+
+def test_a_row_function_without_mode_is_told() -> None:
+    """It is called with three arguments."""
+    with pytest.raises(
+        SpecError,
+        match=r"expected row_preprocessor\(self, row, mode, object_dir\), found .*\(self, row, object_dir\)",
+    ):
+        check_spec(Rows(), ETLSpec, "run_etl", {"row_preprocessor"})
+
+
+@pytest.mark.parametrize("columns", ["image", [1], 3, None])
+def test_columns_are_a_list_of_names(columns: Any) -> None:
+    """A single name would be taken for its letters."""
+    with pytest.raises(SpecError, match="expected a list of column names"):
+        check_spec(Pictures(columns), ETLSpec, "run_etl", {"row_preprocessor"})
+
+
+def test_columns_that_are_not_there_are_told() -> None:
+    """With those that are; and a split without an object root has no objects."""
+    check_features(Pictures(["image"]), "train", ["id", "image"], has_objects=True)
+    check_features(Pictures([]), "train", ["id"], has_objects=False)
+    with pytest.raises(
+        SpecError, match=r"names the column 'pic', but the metadata of 'valid' has only id, image"
+    ):
+        check_features(Pictures(["pic"]), "valid", ["id", "image"], has_objects=True)
+    with pytest.raises(SpecError, match=r"names image, but the locator of 'valid' has no object root"):
+        check_features(Pictures(["image"]), "valid", ["id", "image"], has_objects=False)

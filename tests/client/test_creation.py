@@ -1,0 +1,129 @@
+"""How an experiment's name is taken: not for locators that lead nowhere, and not for good before data were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro.connection import Connection
+from cerebro.contract import api
+from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted, WorkerJoined
+from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.errors import ConflictError, DataError, LocatorError, NotFoundError, SpecError
+from cerebro.files import MountedFiles
+from cerebro.kvs import KvsClient
+from cerebro.volumes import Volumes
+from tests.kvs_api.bench import LONG_S, note
+from tests.kvs_api.conftest import service, shared_service
+from tests.kvs_api.real import Service
+
+__all__ = ["service", "shared_service"]
+
+
+@pytest.fixture
+def kvs(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KvsClient]:
+    """A store, as of a cluster on this machine that `Experiment` connects to."""
+    client = service.client()
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
+    connection = Connection(kvs=client, volumes=volumes, files=MountedFiles(volumes), is_local=True)
+    monkeypatch.setattr("cerebro.experiment.connect", lambda server, token: connection)
+    yield client
+    client.close()
+
+
+def table(folder: Path, name: str = "train.csv") -> dict[str, str]:
+    """Locators of a metadata table that is there."""
+    (folder / name).write_text("id,image\n1,a.png\n")
+    return {"train": str(folder / name)}
+
+
+def after_etl(kvs: KvsClient, outcome: str) -> None:
+    """An ETL run of the experiment has ended so."""
+    kvs.append("one", RunRequested(run="etl-1", request=EtlRequest(code="0" * 64, code_fingerprint="1" * 64)))
+    term = kvs.lead("controller-0", LONG_S).term
+    events: list[ControllerEvent] = [
+        WorkerJoined(worker="worker-0", incarnation="a", weight=1.0, kinds=("etl",)),
+        RunStarted(run="etl-1", plan=EtlPlan(dataset="d", splits={})),
+        RunFinished.model_validate({"run": "etl-1", "outcome": outcome}),
+    ]
+    request = api.DecideRequest(term=term, after=1, steps=tuple(note(event) for event in events))
+    assert [each.outcome for each in kvs.decide("one", request).outcomes] == ["done"] * 3
+
+
+def test_a_name_is_not_taken_for_what_does_not_exist(kvs: KvsClient, tmp_path: Path) -> None:
+    """The error names the file; the same name with the right one is free."""
+    with pytest.raises(LocatorError, match=r"metadata of 'train': .*trian\.csv does not exist"):
+        Experiment("one", locators={"train": str(tmp_path / "trian.csv")})
+    with pytest.raises(NotFoundError):
+        kvs.experiment("one")
+    assert Experiment("one", locators=table(tmp_path)).locators == kvs.experiment("one").locators
+
+
+def test_what_was_made_from_files_that_are_gone_is_found_again(kvs: KvsClient, tmp_path: Path) -> None:
+    """They are not needed any more."""
+    located = table(tmp_path)
+    Experiment("one", locators=located)
+    Path(located["train"]).unlink()
+    assert Experiment("one", locators=located).name == "one"
+
+
+def test_locators_that_never_worked_can_be_replaced(kvs: KvsClient, tmp_path: Path) -> None:
+    """After a failed ETL run: the record has the new ones, the log tells who gave them."""
+    Experiment("one", locators=table(tmp_path))
+    after_etl(kvs, "failed")
+    moved = table(tmp_path, "moved.csv")
+    experiment = Experiment("one", locators=moved)
+    assert experiment.locators.train is not None
+    assert experiment.locators.train.metadata == moved["train"]
+    assert Experiment.attach("one").locators == experiment.locators
+    assert experiment.state().actions[-1].what == "gave the experiment other dataset locators"
+    with pytest.raises(LocatorError, match=r"gone\.csv does not exist"):
+        Experiment("one", locators={"train": str(tmp_path / "gone.csv")})
+
+
+def test_locators_that_worked_are_kept(kvs: KvsClient, tmp_path: Path) -> None:
+    """Once data were preprocessed the name stands for them."""
+    before = Experiment("one", locators=table(tmp_path)).locators
+    after_etl(kvs, "finished")
+    with pytest.raises(ConflictError, match=r"other dataset locators.*until data were preprocessed"):
+        Experiment("one", locators=table(tmp_path, "moved.csv"))
+    assert Experiment.attach("one").locators == before
+
+
+class Training(SubEpochSpec):
+    """Can be called."""
+
+    def create_models(self, hyperparams: object) -> list[object]:
+        return []
+
+    def train(
+        self, models: object, checkpoint: object, dataloader: object, hyperparams: object
+    ) -> dict[str, float]:
+        return {}
+
+
+class Pictures(ETLSpec):
+    """Names a column that is not there."""
+
+    is_feature_download = ["picture"]  # noqa: RUF012 - as users write it
+
+    def row_preprocessor(self, row: object, mode: str, object_dir: str) -> tuple[object, object]:
+        return 1, 1
+
+
+def test_what_cannot_run_is_not_requested(kvs: KvsClient, tmp_path: Path) -> None:
+    """A fit without data, a test without a fit, a column that is not there: told at once, nothing is in the queue."""
+    experiment = Experiment("one", locators=table(tmp_path))
+    with pytest.raises(DataError, match="'one' has no preprocessed data: call run_etl first"):
+        experiment.run_fit(Training(), {"batch_size": 1}, metric="loss", mode="min")
+    with pytest.raises(NotFoundError, match="no fit run yet"):
+        experiment.run_test()
+    with pytest.raises(
+        SpecError, match=r"names the column 'picture', but the metadata of 'train' has only id, image"
+    ):
+        experiment.run_etl(Pictures())
+    assert kvs.events("one") == ()
+    assert kvs.queue() == ()

@@ -1,0 +1,98 @@
+"""Whether workers see what locators name: told before a name is taken, and only where it can be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro import reach
+from cerebro.contract.records import Locator, Locators
+from cerebro.errors import LocatorError
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data set."""
+    (tmp_path / "data/images").mkdir(parents=True)
+    for name in ("train.csv", "words.txt"):
+        (tmp_path / "data" / name).write_text("id\n1\n")
+    return tmp_path / "data"
+
+
+def located(
+    folder: Path, *, metadata: str = "train.csv", objects: str = "images", misc: str = "words.txt"
+) -> Locators:
+    train = Locator(metadata=f"{folder}/{metadata}", objects=f"file://{folder}/{objects}")
+    return Locators(train=train, misc=(f"{folder}/{misc}",))
+
+
+def test_what_is_there_is_not_complained_of(data: Path) -> None:
+    """Files, folders and further files."""
+    reach.check_here(located(data))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"metadata": "trian.csv"}, r"metadata of 'train': .*/data/trian\.csv does not exist"),
+        ({"metadata": "images"}, r"metadata of 'train': .*/images is a folder, expected a file"),
+        ({"objects": "pictures"}, r"objects of 'train': object root .*/pictures is not a folder"),
+        ({"misc": "word.txt"}, r"misc: .*/word\.txt does not exist"),
+    ],
+)
+def test_what_is_missing_here_is_told(data: Path, changed: dict[str, str], message: str) -> None:
+    """With its place in the locators."""
+    with pytest.raises(LocatorError, match=message):
+        reach.check_here(located(data, **changed))
+
+
+class Mounts:
+    """A pod's file systems: `mounted` folders are mount points, besides the root and the home."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, home: Path, mounted: list[Path]) -> None:
+        for folder in (home, *mounted):
+            folder.mkdir(exist_ok=True)
+        monkeypatch.setattr("os.path.ismount", lambda path: Path(path) in [Path("/"), home, *mounted])
+        monkeypatch.setenv("HOME", str(home))
+
+
+def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the root file system or in the home; the shared volume is named as the way out."""
+    shared, home = tmp_path / "shared", tmp_path / "home"
+    Mounts(monkeypatch, home, [shared])
+    for folder in (data, home / "data"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.csv").touch()
+        with pytest.raises(LocatorError, match=rf"workers do not see it: put it below {shared}"):
+            reach.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
+
+
+def test_the_shared_volume_is_looked_at_in_the_cluster(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same for workers, so what is missing there is missing."""
+    Mounts(monkeypatch, tmp_path / "home", [data])
+    reach.check_inside(located(data), data)
+    with pytest.raises(LocatorError, match=r"trian\.csv does not exist"):
+        reach.check_inside(located(data, metadata="trian.csv"), data)
+
+
+def test_what_cannot_be_told_is_left_to_the_controller(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another mounted file system, which workers may have too; and paths that are not here."""
+    shared = tmp_path / "shared"
+    Mounts(monkeypatch, tmp_path / "home", [shared, data])
+    reach.check_inside(located(data), shared)
+    reach.check_inside(Locators(train=Locator(metadata="/datasets/of/workers/train.csv")), shared)
+
+
+def test_a_shared_volume_on_the_root_file_system_hides_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then workers share that as well: they are on this machine."""
+    Mounts(monkeypatch, tmp_path / "home", [])
+    reach.check_inside(located(data), tmp_path / "shared")
