@@ -20,7 +20,8 @@ from pathlib import Path
 from benchmarks.figure import Figure
 
 NAMES = (
-    *("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane", "half_requests", "points", "web"),
+    *("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane", "half_requests", "points"),
+    *("restart", "web"),
     *("planner", "online", "exact", "decision"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""

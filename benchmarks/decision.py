@@ -56,10 +56,10 @@ class TimedCore(Core):
         self.taken: list[float] = []
         self._applied = 0.0
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event, *, is_news: bool = True) -> None:
         """Timed."""
         began = time.perf_counter()
-        super().apply(event)
+        super().apply(event, is_news=is_news)
         self.spent(time.perf_counter() - began)
 
     def spent(self, seconds: float) -> None:

@@ -67,7 +67,7 @@ class Size:
 
 def seed(database: Path, size: Size) -> None:
     """Write everything; `database` is its socket. About half a minute for the full size."""
-    with _Writer(database) as writer:
+    with Writer(database) as writer:
         for number in range(size.experiments):
             writer.experiment(f"small-{number:04d}", _small(number), began=time.time() - 86_400 - number)
         writer.experiment(NAME, _large(size), began=time.time() - 3_600, run=RUN)
@@ -221,7 +221,7 @@ def _points(size: Size) -> Iterator[str]:
 # --- how it is written --------------------------------------------------------------------------
 
 
-class _Writer:
+class Writer:
     """Speaks the Redis protocol with answers switched off: they would take longer than the writing."""
 
     def __init__(self, database: Path) -> None:
@@ -230,7 +230,7 @@ class _Writer:
         self._pieces: list[bytes] = []
         self._bytes = 0
 
-    def __enter__(self) -> _Writer:
+    def __enter__(self) -> Writer:
         self._send("CLIENT", "REPLY", "OFF")
         return self
 

@@ -62,7 +62,7 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
 def due_s(fit: FitBoard, worker: Worker, now: float) -> float:
     """Seconds until the worker is to be given the task after its present one; 0: now."""
     present = fit.present(worker)
-    due_s = present - now - LOOKAHEAD_S - fit.load_s if present is not None else 0.0
+    due_s = present - now - LOOKAHEAD_S - fit.times.load_s if present is not None else 0.0
     return due_s if due_s > _SOON_S else 0.0
 
 

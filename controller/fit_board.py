@@ -1,14 +1,15 @@
-"""The open fit run as its policy sees it: the board, the names behind its indices, and what was learned of unit times.
+"""The open fit run as its policy sees it: the board, and the names behind its indices.
 
 A second fold of the log beside `cerebro.state`, kept because building a board anew at every decision would cost a pass
-over all models and partitions. Nothing is decided here. A new controller folds the log event by event, too.
-`FitBoard.of` makes a board from the state, when a worker joins for which it has no place; what is left and who runs
-what is then the same (tests/controller/test_fit_board.py), and estimates are learned from the visits that stand.
+over all models and partitions. Nothing is decided here. `FitBoard.of` makes a board from the state: for a controller
+that has read the log, and when a worker joins for which the board has no place; what is left and who runs what is then
+the same (tests/controller/test_fit_board.py).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from cerebro.contract.events import (
     Event,
@@ -29,36 +30,29 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
 from cerebro.scheduling.board import Board, Choice
-from cerebro.scheduling.estimates import Estimates
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem, Strategy
-from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Visit, Worker
+from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
-
-_FADING = 0.9
-"""Share of a long loading time that is still reckoned with after another unit."""
-
-_RARELY = 4
-"""All estimates are made anew when the observations have grown by this fraction of their number."""
+from controller.unit_times import UnitTimes
 
 
 class FitBoard:
-    """Board, names and estimates of one fit run.
+    """Board and names of one fit run.
 
     Attributes:
         run: its id.
         models, workers, partitions: names behind the board's indices; workers that train, or did in this run.
-        board: kept in step with the log by `apply`.
-        estimates: learned from the run's committed units.
-        load_s: seconds that loading a model took lately, at the most.
+        board: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
+        times: what is known of how long units take; somebody else has it learn.
         policy: what decides; a plan is followed where there is one.
         cautious: model -> its unit that ran out of memory and is not done yet: the partition, and the workers where.
         interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran.
     """
 
-    def __init__(self, state: ExperimentState, run: Run) -> None:
+    def __init__(self, state: ExperimentState, run: Run, times: UnitTimes) -> None:
         if not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
             raise IllegalEventError(f"{run.id} is no started fit run")
         self.run = run.id
@@ -71,11 +65,11 @@ class FitBoard:
         self._partition = {number: index for index, number in enumerate(self.partitions)}
         rows = [run.plan.partitions[number] for number in self.partitions]
         self.mean_rows = sum(rows) / len(rows)
-        self.estimates = Estimates()
-        self.load_s = 0.0
+        self.times = times
+        self._settled = 0
         self.cautious: dict[int, tuple[int, frozenset[int]]] = {}
         self.interrupted: set[tuple[int, int, int]] = set()
-        self._settled_at = 1
+        self._is_holding_known = True
         held = self._held(state)
         way = (Strategy(seconds=1.0),)
         self.board = Board(
@@ -99,25 +93,20 @@ class FitBoard:
         self.board.hold(held)
 
     @classmethod
-    def of(cls, state: ExperimentState, run: Run) -> FitBoard:
-        """The board of a run as it stands."""
-        made = cls(state, run)
-        visits = sorted(
-            (
-                (visit.ended, model.id, number)
-                for model in run.models.values()
-                for number, visit in enumerate(model.visits)
-            )
-        )
-        for _, name, number in visits:
-            made._replay(name, run.models[name].visits[number])
+    def of(cls, state: ExperimentState, run: Run, times: UnitTimes | None = None) -> FitBoard:
+        """The board of a run as it stands. Without `times`, they are learned from the visits that stand."""
+        made = cls(state, run, times or UnitTimes.of(run))
+        for index, model in enumerate(run.models.values()):
+            is_over = model.is_trained or (model.is_cut_short and model.busy is None)
+            made.board.epoch[index] = model.epochs if is_over else model.epoch
+            made.board.open[index] = 0 if is_over else made._mask(model.remaining)
+        latest = run.newest_commit
         for task in run.open.values():
             if task.key.kind == "train":
                 newest = task.attempts[-1]
                 made._start(task.key, newest.worker, newest.started or newest.assigned)
-        for name, model in run.models.items():
-            if model.is_cut_short and model.busy is None:
-                made._drop(name)
+                latest = max(latest, newest.assigned)
+        made.board.now = latest
         for task in run.tasks.values():
             if task.key.kind == "train":
                 made._heed(task)
@@ -154,7 +143,7 @@ class FitBoard:
             return None
         index = self._model[key.model or ""]
         unit = self.board.running.get(index)
-        if unit is None or not self.estimates.knows(self.models[index]):
+        if unit is None or not self.times.estimates.knows(self.models[index]):
             return math.inf
         return unit.started + self.board.seconds(index, unit.partition, unit.worker)
 
@@ -175,7 +164,7 @@ class FitBoard:
         """Take in an event that `state` has just taken in."""
         match event:
             case WorkerJoined() | WorkerLost() | WorkerRemoved():
-                self._see_holders(state)
+                self._holders_changed(state)
             case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
                 self._follow(state.runs[self.run])
             case ModelStopRequested() | ModelResumed() | ModelRetried() if event.run == self.run:
@@ -185,7 +174,14 @@ class FitBoard:
                 if key.run == self.run and key.model is not None:
                     self._task(state, event, key, key.model)
                 elif key.run == self.run and isinstance(event, TaskCommitted):
-                    self._see_holders(state)
+                    self._holders_changed(state)
+
+    def see_holders(self, state: ExperimentState) -> None:
+        """Take in who holds what now. To be called before the board is looked at: it costs a pass over all models and
+        partitions, and several workers may come or go at once."""
+        if not self._is_holding_known:
+            self._is_holding_known = True
+            self.board.hold(self._held(state))
 
     def _steer(self, run: Run, name: str) -> None:
         """A user wished something of a model: take in what it came to."""
@@ -195,8 +191,7 @@ class FitBoard:
         if model.is_cut_short:
             self._drop(name)
         elif not self.board.open[self._model[name]] and not model.is_trained:
-            left = sum(1 << self._partition[number] for number in model.remaining)
-            self.board.restore(self._model[name], model.epoch, left)
+            self.board.restore(self._model[name], model.epoch, self._mask(model.remaining))
         for task in run.tasks.values():
             if task.key.kind == "train" and task.key.model == name:
                 self._heed(task)
@@ -210,9 +205,8 @@ class FitBoard:
                 case TaskStarted():
                     self.board.running[index] = self.board.running[index]._replace(started=event.time)
                 case TaskCommitted():
-                    self.load_s = max(event.result.timings.load_s, _FADING * self.load_s)
                     self.board.finish(index, at=event.time)
-                    self._learn(name, model.visits[-1])
+                    self._learn(name)
                 case TaskFailed() | TaskRevoked():
                     self.board.release(index)
         self._take_back(model, index)
@@ -221,8 +215,8 @@ class FitBoard:
         if model.is_cut_short and model.busy is None:
             self._drop(name)
 
-    def _see_holders(self, state: ExperimentState) -> None:
-        self.board.hold(self._held(state))
+    def _holders_changed(self, state: ExperimentState) -> None:
+        self._is_holding_known = False
         self._follow(state.runs[self.run])
 
     def _heed(self, task: Task) -> None:
@@ -241,13 +235,6 @@ class FitBoard:
         )
         self.board.start(choice, at=at)
 
-    def _replay(self, name: str, visit: Visit) -> None:
-        self.board.start(
-            Choice(self._worker[visit.worker], self._model[name], self._partition[visit.partition])
-        )
-        self.board.finish(self._model[name], at=visit.ended)
-        self._observe(name, visit)
-
     def _take_back(self, model: Model, index: int) -> None:
         """Reopen the visit whose checkpoint was lost, if one was."""
         counted = self.board.epoch[index] * len(self.partitions) - self.board.open[index].bit_count()
@@ -265,12 +252,14 @@ class FitBoard:
         """For each worker the mask of partitions it can train on now."""
         found = []
         for name in self.workers:
-            worker, mask = state.workers[name], 0
-            if worker.is_alive and worker.trains:
-                for number, partition in enumerate(self.partitions):
-                    mask |= ((self._dataset, partition) in worker.holdings) << number
-            found.append(mask)
+            worker = state.workers[name]
+            is_place = worker.is_alive and worker.trains
+            known = (p for dataset, p in worker.holdings if dataset == self._dataset and p in self._partition)
+            found.append(self._mask(known) if is_place else 0)
         return found
+
+    def _mask(self, partitions: Iterable[int]) -> int:
+        return sum(1 << self._partition[number] for number in partitions)
 
     def _follow(self, run: Run) -> None:
         """Follow the run's plan, or dispatch again when there is none."""
@@ -290,26 +279,20 @@ class FitBoard:
 
     # --- estimates -------------------------------------------------------------------------------
 
-    def _learn(self, name: str, visit: Visit) -> None:
-        self._observe(name, visit)
-        if self.estimates.observations >= self._settled_at:
+    def _learn(self, name: str) -> None:
+        """A unit of the model was committed."""
+        if self.times.settled != self._settled:
             self._estimate()
             return
-        for index, seconds in enumerate(self.estimates.table([name], self.workers, rows=self.mean_rows)[0]):
+        row = self.times.estimates.table([name], self.workers, rows=self.mean_rows)[0]
+        for index, seconds in enumerate(row):
             self.board.set_time(self._model[name], index, seconds)
 
-    def _observe(self, name: str, visit: Visit) -> None:
-        # Without what the process took to start and to import: that is over once and for all.
-        seconds = visit.compute_s or visit.ended - visit.started
-        self.estimates.observe(name, visit.worker, rows=visit.rows, seconds=seconds)
-
     def _estimate(self) -> None:
-        """All estimates anew: again and again at first, then ever more rarely, for it costs a pass over all pairs."""
-        count = self.estimates.observations
-        if count:
-            self.estimates.settle()
-            self.board.time = self.estimates.table(self.models, self.workers, rows=self.mean_rows)
-        self._settled_at = count + 1 + count // _RARELY
+        """All estimates anew."""
+        self._settled = self.times.settled
+        if self._settled:
+            self.board.time = self.times.estimates.table(self.models, self.workers, rows=self.mean_rows)
         self.board.recount()
 
 

@@ -26,6 +26,7 @@ from controller.core import Core
 from controller.crew import World
 from controller.decide import Step
 from controller.deletion import Deletion
+from controller.kept import KeptCores
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.preparation_process import prepare_etl
@@ -71,6 +72,7 @@ class Controller:
         self._metrics = metrics or Metrics()
         self._kvs, self._settings, self._observer = kvs, settings, observer
         self._advisor = Advisor(helper)
+        self._cores = KeptCores()
         self._cluster = 0
         self._term = 0
         self._led_until = 0.0
@@ -110,10 +112,12 @@ class Controller:
     # --- one experiment --------------------------------------------------------------------------
 
     def _work(self, entry: api.QueueEntry) -> None:
-        experiment = entry.experiment
-        core = Core(self._kvs.experiment(experiment))
-        state = core.state
-        self._catch_up(core)
+        with self._cores.of(self._kvs.experiment(entry.experiment)) as core:
+            if self._catch_up(core):
+                self._work_on(core, entry)
+
+    def _work_on(self, core: Core, entry: api.QueueEntry) -> None:
+        experiment, state = entry.experiment, core.state
         if not state.runs[entry.run].is_open:
             # A wish that came too late had put it there.
             self._perform(core, [api.Dequeue(run=entry.run)])
@@ -160,13 +164,17 @@ class Controller:
         # With news there is something to decide on, also if they are why a step was refused.
         return bool(answer.events) or any(outcome.outcome == "done" for outcome in answer.outcomes)
 
-    def _catch_up(self, core: Core) -> None:
+    def _catch_up(self, core: Core) -> bool:
+        """Read on in the log to its end, which may take long: whether it was reached and this controller leads."""
         while events := self._kvs.events(core.state.name, core.state.seq):
             self._apply(core, events, is_news=False)
+            if self.stop.is_set() or not self._lead():
+                return False
+        return True
 
     def _apply(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
-            core.apply(event)
+            core.apply(event, is_news=is_news)
             # After the wall clock was set back, the log's times are ahead of it.
             ahead_s = event.time - time.monotonic()
             self._store_ahead_s = ahead_s if is_news else max(self._store_ahead_s, ahead_s)

@@ -152,7 +152,7 @@ class _Places:
         if (self._dataset, partition) in helper.holdings:
             return False
         index = fit.worker(helper.name)
-        if not fit.estimates.observations:
+        if not fit.times.estimates.observations:
             return not fit.board.held[index]
         gap_s = _busy_s(fit, partition) - fit.board.worker_left[index]
         return gap_s > _WORTH * self._took_s(partition)

@@ -139,7 +139,7 @@ def _commit(
         model=model.id,
         key=event.task,
         ended=ended,
-        rows_before=sum(visit.rows for visit in model.visits[:unit]),
+        rows_before=model.rows - model.visits[-1].rows,
         live_values=live_share(unit, model.epochs * len(model.partitions)),
         records=tuple(scalars),
     )

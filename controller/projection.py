@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cerebro.contract.events import Event
@@ -38,6 +38,14 @@ _GATHER_S = 0.2
 the store that the workers wait on."""
 
 
+@dataclass
+class _Observed:
+    """What was observed of a log: its first `seq` events, and the keys of what they added to files."""
+
+    seq: int = 0
+    keys: set[str] = field(default_factory=set)
+
+
 @dataclass(frozen=True)
 class _Entry:
     """What is to be done, in which life of the experiment's name, and since when it waits (monotonic seconds)."""
@@ -55,7 +63,7 @@ class Projection:
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         self._lock = threading.Lock()
         """Of what comes in: the next two."""
-        self._seen: dict[str, set[str]] = {}
+        self._observed: dict[str, _Observed] = {}
         self._lives: dict[str, int] = {}
         """How often an experiment of that name was forgotten."""
         self._since: float | None = None
@@ -74,18 +82,25 @@ class Projection:
     def observe(self, state: ExperimentState, event: Event, life: int | None = None) -> None:
         """Queue what an event adds. A unit that is done again, because its checkpoint was lost, says nothing new.
 
+        Each reader of a log shows it from its beginning, or from where another one of this process had come. What was
+        shown before costs next to nothing.
+
         Args:
             life: of the experiment's name when the reading of its log began; of another life, nothing is queued.
                 `None`: the log is that of the present one.
         """
-        for what in additions(state, event):
+        with self._lock:
+            present = self._lives.get(state.name, 0)
+            observed = self._observed.setdefault(state.name, _Observed())
             # Two readers of one log may come here; each event counts once, in the order of the log.
-            with self._lock:
-                present = self._lives.get(state.name, 0)
-                seen = self._seen.setdefault(state.name, set())
-                if life not in (None, present) or what.key in seen:
-                    continue
-                seen.add(what.key)
+            if life not in (None, present) or state.seq <= observed.seq:
+                return
+            observed.seq = state.seq
+            for what in additions(state, event):
+                if isinstance(what, Addition):
+                    if what.key in observed.keys:
+                        continue
+                    observed.keys.add(what.key)
                 self._entries.put(_Entry(what, present, time.monotonic()))
 
     def forget(self, experiment: str) -> None:
@@ -93,7 +108,7 @@ class Projection:
         is made later is written from its beginning. Safe in any thread; waits for at most one write."""
         with self._lock:
             self._lives[experiment] = self._lives.get(experiment, 0) + 1
-            self._seen.pop(experiment, None)
+            self._observed.pop(experiment, None)
         root = self._volumes.tensorboard / experiment
         with self._writing:
             self._live.pop(experiment, None)
@@ -145,8 +160,11 @@ class Projection:
         return entries
 
     def _read_logs(self) -> None:
+        # The log of the oldest open run is read by the loop of whoever leads, which shows it event by event: it may be
+        # long, and is not read twice. As long as that run is open, it is the oldest.
+        oldest = {entry.experiment for entry in self._kvs.queue()[:1]}
         for summary in self._kvs.experiments():
-            if not summary.is_deleting:
+            if not summary.is_deleting and summary.experiment.name not in oldest:
                 try:
                     self._read_log(summary.experiment.name)
                 except NotFoundError:  # deleted meanwhile

@@ -76,6 +76,8 @@ class Model:
     """Seconds of its visits, from start to commit."""
     compute_s: float = 0.0
     """Seconds of them in user code."""
+    rows: int = 0
+    """Rows of its visits."""
     _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
     """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
     _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
@@ -99,6 +101,7 @@ class Model:
         self.visits.append(visit)
         self.trained_s += visit.ended - visit.started
         self.compute_s += visit.compute_s
+        self.rows += visit.rows
         if not len(self.visits) % len(self.partitions):
             self._best.clear()
 
@@ -108,6 +111,7 @@ class Model:
         self.unreadable.discard(lost.epoch)
         self.trained_s = sum(visit.seconds for visit in self.visits)
         self.compute_s = sum(visit.compute_s for visit in self.visits)
+        self.rows -= lost.rows
         self._means.pop(lost.epoch, None)
         self._best.clear()
         return lost

@@ -100,7 +100,7 @@ class _Occasion:
             crew=(core.state.name, fit.run, workers),
             given_up=given_up,
             epochs=len(run.epochs),
-            knowledge=int(math.log(max(1, fit.estimates.observations), 1.5)),
+            knowledge=int(math.log(max(1, fit.times.estimates.observations), 1.5)),
         )
 
 
@@ -133,7 +133,7 @@ class Advisor:
         is_new_crew = self._round is None or occasion.crew != self._round.crew
         if is_new_crew or (self._stage is Stage.NONE and self._round != occasion):
             if all(
-                fit.estimates.knows(model)
+                fit.times.estimates.knows(model)
                 for model, is_left in zip(fit.models, fit.board.open, strict=True)
                 if is_left
             ):
@@ -148,7 +148,7 @@ class Advisor:
         if asked is None:
             self._finish()
             return
-        message = {"ask": stage, "problem": to_json(asked.problem), "sigma": fit.estimates.sigma}
+        message = {"ask": stage, "problem": to_json(asked.problem), "sigma": fit.times.estimates.sigma}
         if run.planned is not None and run.planned.order:
             message["followed"] = asked.order(run.planned.order, since=run.planned.time)
         if stage is Stage.JUDGE and self._found is not None:

@@ -97,7 +97,7 @@ class Simulation:
 
     def _control(self) -> None:
         while True:
-            self._fold(self.store.events(EXPERIMENT, self.core.state.seq))
+            self._fold(self.store.events(EXPERIMENT, self.core.state.seq), is_news=self.core.state.seq > 0)
             planned = self.advisor.advise(self.core) if self.advisor else None
             steps = self.core.decide(self.world())
             if planned is not None:
@@ -128,9 +128,9 @@ class Simulation:
         self._crew.deliver()
         return any(outcome.outcome == "done" for outcome in answer.outcomes)
 
-    def _fold(self, events: Sequence[Event]) -> None:
+    def _fold(self, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
-            self.core.apply(event)
+            self.core.apply(event, is_news=is_news)
 
     def world(self) -> World:
         """The workers as the controller sees them now."""

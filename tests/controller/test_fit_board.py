@@ -24,10 +24,15 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 
 
 def told_step_by_step(simulation: Simulation) -> int:
-    """Fold the log of a simulation anew, comparing after every event; returns how often that was possible."""
+    """Fold the log of a simulation anew, comparing after every event; returns how often that was possible.
+
+    Compared are a board that was kept in step, one made from the state, and one of a core that only read the past.
+    """
     core, compared = Core(simulation.store.experiment("simulated")), 0
+    reader = Core(core.record)
     for event in simulation.log:
         core.apply(event)
+        reader.apply(event, is_news=False)
         if core.board is None:
             continue
         run = core.state.runs[core.board.run]
@@ -35,6 +40,9 @@ def told_step_by_step(simulation: Simulation) -> int:
         assert core.board.interrupted == anew.interrupted
         kept, made = core.board.board, anew.board
         compared += 1
+        assert reader.board is not None
+        assert reader.board.board.time == kept.time
+        assert reader.board.times.load_s == core.board.times.load_s
         assert kept.held == made.held
         assert {m: kept.running[m][:2] for m in kept.running} == {
             m: made.running[m][:2] for m in made.running

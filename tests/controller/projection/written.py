@@ -9,6 +9,7 @@ from typing import Any
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from cerebro.contract.api import QueueEntry
 from cerebro.contract.events import Event, LivePoint
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
 from cerebro.contract.tasks import FailureKind
@@ -25,11 +26,15 @@ def volumes(root: Path) -> Volumes:
 
 
 class LogStore:
-    """The two reads of a client that the projection makes; may be away for some calls."""
+    """The reads of a client that the projection makes; may be away for some calls."""
 
     def __init__(self, log: Sequence[Event], live: Sequence[LivePoint] = ()) -> None:
         self.log, self.points = log, live
         self.fail_live = 0
+        self.open: tuple[QueueEntry, ...] = ()
+
+    def queue(self) -> tuple[QueueEntry, ...]:
+        return self.open
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))

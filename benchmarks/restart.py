@@ -1,0 +1,223 @@
+"""A controller that starts over in the middle of a long fit run: its processor time, and whether it leads meanwhile.
+
+Redis, kvs_api and the controller are the real processes; the log of the run is written straight into the database, as
+`benchmarks.web_store` does it: through the services it would take hours. Measured is the controller's process from its
+start until it has decided, has completed TensorBoard's files, and rests: imports, two thirds of a second or so, are
+part of it. It starts without those files, so all of their records are made as well; and once more with them, which is
+the usual case. Meanwhile a second controller asks again and again for the leadership: it would get it as soon as the
+first one's lease was not renewed in time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figure import Figure
+from benchmarks.services import ControlPlane, control_plane
+from benchmarks.web_store import Writer
+from cerebro.contract import api
+from cerebro.contract.events import (
+    EpochCompleted,
+    Event,
+    RunRequested,
+    RunStarted,
+    TaskAssigned,
+    TaskCommitted,
+    TaskStarted,
+    WorkerJoined,
+)
+from cerebro.contract.records import Holding, Hyperparameters, WorkerRecord
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from cerebro.errors import ClusterError
+from cerebro.kvs import KvsClient
+
+BAR_S = 15.0
+UNITS = (30_000, 100_000)
+MODELS, WORKERS = 40, 10
+_NAME, _RUN, _DATASET = "long", "fit-1", "long-0123456789abcdef"
+_LONGEST_S = 600.0
+_RIVAL_S = 0.001
+"""Lease of the second controller: the shortest there is, so that it would disturb only what is broken already."""
+_LOOK_S = 0.2
+_BUSY, _QUIET_S = 0.2, 2.0
+"""It rests when it has used less than this share of a core for so long."""
+
+
+def benchmark() -> list[Figure]:
+    """Processor seconds of the larger log against the bar, and how they grow with its length."""
+    found = {units: measure(units) for units in UNITS}
+    few, many = UNITS
+    growth = (found[many]["cpu_s"] / found[few]["cpu_s"]) / (many / few)
+    lost = sum(each["lost"] for each in found.values())
+    case = f"a controller starts over after {many:,} units ({3 * many:,} events of them)"
+    return [
+        Figure(
+            what=f"{case}: processor time until it has caught up",
+            measured=f"{found[many]['cpu_s']:.1f} s; after {few:,} units {found[few]['cpu_s']:.1f} s",
+            ratio=found[many]["cpu_s"],
+            bar=BAR_S,
+            sense="at most",
+            unit="s",
+            notes=(
+                "it decided after "
+                + " and ".join(f"{found[units]['decided_s']:.1f} s ({units:,} units)" for units in UNITS),
+                f"with TensorBoard's files in place: {found[many]['again_s']:.1f} s of the processor, "
+                f"decided after {found[many]['again_decided_s']:.1f} s",
+                f"{MODELS} models on {WORKERS} workers; one live point a unit",
+            ),
+        ),
+        Figure(
+            what=f"{case}: the same for each unit, against {few:,} units",
+            measured=f"{1e6 * found[many]['cpu_s'] / many:.0f} us, {1e6 * found[few]['cpu_s'] / few:.0f} us",
+            ratio=growth,
+            bar=1.2,
+            sense="at most",
+        ),
+        Figure(
+            what=f"{case}: times that a second controller got the leadership meanwhile",
+            measured=f"{lost:.0f} of {sum(each['asked'] for each in found.values()):.0f} times it asked",
+            ratio=lost,
+            bar=0,
+            sense="at most",
+        ),
+    ]
+
+
+def measure(units: int) -> dict[str, float]:
+    """Start a controller on a log with so many units: without event files, and again with them."""
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name:
+        folder = Path(name)
+        with control_plane(folder, ("redis", "kvs_api")) as plane, Writer(plane.database) as writer:
+            story = _story(units)
+            writer.experiment(_NAME, story, began=time.time() - 86_400, run=_RUN)
+            writer.points(_NAME, _points(units))
+        first, again = _restart(folder, "newcomer-1"), _restart(folder, "newcomer-2")
+    return {
+        **first,
+        "again_s": again["cpu_s"],
+        "again_decided_s": again["decided_s"],
+        "lost": first["lost"] + again["lost"],
+        "asked": first["asked"] + again["asked"],
+    }
+
+
+def _restart(folder: Path, newcomer: str) -> dict[str, float]:
+    """Start a controller and wait until it rests. It decides that the newcomer has joined, once it knows the log."""
+    with control_plane(folder) as plane:
+        began = time.monotonic()
+        kvs = KvsClient(plane.server, plane.token)
+        (summary,) = kvs.experiments()
+        kvs.register(WorkerRecord(worker=newcomer, incarnation="a", weight=1.0, cores=1, kinds=("test",)))
+        has_led, lost, asked = False, 0, 0
+        decided_s, used_s, quiet_since = math.inf, 0.0, began
+        while time.monotonic() < quiet_since + _QUIET_S or not math.isfinite(decided_s):
+            if time.monotonic() > began + _LONGEST_S:
+                raise ClusterError(f"the controller did not decide within {_LONGEST_S:g} s")
+            is_rival = kvs.lead("rival", _RIVAL_S).term != 0
+            has_led |= not is_rival
+            asked, lost = asked + has_led, lost + (has_led and is_rival)
+            kvs.report(newcomer, api.ReportRequest(incarnation="a", lease_s=60.0))
+            if not math.isfinite(decided_s) and kvs.events(_NAME, summary.last_seq):
+                decided_s = time.monotonic() - began
+            now_s = _cpu_s(plane)
+            if now_s > used_s + _BUSY * _LOOK_S:
+                quiet_since = time.monotonic()
+            used_s = now_s
+            time.sleep(_LOOK_S)
+        return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "asked": asked}
+
+
+def _cpu_s(plane: ControlPlane) -> float:
+    fields = Path(f"/proc/{plane.pids['controller']}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- what happened ------------------------------------------------------------------------------
+
+
+def _story(units: int) -> Iterator[tuple[float, Event]]:
+    """A run that is at the end of an epoch: seconds since the event before, and the event."""
+    models: list[Hyperparameters] = [{"batch_size": 32, "lr": 0.1 / (1 + n)} for n in range(MODELS)]
+    epochs = units // (MODELS * WORKERS)
+    request = FitRequest(
+        code="0" * 64, models=tuple(models), epochs=epochs + 1, metric="loss", mode="min", scheduler="lrptw"
+    )
+    names = {_model(number): each for number, each in enumerate(models)}
+    plan = FitPlan(dataset=_DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1000))
+    yield 0.0, RunRequested(run=_RUN, request=request)
+    for number in range(WORKERS):
+        held = (Holding(dataset=_DATASET, partition=number),)
+        yield (
+            0.0,
+            WorkerJoined(
+                worker=_worker(number), incarnation="a", weight=1.0, kinds=("train",), holdings=held
+            ),
+        )
+    yield 0.0, RunStarted(run=_RUN, plan=plan)
+    for epoch, turn in itertools.product(range(1, epochs + 1), range(MODELS)):
+        for number in range(WORKERS):
+            # A worker meets the models in turn, each from another one on: no two at the same one.
+            yield from _unit((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
+        if turn == MODELS - 1:
+            bound = 0.1 * epoch * MODELS
+            idle = {_worker(number): 1.0 for number in range(WORKERS)}
+            yield (
+                0.0,
+                EpochCompleted(
+                    run=_RUN, epoch=epoch, makespan_s=1.1 * bound, lower_bound_s=bound, idle_s=idle
+                ),
+            )
+
+
+def _unit(model: int, epoch: int, worker: int) -> Iterator[tuple[float, Event]]:
+    task, name = _task(model, epoch, worker), _worker(worker)
+    yield 0.0, TaskAssigned(task=task, attempt=1, worker=name)
+    yield 0.0, TaskStarted(task=task, attempt=1, worker=name)
+    file = f"{_NAME}/{_RUN}/{_model(model)}/u{epoch * WORKERS + worker:05}-a1.pt"
+    result = TaskResult(
+        rows=1000,
+        metrics={"loss": 1 / epoch, "accuracy": 1 - 0.5 / epoch},
+        checkpoint=CheckpointRef(name=file, checksum=f"{model:016x}", size=10**8),
+        timings=Timings(load_s=0.01, compute_s=0.08, save_s=0.01),
+    )
+    yield 0.01, TaskCommitted(task=task, attempt=1, worker=name, result=result)
+
+
+def _points(units: int) -> Iterator[str]:
+    """One of each unit; as pydantic writes a `LivePoint`, at a tenth of the time."""
+    epochs = range(1, units // (MODELS * WORKERS) + 1)
+    for epoch, turn, number in itertools.product(epochs, range(MODELS), range(WORKERS)):
+        task = _task((turn + number * (MODELS // WORKERS)) % MODELS, epoch, number)
+        yield (
+            f'{{"task":"{task}","attempt":1,"worker":"{_worker(number)}","rows":500,"rows_failed":0,'
+            f'"total_rows":1000,"batch":16,"values":{{"loss":{1 / epoch!r}}}}}'
+        )
+
+
+def _task(model: int, epoch: int, partition: int) -> str:
+    return f"{_RUN}/train/{_model(model)}/e{epoch}/p{partition}"
+
+
+def _model(number: int) -> str:
+    return f"m{number:02}"
+
+
+def _worker(number: int) -> str:
+    return f"worker-{number}"
+
+
+def main() -> None:
+    """Print the figures."""
+    for figure in benchmark():
+        print(figure.cells(), *figure.notes, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The folded logs of experiments that nobody works on just now, so that their next run does not read them again.
+
+A log only grows, so what was folded stays right: the next run reads on from there. What is kept is bounded by the
+number of events, some 300 bytes each; an experiment whose fold was given up is read again from its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cerebro.contract.records import ExperimentRecord
+from cerebro.errors import ConflictError, RetryableError
+from controller.core import Core
+
+MOST_EVENTS = 600_000
+"""Of all experiments together, besides the one that is worked on: less than 200 MB."""
+
+
+class KeptCores:
+    """Cores by experiment, the one used longest ago first. Belongs to the loop; not thread-safe.
+
+    Args:
+        most_events: of all logs together.
+    """
+
+    def __init__(self, most_events: int = MOST_EVENTS) -> None:
+        self._most = most_events
+        self._cores: dict[str, Core] = {}
+
+    @contextmanager
+    def of(self, record: ExperimentRecord) -> Iterator[Core]:
+        """The core of an experiment, as far as its log was folded before, or a new one; to be worked on meanwhile.
+
+        It is kept afterwards, also when the store or the leadership was lost: these leave a core as sound as it was.
+        Any other error may be one of the fold, so that it is to be made anew.
+        """
+        core = self._cores.pop(record.name, None)
+        if core is None or core.record.created != record.created:
+            # An experiment that was deleted may have left its name to another one. (Its locators may change: the log
+            # tells.)
+            core = Core(record)
+        try:
+            yield core
+        except (RetryableError, ConflictError):
+            self._keep(core)
+            raise
+        self._keep(core)
+
+    def _keep(self, core: Core) -> None:
+        self._cores[core.record.name] = core
+        while sum(kept.state.seq for kept in self._cores.values()) > self._most:
+            del self._cores[next(iter(self._cores))]

@@ -1,0 +1,67 @@
+"""A long log costs what it is long, and is not read beside the loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.api import QueueEntry
+from cerebro.contract.events import TaskCommitted
+from cerebro.state import ExperimentState
+from controller import projection
+from controller.projected import additions
+from tests.controller.counting import calls
+from tests.controller.projection.written import LogStore, Once, contents, story
+from tests.state.stories import Story
+
+
+def cost_of_last(epochs: int) -> int:
+    """What the last unit of a model with so many epochs costs."""
+    told = Story()
+    told.fit(models=1, epochs=epochs + 1)
+    for epoch in range(1, epochs + 1):
+        for partition in (0, 1):
+            told.train(epoch, partition, rows=10, loss=1.0)
+    (last,) = [event for event in told.log[-3:] if isinstance(event, TaskCommitted)]
+    return calls(lambda: list(additions(told.state, last)))
+
+
+def test_a_unit_costs_the_same_however_many_came_before() -> None:
+    """What it adds is made from counts, not from all units before it."""
+    assert cost_of_last(100) <= cost_of_last(10)
+
+
+def test_what_was_shown_before_is_not_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two readers of a log the second one costs next to nothing."""
+    log, looked = story().log, []
+
+    def counted(state: ExperimentState, event: object) -> object:
+        looked.append(state.seq)
+        return additions(state, event)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(projection, "additions", counted)
+    own = Once(LogStore(log), tmp_path)
+    for _ in range(2):
+        state = ExperimentState(name="one")
+        for event in log:
+            state.apply(event)
+            own.observe(state, event)
+    assert looked == list(range(1, len(log) + 1))
+
+
+def test_the_log_that_the_loop_reads_is_left_to_it(written: Path, tmp_path: Path) -> None:
+    """The oldest open run's: the loop shows it, event by event; nothing is missing then."""
+    store = LogStore(story().log)
+    store.open = (QueueEntry(experiment="one", run="fit-1"),)
+    own = Once(store, tmp_path / "own")
+    own.write()
+    assert contents(tmp_path / "own") == {}
+    state = ExperimentState(name="one")
+    for event in story().log:
+        state.apply(event)
+        own.observe(state, event)
+    own.drain()
+    assert contents(tmp_path / "own").keys() == contents(written).keys()

@@ -1,0 +1,210 @@
+"""The loop and a long log: it leads while it reads, reads no log twice, and holds a bounded number of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import Event, RunFinished, RunRequested, RunStarted, RunStopRequested
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.errors import IllegalEventError, StoreUnavailableError
+from cerebro.kvs import KvsClient
+from cerebro.volumes import Volumes
+from controller import loop
+from controller.advisor import ChildHelper
+from controller.kept import KeptCores
+from controller.settings import Settings
+from tests.controller.test_loop import Nobody, Store
+from tests.state.stories import SHA
+
+
+def record(name: str, created: float = 0.0) -> ExperimentRecord:
+    return ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv")), created=created)
+
+
+def request(run: str) -> RunRequested:
+    return RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA))
+
+
+class Paged(Store):
+    """Gives the log one event at a time, so that a short one is read as a long one is; tells what was asked."""
+
+    def __init__(self, names: Sequence[str] = ("one",)) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, int]] = []
+        self.leads: list[float] = []
+        self.takes: Callable[[], None] = lambda: None
+        self.now: Callable[[], float] = lambda: 0.0
+        self.rival_after = 10**9
+        for name in names:
+            self.create_experiment(record(name))
+
+    def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
+        """See `KvsClient`."""
+        self.asked.append((experiment, after))
+        self.takes()
+        return super().events(experiment, after)[:1]
+
+    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
+        """See `KvsClient`; from a number of calls on, somebody else leads."""
+        self.leads.append(self.now())
+        if len(self.leads) > self.rival_after:
+            return api.LeaderAnswer(term=0, holder="rival")
+        return super().lead(holder, ttl_s)
+
+    def told(self, experiment: str, number: int) -> None:
+        """A log of so many runs that have ended."""
+        term = super().lead("before", 0.0).term
+        for run in range(number):
+            name = f"etl-{run}"
+            self.append(experiment, request(name))
+            plan = EtlPlan(dataset="d", splits={})
+            events = (RunStarted(run=name, plan=plan), RunFinished(run=name, outcome="finished"))
+            for event in events:
+                step = api.Note(event=event)
+                self.decide(experiment, api.DecideRequest(term=term, after=api.MAX_SEQ, steps=(step,)))
+
+
+def controller(store: Store, tmp_path: Path) -> loop.Controller:
+    settings = Settings(
+        server="-",
+        token="-",
+        holder="me",
+        tick_s=0.01,
+        volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
+    )
+    made = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper())
+    store.on_idle = made.stop.set
+    return made
+
+
+def test_the_lease_is_renewed_while_a_long_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page takes a second, the whole log a hundred: between two renewals there is never as much as the lease."""
+    clock, store = [0.0], Paged()
+    store.told("one", 33)
+    store.append("one", request("etl-99"))
+    store.now = lambda: clock[0]
+
+    def take() -> None:
+        clock[0] += 1.0
+
+    store.takes = take
+    monkeypatch.setattr("controller.loop.time.monotonic", store.now)
+    controller(store, tmp_path).run()
+    assert clock[0] > 90
+    gaps = [after - before for before, after in zip(store.leads, store.leads[1:], strict=False)]
+    assert max([*gaps, clock[0] - store.leads[-1]]) < loop._LEADERSHIP_S
+
+
+def test_who_loses_the_leadership_reads_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one does; what was read so far is kept, should the leadership come back."""
+    clock, store = [0.0], Paged()
+    store.told("one", 10)
+    store.append("one", request("etl-99"))
+    store.now, store.rival_after = lambda: clock[0], 3
+
+    def take() -> None:
+        clock[0] += 1.0
+
+    store.takes = take
+    monkeypatch.setattr("controller.loop.time.monotonic", store.now)
+    made = controller(store, tmp_path)
+    wait = made.stop.wait
+
+    def stand_by(timeout: float | None = None) -> bool:
+        if len(store.leads) > 6:  # it stands by for some turns, then leads again
+            store.rival_after = 10**9
+        clock[0] += 1.0
+        return wait(0.0)
+
+    monkeypatch.setattr(made.stop, "wait", stand_by)
+    made.run()
+    firsts = [after for _, after in store.asked]
+    assert firsts.count(0) == 1
+    assert max(firsts) >= 30
+
+
+def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
+    """A second run reads on from where the first one ended, though another experiment had its turn between."""
+    store = Paged(("one", "two"))
+    store.told("one", 5)
+    made = controller(store, tmp_path)
+
+    def stop() -> None:
+        # No worker is there: a run ends because somebody stops it.
+        if store.queue():
+            store.append(store.queue()[0].experiment, RunStopRequested(run=store.queue()[0].run))
+        else:
+            made.stop.set()
+
+    store.on_idle = stop
+    for number, name in enumerate(("one", "two", "one"), start=10):
+        made.stop.clear()
+        store.append(name, request(f"etl-{number}"))
+        made.run()
+    assert [name for name, after in store.asked if not after] == ["one", "two"]
+
+
+# --- what is kept -------------------------------------------------------------------------------
+
+
+def filled(kept: KeptCores, of: ExperimentRecord, events: int) -> None:
+    with kept.of(of) as core:
+        for number in range(core.state.seq, events):
+            core.apply(request(f"etl-{number}"))
+
+
+def known(kept: KeptCores, of: ExperimentRecord) -> int:
+    with kept.of(of) as core:
+        return core.state.seq
+
+
+def fold_until(kept: KeptCores, error: Exception) -> None:
+    with kept.of(record("one")) as core:
+        core.apply(request("etl-1"))
+        raise error
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The experiments that were used longest ago go first."""
+    kept = KeptCores(most_events=10)
+    for name in ("one", "two", "three"):
+        filled(kept, record(name), 4)
+    assert [known(kept, record(name)) for name in ("three", "two", "one")] == [4, 4, 0]
+
+
+def test_a_log_that_is_too_long_is_not_kept() -> None:
+    """It is read again."""
+    kept = KeptCores(most_events=10)
+    filled(kept, record("one"), 11)
+    assert known(kept, record("one")) == 0
+
+
+def test_another_experiment_of_the_same_name_is_another_one() -> None:
+    """Of the one that was deleted nothing is left."""
+    kept = KeptCores()
+    filled(kept, record("one", created=1.0), 3)
+    assert known(kept, record("one", created=2.0)) == 0
+
+
+def test_a_store_that_is_away_costs_no_fold() -> None:
+    """What was folded is as sound as before."""
+    kept = KeptCores()
+    with pytest.raises(StoreUnavailableError):
+        fold_until(kept, StoreUnavailableError("away"))
+    assert known(kept, record("one")) == 1
+
+
+def test_a_fold_that_failed_is_made_anew() -> None:
+    """Nobody knows how far it had come."""
+    kept = KeptCores()
+    with pytest.raises(IllegalEventError):
+        fold_until(kept, IllegalEventError("does not fit"))
+    assert known(kept, record("one")) == 0
