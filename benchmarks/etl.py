@@ -24,8 +24,8 @@ import pyarrow as pa
 from PIL import Image
 
 from benchmarks.figure import Figure
+from cerebro.preprocessing.job import EtlJob
 from cerebro.spec import ETLSpec, Mode
-from etl_worker.job import EtlJob
 from etl_worker.partition import preprocess_partition
 
 BAR = 0.9

@@ -9,10 +9,19 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from cerebro.errors import SpecError
 from cerebro.spec import ETLSpec
+
+
+class _Naming(Protocol):
+    """Whatever names columns as an `ETLSpec` does."""
+
+    @property
+    def is_feature_download(self) -> Sequence[str]:
+        """See `ETLSpec`."""
+
 
 _RETURNING = frozenset({"row_preprocessor", "create_models", "train", "test"})
 """Methods whose result is used as a whole: one that yields would hand over a generator, and run nothing."""
@@ -48,7 +57,7 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
         named_columns(spec.is_feature_download)
 
 
-def check_features(spec: ETLSpec, split: str, columns: Sequence[str], *, has_objects: bool) -> None:
+def check_features(spec: _Naming, split: str, columns: Sequence[str], *, has_objects: bool) -> None:
     """Say so if a spec names objects that a split cannot have.
 
     Args:

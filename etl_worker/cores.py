@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from cerebro.data.manifests import FailedRow
 from cerebro.errors import PreemptedError, RetryableError
+from cerebro.preprocessing.job import ShardRange
+from cerebro.preprocessing.shard import Preprocessor
 from etl_worker.errors import CoreDiedError
-from etl_worker.plan import ShardRange
-from etl_worker.shard import Preprocessor
 from etl_worker.tally import REPORT_S, Tally
 
 _DONE, _FAILED, _AT, _LEAVE = 0, 1, 2, 3

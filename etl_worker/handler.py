@@ -14,7 +14,7 @@ from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
 from cerebro.data.durable import write_json
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
-from etl_worker.job import EtlJob, EtlProgress
+from cerebro.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.partition import preprocess_partition
 
 _ROWS_TOLD, _TRACEBACK = 1_000, 2_000

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from cerebro.data.manifests import FailedRow, PartitionManifest, Source
 from cerebro.data.partitions import read_manifest, write_manifest
 from cerebro.errors import DataError, RowError, ShardCorruptError
+from cerebro.preprocessing.job import EtlJob, ProgressCallback, ShardRange, SpecFactory
+from cerebro.preprocessing.metadata import Metadata
+from cerebro.preprocessing.shard import Preprocessor, make_preprocessor
 from etl_worker.cores import make_shards
-from etl_worker.job import EtlJob, ProgressCallback, SpecFactory
-from etl_worker.metadata import Metadata
-from etl_worker.plan import ShardRange, forget_doubtful, make_plan
-from etl_worker.shard import Preprocessor, make_preprocessor
+from etl_worker.plan import forget_doubtful, make_plan
 from etl_worker.tally import Tally
 
 

@@ -21,6 +21,7 @@ from cerebro.data.partitions import (
     shard_manifest_path,
 )
 from cerebro.errors import DataError, ShardCorruptError
+from cerebro.preprocessing.job import ShardRange
 
 MAX_SHARD_ROWS = 4096
 SHARDS_PER_CORE = 4
@@ -28,15 +29,6 @@ SHARDS_PER_CORE = 4
 loader touches few of them."""
 
 _PLAN_FILE = "plan.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardRange:
-    """Rows ``start`` to ``stop`` (exclusive) of the partition, to become one shard."""
-
-    index: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cerebro.data.manifests import FailedRow, ShardManifest
 from cerebro.errors import RowError
-from etl_worker.job import EtlJob, EtlProgress, ProgressCallback
+from cerebro.preprocessing.job import EtlJob, EtlProgress, ProgressCallback
 
 REPORT_S = 0.25
 """Shortest pause between two reports."""

@@ -29,6 +29,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.training import checkpoint as checkpoints
 from cerebro.training.checkpoint import State
 from cerebro.training.feed import Feed
+from cerebro.training.predictions import write_predictions
 from cerebro.training.seeds import unit_seed
 from cerebro.training.unit import (
     Trainee,
@@ -40,7 +41,6 @@ from cerebro.training.unit import (
     train_unit,
 )
 from cerebro.volumes import checkpoint_file
-from model_hopper.predictions import write_predictions
 
 _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""

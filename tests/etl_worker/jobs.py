@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from cerebro.data.mapped import MappedRows
+from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.spec import ETLSpec, Mode
-from etl_worker.job import EtlJob, EtlProgress
 
 Ids = Sequence[int] | Sequence[str]
 

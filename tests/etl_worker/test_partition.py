@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
 from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
+from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.spec import ETLSpec, Mode
-from etl_worker.job import EtlJob, EtlProgress
 from etl_worker.partition import preprocess_partition
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, stored, write_metadata
 

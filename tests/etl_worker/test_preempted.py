@@ -12,8 +12,8 @@ import pytest
 
 from cerebro.data.partitions import complete_shards
 from cerebro.errors import PreemptedError
+from cerebro.preprocessing.job import EtlProgress
 from cerebro.spec import Mode
-from etl_worker.job import EtlProgress
 from etl_worker.partition import preprocess_partition
 from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, stored
 

@@ -24,10 +24,9 @@ from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import RowId
 from cerebro.errors import LocatorError, PermanentError, RowError, SpecError
 from cerebro.objects import ObjectStore, open_store
-from etl_worker.downloads import ShardObjects
-from etl_worker.job import EtlJob, Spec, SpecFactory
-from etl_worker.metadata import Metadata
-from etl_worker.plan import ShardRange
+from cerebro.preprocessing.downloads import ShardObjects
+from cerebro.preprocessing.job import EtlJob, ShardRange, Spec, SpecFactory
+from cerebro.preprocessing.metadata import Metadata
 
 _MAX_TRACEBACK = 4_000  # characters, of its end; a partition may have many failed rows
 _MAX_ERROR = 500
@@ -111,11 +110,33 @@ def make_preprocessor(
         LocatorError, ObjectStoreError: the object store cannot be used.
     """
     spec = _user_code("the ETLSpec cannot be restored", make_spec)
+    made = open_preprocessor(job, metadata, source, spec, process=process)
+    initialize(spec)
+    return made
+
+
+def initialize(spec: Spec) -> None:
+    """Have the spec make ready, once in a process.
+
+    Raises:
+        SpecError: it raised.
+    """
+    _user_code("ETLSpec.initialize_worker raised", spec.initialize_worker)
+
+
+def open_preprocessor(
+    job: EtlJob, metadata: Metadata, source: Source, spec: Spec, *, process: int
+) -> Preprocessor:
+    """A preprocessor for a restored spec, which need not be initialised yet; opens the object store.
+
+    Raises:
+        SpecError: the spec names columns that the metadata has not.
+        LocatorError, ObjectStoreError: the object store cannot be used.
+    """
     check_features(spec, job.split, metadata.columns, has_objects=job.objects_uri is not None)
     store = None if job.objects_uri is None else open_store(job.objects_uri)
     if store is not None:
         store.check()
-    _user_code("ETLSpec.initialize_worker raised", spec.initialize_worker)
     return Preprocessor(
         job=job,
         metadata=metadata,

@@ -1,4 +1,4 @@
-"""What `preprocess_partition` is asked to do, what it needs of a spec, and what it reports on the way."""
+"""What preprocessing a partition is asked to do, what it needs of a spec, and what it reports on the way."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ class EtlJob:
     max_failed_fraction: float
     fingerprint: str
     download_concurrency: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRange:
+    """Rows ``start`` to ``stop`` (exclusive) of the partition, to become one shard."""
+
+    index: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, kw_only=True)
