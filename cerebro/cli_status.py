@@ -232,11 +232,12 @@ def _epoch_lines(fit: Run) -> list[str]:
             f"{report.makespan_s:.1f} s",
             f"{report.lower_bound_s:.1f} s",
             f"{100 * gap(report.makespan_s, report.lower_bound_s):.1f} %",
+            f"{report.start_s:.1f} s",
             f"{sum(report.idle_s.values()):.1f} s",
         )
         for report in fit.epochs
     ]
-    return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "IDLE"), rows)
+    return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
 
 
 def _model_lines(fit: Run) -> list[str]:

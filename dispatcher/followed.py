@@ -160,7 +160,7 @@ class Followed:
         if run is None:
             return IDLE
         table = self.table(run) if run.models else None
-        return self._pacemaker.pace(run, table, now, self.live_rows)
+        return self._pacemaker.pace(run, table, now, self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
         """How a fit run has been scheduled up to `now`; of a long run that is open it may be half a minute old."""
@@ -175,11 +175,6 @@ class Followed:
             found=found, seq=seq, ended=run.ended, at=now, took_s=time.perf_counter() - began
         )
         return found
-
-    def live_rows(self, task: str) -> int:
-        """Rows that the open attempt of a task has done, as it last said."""
-        point = self.live.newest.get(task)
-        return point.rows if point else 0
 
     def _started(self, event: TaskCommitted) -> float:
         """When the attempt began; asked before the commit is folded: a committed unit leaves the run's tasks."""
@@ -198,4 +193,12 @@ class Followed:
         self.live.forget(event.task)
         if isinstance(event, TaskCommitted) and started:
             run = self.state.runs[key.run]
-            self._pacemaker.commit(run, key.kind, started=started, ended=event.time, rows=event.result.rows)
+            self._pacemaker.commit(
+                run,
+                key.kind,
+                worker=event.worker,
+                started=started,
+                ended=event.time,
+                rows=event.result.rows,
+                start_s=event.result.timings.start_s,
+            )

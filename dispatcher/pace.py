@@ -1,17 +1,19 @@
 """How fast a run goes now, and how long it will take yet. Pure but for the commits it remembers.
 
 Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
-longest model's units left by the mean time of a unit, because a model is in one place at a time. Validations, and
-partitions made again, are neither in the work left nor in the throughput; they slow it down. Nothing is known of queues
-ahead, of failures to come, or of models that cost more than those that ran lately.
+longest model's units left by the mean time of a unit, because a model is in one place at a time. What a process takes
+to start and to import is over once and for all, so it counts neither for throughput nor for a unit's time. Validations,
+and partitions made again, are neither in the work left nor in the throughput; they slow it down. Nothing is known of
+queues ahead, of failures to come, or of models that cost more than those that ran lately.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from cerebro.contract.events import LivePoint
 from cerebro.contract.runs import EtlPlan, FitPlan
 from cerebro.state import Run, TaskState
 from dispatcher.tables import ModelTable
@@ -34,7 +36,8 @@ class TimeLeft:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """Throughput of the run in progress over its last `over_s` seconds, at most five minutes; 0 while unknown."""
+    """Throughput of the run in progress over its last `over_s` seconds, at most five minutes, without the share of them
+    that workers waited for processes to start; 0 while unknown."""
 
     rows_per_s: float
     units_per_min: float
@@ -50,9 +53,14 @@ _WORK = {"fit": "train"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
+class _Span:
+    """An attempt: one that was committed, or one that is under way, up to now."""
+
     run: str
+    worker: str
     started: float
+    begun: float
+    """When its own work began."""
     ended: float
     rows: int
 
@@ -61,47 +69,76 @@ class Pacemaker:
     """Remembers the newest commits of an experiment. One owner, not thread-safe."""
 
     def __init__(self) -> None:
-        self._commits: deque[_Commit] = deque(maxlen=_COMMITS)
+        self._commits: deque[_Span] = deque(maxlen=_COMMITS)
 
-    def commit(self, run: Run, kind: str, *, started: float, ended: float, rows: int) -> None:
-        """A task of `run` was committed, of that kind. Times are the store's clock."""
+    def commit(
+        self,
+        run: Run,
+        kind: str,
+        *,
+        worker: str,
+        started: float,
+        ended: float,
+        rows: int,
+        start_s: float = 0.0,
+    ) -> None:
+        """A task of `run` was committed, of that kind. Times are the store's clock; for the first `start_s` seconds it
+        waited for its process."""
         if _is_work(run, kind):
-            self._commits.append(_Commit(run.id, started, ended, rows))
+            self._commits.append(_Span(run.id, worker, started, _begun(started, start_s, ended), ended, rows))
 
-    def pace(self, run: Run, table: ModelTable | None, now: float, live_rows: Callable[[str], int]) -> Pace:
+    def pace(
+        self, run: Run, table: ModelTable | None, now: float, newest: Callable[[str], LivePoint | None]
+    ) -> Pace:
         """Of a run that is open, at `now` (the store's clock).
 
         Args:
             table: its models, if it is a planned fit.
-            live_rows: task -> rows that its open attempt has done.
+            newest: task -> what its open attempt said last.
         """
         own = [commit for commit in self._commits if commit.run == run.id]
         begin = max(run.started, now - WINDOW_S)
         if len(own) == _COMMITS:
             begin = max(begin, own[0].ended)  # what was before is not remembered
-        over_s = now - begin
-        if not run.started or over_s <= 0:
+        if not run.started or now <= begin:
             return IDLE
         recent = [commit for commit in own if commit.ended > begin]
-        done = sum(_share(commit.started, commit.ended, begin) * commit.rows for commit in recent)
-        under_way = 0
-        for task in run.open_tasks():
-            if task.state is TaskState.RUNNING and _is_work(run, task.key.kind):
-                rows = live_rows(str(task.key))
-                under_way += rows
-                done += _share(task.attempts[-1].started, now, begin) * rows
+        under_way = list(_under_way(run, now, newest))
+        spans = [*recent, *under_way]
+        done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
+        # Rows come from workers side by side: time that one of them lost is so much of it less.
+        crew = len({span.worker for span in spans}) or 1
+        lost = sum(max(0.0, span.begun - max(span.started, begin)) for span in spans)
+        worked = sum(max(0.0, span.ended - max(span.begun, begin)) for span in spans)
+        over_s = max(now - begin - lost / crew, worked / crew)
         rate = done / over_s
         left_s = None
         if rate > 0 and (rows_left := _rows_left(run, table)) is not None:
-            mean_s = sum(commit.ended - commit.started for commit in own) / len(own) if own else 0.0
+            rows_left -= sum(span.rows for span in under_way)
+            mean_s = sum(commit.ended - commit.begun for commit in own) / len(own) if own else 0.0
             chain_s = mean_s * table.longest() if table else 0.0
-            left_s = max(max(0.0, rows_left - under_way) / rate, chain_s)
+            left_s = max(max(0.0, rows_left) / rate, chain_s)
         return Pace(
             rows_per_s=rate,
             units_per_min=60 * len(recent) / over_s,
             over_s=over_s,
             left=TimeLeft(seconds=left_s, ends_at=now + left_s) if left_s is not None else None,
         )
+
+
+def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) -> Iterator[_Span]:
+    """Attempts of which something was heard; of the others nobody knows if their process has started."""
+    for task in run.open_tasks():
+        point = newest(str(task.key))
+        if point is not None and task.state is TaskState.RUNNING and _is_work(run, task.key.kind):
+            attempt = task.attempts[-1]
+            end = max(now, attempt.started)
+            begun = _begun(attempt.started, point.start_s, end)
+            yield _Span(run.id, attempt.worker, attempt.started, begun, end, point.rows)
+
+
+def _begun(started: float, start_s: float, ended: float) -> float:
+    return min(started + max(0.0, start_s), ended)
 
 
 def _is_work(run: Run, kind: str) -> bool:

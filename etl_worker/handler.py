@@ -31,7 +31,7 @@ class Handler:
         """Make the partition's shards; those that are complete already are not made again."""
         if not isinstance(body, EtlTask):
             raise SpecError(f"etl_worker does not do tasks of kind {body.kind!r}")
-        began = time.monotonic()
+        start_s, began = self._context.work_begins(), time.monotonic()
         job = self._job(body)
 
         def progress(seen: EtlProgress) -> None:
@@ -50,7 +50,7 @@ class Handler:
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
             output=f"{body.dataset}/{body.split}/{body.partition}",
-            timings=Timings(compute_s=time.monotonic() - began),
+            timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )
 
     def _tell_failed(self, body: EtlTask, job: EtlJob, total: int) -> None:

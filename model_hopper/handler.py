@@ -78,12 +78,13 @@ class Handler:
         torch.set_num_threads(self._context.cores)
         self._make_folder(body)
         spec: SubEpochSpec = self._context.spec(body.code, body.misc)
+        timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
         trainee = self._trainee(spec, body)
-        load_s = time.monotonic() - began
+        timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         if isinstance(body, TrainTask):
-            return self._train(spec, body, attempt, trainee, load_s)
-        return self._evaluate(spec, body, trainee, load_s)
+            return self._train(spec, body, attempt, trainee, timings)
+        return self._evaluate(spec, body, trainee, timings)
 
     def _make_folder(self, body: ModelTask) -> None:
         # Now, and not when the result is written: an attempt that was taken back may go on for a while, and must not
@@ -99,7 +100,7 @@ class Handler:
             folder.mkdir(parents=True, exist_ok=True)
 
     def _train(
-        self, spec: SubEpochSpec, body: TrainTask, attempt: int, trainee: Trainee, load_s: float
+        self, spec: SubEpochSpec, body: TrainTask, attempt: int, trainee: Trainee, timings: Timings
     ) -> TaskResult:
         began = time.monotonic()
         size = body.hyperparams["batch_size"]
@@ -123,11 +124,12 @@ class Handler:
             total = feed.num_rows
             self._context.progress(rows=total, total_rows=total, batch=len(feed), values=values, final=True)
         reference = self._save(body, attempt, trainee)
-        timings = Timings(load_s=load_s, compute_s=trained - began, save_s=time.monotonic() - trained)
+        took = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
+        timings = timings.model_copy(update=took)
         return TaskResult(rows=feed.num_rows, metrics=metrics, checkpoint=reference, timings=timings)
 
     def _evaluate(
-        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, trainee: Trainee, load_s: float
+        self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, trainee: Trainee, timings: Timings
     ) -> TaskResult:
         began = time.monotonic()
         rows = self._rows(body.dataset, body.split, body.partitions)
@@ -150,7 +152,7 @@ class Handler:
             rows=feed.num_rows,
             metrics=metrics,
             output=body.output if isinstance(body, PredictTask) else "",
-            timings=Timings(load_s=load_s, compute_s=time.monotonic() - began),
+            timings=timings.model_copy(update={"compute_s": time.monotonic() - began}),
         )
 
     def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef:

@@ -126,7 +126,10 @@ class Attempt:
         return Failure(kind=kind, message=message)
 
     def _point(self, message: dict[str, Any]) -> LivePoint:
-        fields = {name: message[name] for name in ("rows", "rows_failed", "total_rows", "batch", "values")}
+        fields = {
+            name: message[name]
+            for name in ("rows", "rows_failed", "total_rows", "batch", "start_s", "values")
+        }
         item = self._item
         return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **fields)
 

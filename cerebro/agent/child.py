@@ -73,7 +73,7 @@ class Child:
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:
         _redirect(Path(message["log"]))
         self._context.learn(message["codes"])
-        self._context.begin()
+        self._context.begin(message["asked"])
         answer = self._answer(message)
         # Whatever user code made of being left in its middle: a result, or an error of its own.
         return {"is": "preempted"} if self._context.has_given_way else answer

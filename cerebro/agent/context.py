@@ -24,6 +24,7 @@ class Context:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
         has_given_way: whether the task was left in its middle: whatever user code made of that, there is no result.
+        is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
     """
 
     def __init__(self, channel: Channel, volumes: Volumes, cores: int) -> None:
@@ -33,6 +34,8 @@ class Context:
         self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._told = 0.0
         self._wanted_end = ""
+        self._asked = self._start_s = 0.0
+        self.is_cold = True
         self.has_given_way = False
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
 
@@ -56,6 +59,7 @@ class Context:
     def spec(self, sha256: str, misc: tuple[str, ...]) -> Any:
         """The user's spec, decoded and initialised once per child."""
         if (sha256, misc) not in self._specs:
+            self.is_cold = True
             spec = self.spec_factory(sha256, misc)()
             spec.initialize_worker()
             self._specs[sha256, misc] = spec
@@ -83,6 +87,7 @@ class Context:
                 "rows_failed": rows_failed,
                 "total_rows": total_rows,
                 "batch": batch,
+                "start_s": self._start_s,
                 "values": dict(values or {}),
             }
         )
@@ -91,10 +96,23 @@ class Context:
         """Whether a progress message would be sent now."""
         return time.monotonic() - self._told >= PROGRESS_S
 
-    def begin(self) -> None:
-        """A new task starts: its first progress is due a full pause from now."""
+    def begin(self, asked: float) -> None:
+        """A new task starts, for which the agent was `asked` then, by the monotonic clock: its first progress is due a
+        full pause from now."""
         self._told = time.monotonic()
+        self._asked, self._start_s = asked, 0.0
         self.has_given_way = False
+
+    def work_begins(self) -> float:
+        """The task's own work begins: the process is there, user code is imported and initialised. Calling it again has
+        no effect.
+
+        Returns:
+            `Timings.start_s`: seconds since the agent saw the task, or 0 where all was there already.
+        """
+        if self.is_cold:
+            self.is_cold, self._start_s = False, max(0.0, time.monotonic() - self._asked)
+        return self._start_s
 
     def listen(self) -> None:
         """Take in what the agent said meanwhile; called at batch boundaries."""

@@ -176,13 +176,13 @@ class Agent:
             return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
 
     def _answer(self, item: InboxItem) -> TaskResult | Failure:
-        body = item.body
+        body, asked = item.body, time.monotonic()
         assert body is not None
         child = self._child_for(item)
         codes = {} if body.code in child.known_codes else {body.code: self._kvs.code(body.code).encoded}
         path = self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
         try:
-            child.run(body.model_dump(mode="json"), item.attempt, codes, path)
+            child.run(body.model_dump(mode="json"), item.attempt, codes, path, asked=asked)
         except OSError:
             return child.bury()
         self._hint(child)

@@ -77,11 +77,13 @@ class ChildProcess:
         """A descriptor that is readable once the process has ended, also while what it forked lives on and keeps the
         channel open."""
 
-    def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path) -> None:
-        """Ask for a task; the answer comes over the channel."""
+    def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path, *, asked: float) -> None:
+        """Ask for a task; the answer comes over the channel. `asked` is when the agent began to see to it: the
+        monotonic clock is the same in all processes of a machine."""
         self._kills = self._memory.kills()
         self.known_codes.update(codes)
-        self.channel.send({"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)})
+        message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
+        self.channel.send(message | {"asked": asked})
 
     def preload(self, body: Any) -> None:
         """Hint at the next task."""

@@ -23,7 +23,9 @@ class Span:
         model, epoch, partition, worker, attempt: what ran where.
         start_s, end_s: of one that runs, `end_s` is now.
         outcome: what came of it. note: how an attempt that came to nothing ended, in words.
-        load_s, save_s: at its beginning and at its end; 0 where unknown (only commits tell).
+        process_s: at its beginning, until its process had started and its own work began; 0 where unknown (only commits
+            tell).
+        load_s, save_s: after that, and at its end; 0 where unknown, too.
     """
 
     task: str
@@ -36,6 +38,7 @@ class Span:
     end_s: float
     outcome: Outcome
     note: str = ""
+    process_s: float = 0.0
     load_s: float = 0.0
     save_s: float = 0.0
 
@@ -65,16 +68,16 @@ class Landmarks:
 def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
     """Of a fit run of `state`, up to `now` (the store's clock, seconds); all 0 while no unit has started."""
     at = run.ended or now
-    found, zero = schedule_now(state, run, at), run.origin
+    found, zero, begun = schedule_now(state, run, at), run.origin, run.zero
     if found is None:
         return Landmarks(now_s=0.0)
     bound = lower_bound(run, at)
     return Landmarks(
-        now_s=moment(run, zero, found.makespan_s) - zero,
+        now_s=moment(run, begun, found.makespan_s) - zero,
         breaks=tuple((since - zero, until - zero) for since, until in run.breaks if since >= zero),
-        epochs=tuple((epoch.epoch, moment(run, zero, epoch.makespan_s) - zero) for epoch in run.epochs),
+        epochs=tuple((epoch.epoch, moment(run, begun, epoch.makespan_s) - zero) for epoch in run.epochs),
         lower_bound_s=bound,
-        bound_at_s=moment(run, zero, bound) - zero,
+        bound_at_s=moment(run, begun, bound) - zero,
         idle_share=found.idle_share,
     )
 
@@ -120,6 +123,7 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         end_s=ended - zero,
         outcome=outcome,
         note=attempt.outcome if outcome in ("failed", "revoked") else "",
+        process_s=visit.start_s if visit else 0.0,
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,
     )

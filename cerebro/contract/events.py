@@ -154,11 +154,14 @@ class EpochCompleted(_Event):
     run: Name
     epoch: int = Field(ge=1)
     makespan_s: float
-    """From the start of the run's first unit to the last commit of a unit of an epoch up to this one."""
+    """From when the first unit's own work began to the last commit of a unit of an epoch up to this one."""
     lower_bound_s: float
     """The larger of the longest model's and the busiest worker's training time until then, as units took in truth."""
     idle_s: dict[Name, float]
     """Worker -> seconds without a task since the end of the epoch before."""
+    start_s: float = 0.0
+    """Seconds of all workers since the report before, in which tasks waited for a process to start and to import: in
+    none of the other numbers, but where a process started while other workers trained."""
 
 
 class SchedulePlanned(_Event):
@@ -339,6 +342,8 @@ class LivePoint(Contract):
     rows_failed: int = 0
     total_rows: int = 0
     batch: int = 0
+    start_s: float = 0.0
+    """See `cerebro.contract.tasks.Timings`."""
     values: dict[str, float] = Field(default_factory=dict)
 
     @field_validator("values")

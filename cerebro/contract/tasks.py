@@ -63,8 +63,10 @@ class Failure(Contract):
 
 
 class Timings(Contract):
-    """Where a task's time went, in seconds, by the child's monotonic clock."""
+    """Where a task's time went, in seconds, by the monotonic clock of its worker."""
 
+    start_s: float = 0.0
+    """Until its own work began: a process was started, or user code imported and initialised. 0 where all was there."""
     load_s: float = 0.0
     compute_s: float = 0.0
     save_s: float = 0.0

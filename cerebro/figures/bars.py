@@ -51,7 +51,7 @@ class Canvas:
 
 
 def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
-    """A trace per outcome, and one that shades loading and saving."""
+    """A trace per outcome, one that shades loading and saving, and one that shades the start of processes."""
     for outcome, pattern in _PATTERNS.items():
         shown = [span for span in spans if span.outcome == outcome]
         if shown:
@@ -70,15 +70,17 @@ def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator
                 "customdata": [_identity(span) for span in shown],
                 "showlegend": False,
             }
-    shades = [(s.worker, s.start_s, s.load_s) for s in spans if s.load_s]
+    shades = [(s.worker, s.start_s + s.process_s, s.load_s) for s in spans if s.load_s]
     shades += [(s.worker, s.end_s - s.save_s, s.save_s) for s in spans if s.save_s]
-    if shades:
-        yield canvas.horizontal(shades) | {
-            "name": "loading, saving",
-            "marker": {"color": faint(canvas.look.ink, 0.35)},
-            "hoverinfo": "skip",
-            "showlegend": True,
-        }
+    starts = [(s.worker, s.start_s, s.process_s) for s in spans if s.process_s]
+    for name, found, strength in (("loading, saving", shades, 0.35), ("start of the process", starts, 0.6)):
+        if found:
+            yield canvas.horizontal(found) | {
+                "name": name,
+                "marker": {"color": faint(canvas.look.ink, strength)},
+                "hoverinfo": "skip",
+                "showlegend": True,
+            }
 
 
 def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str) -> Iterator[dict[str, Any]]:
@@ -212,6 +214,7 @@ def hover(span: Span) -> str:
         f"{span.model}, epoch {span.epoch}, partition {span.partition}",
         f"on {span.worker}, attempt {span.attempt}: {span.note or span.outcome}",
         f"{seconds(span.start_s)} to {until}: {seconds(span.end_s - span.start_s)}",
+        f"of these {seconds(span.process_s)} until its process had started" if span.process_s else "",
         moves if span.load_s or span.save_s else "",
     )
 

@@ -44,11 +44,11 @@ def schedule(
 ) -> Figure:
     """A row per worker and a bar per attempt at a unit, in its model's colour; what is left empty is time without one.
 
-    Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading
-    and saving are shaded, and so are breaks, in which the run had ended or no worker was there. Above, the share of the
-    workers that is busy. Of more than `MOST_BARS` attempts each worker's are put together by stretches of time: a bar
-    then fills as much of its row's height as the worker was busy. Units that are to come by the plan are hollow, behind
-    a line that is now; before the first unit there is nothing but them.
+    Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading,
+    saving and the start of processes are shaded, and so are breaks, in which the run had ended or no worker was there.
+    Above, the share of the workers that is busy. Of more than `MOST_BARS` attempts each worker's are put together by
+    stretches of time: a bar then fills as much of its row's height as the worker was busy. Units that are to come by
+    the plan are hollow, behind a line that is now; before the first unit there is nothing but them.
 
     Args:
         spans: see `cerebro.analysis.spans`.

@@ -114,7 +114,8 @@ class FitResult(FitFigures):
         return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
 
     def visits(self) -> pd.DataFrame:
-        """The log of visits, one row per committed unit in order: enough to replay the run."""
+        """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
+        seconds after `started` that the unit waited for its process to start and to import."""
         rows = [
             beside(
                 {
@@ -127,6 +128,7 @@ class FitResult(FitFigures):
                     "rows": visit.rows,
                     "started": visit.started,
                     "ended": visit.ended,
+                    "process_start": visit.start_s,
                 },
                 visit.metrics,
                 "metric",
@@ -139,19 +141,21 @@ class FitResult(FitFigures):
 
     def epochs(self) -> pd.DataFrame:
         """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all units up
-        to it, the gap between them, and the workers' idle time since the epoch before (seconds, in all and of each)."""
+        to it, the gap between them, and since the epoch before the time that workers waited for processes to start and
+        to import, which is no time of a unit, and their idle time (seconds, in all and of each)."""
         rows = [
             {
                 "epoch": report.epoch,
                 "makespan": report.makespan_s,
                 "lower_bound": report.lower_bound_s,
                 "gap": gap(report.makespan_s, report.lower_bound_s),
+                "process_start": report.start_s,
                 "idle": sum(report.idle_s.values()),
             }
             | {f"idle {worker}": seconds for worker, seconds in report.idle_s.items()}
             for report in self._run.epochs
         ]
-        columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "idle"]
+        columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "process_start", "idle"]
         return pd.DataFrame(rows, columns=columns).set_index("epoch")
 
     def schedule(self) -> tuple[Problem, Schedule]:

@@ -267,15 +267,23 @@ class ExperimentState:
         match event:
             case TaskCommitted():
                 task.commit(event)
+                self._see_work(run, task)
                 commits.commit(event, run, task, worker=worker, model=model, datasets=self.datasets)
             case TaskFailed():
                 task.fail(event, run.max_attempts)
+                self._see_work(run, task)
                 worker.is_ending |= event.failure.kind is FailureKind.PREEMPTED
                 failures.fail(event.failure, run, task, model)
             case TaskRevoked():
                 task.revoke(event, run.max_attempts)
+                self._see_work(run, task)
                 if task.state is TaskState.FAILED and task.failure is not None:
                     failures.fail(task.failure, run, task, model)
+
+    def _see_work(self, run: Run, task: Task) -> None:
+        newest = task.attempts[-1]
+        if task.key.kind == "train" and newest.has_run:
+            run.first_work = min(run.first_work, newest.started + newest.start_s)
 
 
 def fold(name: str, events: tuple[Event, ...] | list[Event]) -> ExperimentState:

@@ -73,7 +73,7 @@ class Model:
     unvalidated: set[int] = field(default_factory=set)
     """Epochs whose validation was given up because no attempt could read their checkpoint: nobody needs it now."""
     trained_s: float = 0.0
-    """Seconds of its visits, from start to commit."""
+    """Seconds of its visits, without what their processes took to start."""
     compute_s: float = 0.0
     """Seconds of them in user code."""
     rows: int = 0
@@ -99,7 +99,7 @@ class Model:
     def add(self, visit: Visit) -> None:
         """A unit was committed."""
         self.visits.append(visit)
-        self.trained_s += visit.ended - visit.started
+        self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
         self.rows += visit.rows
         if not len(self.visits) % len(self.partitions):

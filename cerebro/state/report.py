@@ -2,7 +2,11 @@
 
 Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
 was: with the times its units took and the workers they ran on, no order of them could have ended earlier. In breaks
-(`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. Pure.
+(`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time.
+
+What a process takes to start and to import is no time of a unit. It is told apart. The makespan begins when the first
+unit's own work does. A process that starts later, beside workers that train, delays the run: that is in the makespan
+and not in the bound, so it shows as gap. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.state import breaks
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
-from cerebro.state.timeline import TrainedUnit, besides, busy, committed, running
+from cerebro.state.timeline import TrainedUnit, besides, busy, committed, running, starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +30,10 @@ class ScheduleNow:
 
     Attributes:
         epoch, epochs: the slowest model's present epoch, of so many.
-        makespan_s: since the start of the run's first unit; once no unit remains, to the last commit.
+        makespan_s: since the first unit's own work began; once no unit remains, to the last commit.
         lower_bound_s: the larger of the longest model's and the busiest worker's training time, running units included.
         idle_s, worker_s: time that workers had no task, of the time they were there.
+        start_s: time of all workers that committed tasks waited for a process to start and to import.
         is_growing: whether units remain.
     """
 
@@ -38,6 +43,7 @@ class ScheduleNow:
     lower_bound_s: float
     idle_s: float
     worker_s: float
+    start_s: float
     is_growing: bool
 
     @property
@@ -65,7 +71,7 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
     """
     # Of all epochs up to this one: a unit of a model that goes no further may have ended last.
     end = max((unit.ended for unit in committed(run, epoch)), default=0.0)
-    zero = run.origin if end else end
+    zero = run.zero if end else end
     begin = moment(run, zero, run.epochs[epoch - 2].makespan_s) if epoch > 1 else zero
     return EpochCompleted(
         run=run.id,
@@ -73,13 +79,14 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
         makespan_s=_open_s(run, zero, end),
         lower_bound_s=_lower_bound(_until(end, [*committed(run), *running(run, end)])),
         idle_s=_idle(state, run, begin, end),
+        start_s=max(0.0, _start_s(run) - sum(report.start_s for report in run.epochs)),
     )
 
 
 def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | None:
     """How `run` has been scheduled up to `now` (the store's clock, seconds); `None` for a run that is no fit, or of
     which no unit has started."""
-    zero = run.origin
+    zero = run.zero
     if not math.isfinite(zero):
         return None
     models = [model for model in run.models.values() if not model.is_cut_short]
@@ -96,10 +103,12 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         makespan_s=_open_s(run, zero, end),
         lower_bound_s=lower_bound(run, now),
         idle_s=idle_s,
-        # Visits lie between the two; what else ran may not.
+        # Visits lie between the two, but for the start of their processes; what else ran may not.
         worker_s=idle_s
         + sum(run.trained_s.values())
+        + sum(_open_s(run, max(zero, since), until) for _, since, until in run.starts)
         + sum(_open_s(run, max(zero, t.started), min(t.ended, end)) for t in besides(run, end)),
+        start_s=_start_s(run),
         is_growing=is_growing,
     )
 
@@ -136,6 +145,8 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
         f"(gap {100 * found.gap:.1f} %), "
         f"idle {found.idle_s:.1f} s of {found.worker_s:.1f} worker-seconds; epoch {found.epoch} of {found.epochs}"
     ]
+    if found.start_s:
+        lines.append(f"besides: {found.start_s:.1f} worker-seconds until processes had started and imported")
     plan = plan_line(run)
     return [*lines, plan] if plan else lines
 
@@ -150,6 +161,10 @@ def plan_line(run: Run) -> str:
 
 
 # --- sums ----------------------------------------------------------------------------------------
+
+
+def _start_s(run: Run) -> float:
+    return sum(start.ended - start.started for start in starts(run))
 
 
 def _open_s(run: Run, begin: float, end: float) -> float:

@@ -123,8 +123,13 @@ class Run:
     """Nothing of it was ever assigned."""
     origin: float = math.inf
     """When its first unit started; infinite before."""
+    first_work: float = math.inf
+    """When the first of its units that have ended began its own work: by then its process had started. Of one that came
+    to nothing it is not known how long its process took, so it counts from its start."""
     trained_s: dict[str, float] = field(default_factory=dict)
     """Worker -> seconds of visits there."""
+    starts: list[tuple[str, float, float]] = field(default_factory=list)
+    """(worker, from, to): when visits waited for their process to start."""
     newest_commit: float = 0.0
     """When its newest visit ended; 0 before the first."""
 
@@ -197,6 +202,17 @@ class Run:
         is_due = self.state is RunState.FAILED or not model.is_cut_short
         return model.epochs * len(model.partitions) - len(model.visits) if is_due else 0
 
+    @property
+    def zero(self) -> float:
+        """Where its makespan begins: when the first unit's own work began. Of units that run it is not known yet when
+        that was, so they count from their start. Infinite before the first."""
+        running = [
+            task.attempts[-1].started
+            for task in self.open.values()
+            if task.key.kind == "train" and task.state is TaskState.RUNNING
+        ]
+        return min([self.first_work, *running])
+
     # --- what changes it -------------------------------------------------------------------------
 
     def add(self, model: Model, visit: Visit) -> None:
@@ -207,6 +223,8 @@ class Run:
     def _count(self, visit: Visit) -> None:
         self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + visit.seconds
         self.newest_commit = max(self.newest_commit, visit.ended)
+        if visit.start_s:
+            self.starts.append((visit.worker, visit.started, visit.begun))
 
     def take_back(self, model: Model) -> None:
         """The newest unit of a model is to be done again, because its checkpoint is lost."""
@@ -217,6 +235,7 @@ class Run:
         )
         task.reopen()
         self.trained_s.clear()
+        self.starts.clear()
         self.newest_commit = 0.0
         for visit in (visit for each in self.models.values() for visit in each.visits):
             self._count(visit)

@@ -67,6 +67,8 @@ class Attempt:
     """`committed`, `revoked: REASON` (or given back by a worker that ends), or the failure's kind; empty while open."""
     has_run: bool = False
     """Whether it ever started. (At 0, perhaps, where virtual time begins.)"""
+    start_s: float = 0.0
+    """Seconds of it before its own work began, at most all of it; known once it is committed."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -133,6 +135,7 @@ class Task:
         """The open attempt has done it."""
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, "committed"
+        newest.start_s = min(max(0.0, event.result.timings.start_s), newest.ended - newest.started)
         self.state = TaskState.COMMITTED
 
     def fail(self, event: TaskFailed, max_attempts: int) -> None:

@@ -21,7 +21,10 @@ from cerebro.state.visits import Visit
 
 
 class TrainedUnit(NamedTuple):
-    """A unit that is committed, or that runs and has not ended yet. Store's clock."""
+    """A unit that is committed, or that runs and has not ended yet. Store's clock.
+
+    Of a committed one it is known when its own work began, and it started then; one that runs, when its attempt did.
+    """
 
     model: str
     epoch: int
@@ -75,9 +78,7 @@ def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
     """Committed units, model by model in the order of training; only those up to `epoch` if one is given."""
     for model in run.models.values():
         for visit in model.visits[: (epoch or model.epochs) * len(model.partitions)]:
-            yield TrainedUnit(
-                model.id, visit.epoch, visit.partition, visit.worker, visit.started, visit.ended
-            )
+            yield TrainedUnit(model.id, visit.epoch, visit.partition, visit.worker, visit.begun, visit.ended)
 
 
 def running(run: Run, now: float) -> Iterator[TrainedUnit]:
@@ -108,17 +109,31 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
 
 def besides(run: Run, end: float) -> Iterator[Busy]:
     """`busy` without the visits."""
+    for attempt in _unvisited(run):
+        yield Busy(attempt.worker, attempt.started, attempt.ended if attempt.outcome else end)
+
+
+def starts(run: Run) -> Iterator[Busy]:
+    """When tasks of any kind that were then committed waited for a process to start, and to import user code."""
+    yield from (Busy(*start) for start in run.starts)
+    for attempt in _unvisited(run):
+        if attempt.start_s:
+            yield Busy(attempt.worker, attempt.started, attempt.started + attempt.start_s)
+
+
+def _unvisited(run: Run) -> Iterator[Attempt]:
+    """Attempts that ran and left no visit."""
     for task in run.tasks.values():
         is_unit_done = task.state is TaskState.COMMITTED and task.key.kind == "train"
         for attempt in task.attempts[:-1] if is_unit_done else task.attempts:
             if attempt.has_run:
-                yield Busy(attempt.worker, attempt.started, attempt.ended if attempt.outcome else end)
+                yield attempt
 
 
 def schedule_of(run: Run) -> tuple[Problem, Schedule]:
     """The visits of a fit run, for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
-    Seconds since the start of the run's first unit. The problem's times are means of those measured; as holders of a
+    Seconds since the first unit's own work began. The problem's times are means of those measured; as holders of a
     partition count the workers that served it (the fold has checked that they held it). A model that failed or was
     stopped is left out, because nothing more of it is due.
 
@@ -134,7 +149,7 @@ def schedule_of(run: Run) -> tuple[Problem, Schedule]:
         )
     workers = {name: position for position, name in enumerate(sorted({unit.worker for unit in visits}))}
     partitions = {number: position for position, number in enumerate(models[0].partitions)}
-    zero = run.origin
+    zero = run.zero
     units = [
         Unit(
             model=index[visit.model],

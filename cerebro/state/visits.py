@@ -12,7 +12,7 @@ from cerebro.state.tasks import Attempt
 
 
 class Visit(NamedTuple):
-    """A committed unit. Times are the store's clock in seconds; `load_s` to `save_s` are as the worker took them.
+    """A committed unit. Times are the store's clock in seconds; `load_s` to `start_s` are as the worker took them.
 
     There is one for each unit of a long run, so it is flat, and what many have in common they share.
     """
@@ -34,6 +34,8 @@ class Visit(NamedTuple):
     load_s: float
     compute_s: float
     save_s: float
+    start_s: float = 0.0
+    """Of the time from start to commit, what passed before the unit's own work began: see `Timings`."""
 
     @classmethod
     def of(
@@ -57,6 +59,7 @@ class Visit(NamedTuple):
             timings.load_s,
             timings.compute_s,
             timings.save_s,
+            attempt.start_s,
         )
 
     def as_attempt(self) -> Attempt:
@@ -69,6 +72,7 @@ class Visit(NamedTuple):
             ended=self.ended,
             outcome="committed",
             has_run=True,
+            start_s=self.start_s,
         )
 
     @property
@@ -82,9 +86,14 @@ class Visit(NamedTuple):
         return CheckpointRef(name=self.file, checksum=self.checksum, size=self.size)
 
     @property
+    def begun(self) -> float:
+        """When its own work began: by then its process had started."""
+        return self.started + self.start_s
+
+    @property
     def seconds(self) -> float:
-        """From start to commit."""
-        return self.ended - self.started
+        """What the unit itself took: from then to its commit."""
+        return self.ended - self.begun
 
 
 def mean(visits: Sequence[Visit]) -> dict[str, float]:

@@ -147,7 +147,7 @@ def _partition(
     made = dataset.rows.get((split, part.partition))
     failed = dataset.failed_rows.get((split, part.partition), 0)
     point = followed.live.newest.get(key)
-    seconds = _seconds(task, now)
+    seconds = _seconds(task, now, point.start_s if point else 0.0)
     if made is not None and (task is None or task.state is TaskState.COMMITTED):
         done = made + failed
     else:
@@ -170,9 +170,13 @@ def _partition(
     )
 
 
-def _seconds(task: Task | None, now: float) -> float | None:
+def _seconds(task: Task | None, now: float, start_s: float) -> float | None:
+    """Of preprocessing, without the `start_s` that a task which runs has waited for its process."""
     newest = task.attempts[-1] if task and task.attempts else None
-    return (newest.ended or max(now, newest.started)) - newest.started if newest and newest.started else None
+    if newest is None or not newest.started:
+        return None
+    ended = newest.ended or max(now, newest.started)
+    return max(0.0, ended - newest.started - (newest.start_s or start_s))
 
 
 def _split(split: str, parts: list[PartitionRow]) -> SplitRow:

@@ -12,7 +12,8 @@ from dispatcher.followed import Followed
 class ScheduleSummary:
     """The schedule so far. Times in seconds; see `cerebro.state.ScheduleNow`.
 
-    `gap` is a share of the lower bound, `idle_share` of the workers' time.
+    `gap` is a share of the lower bound, `idle_share` of the workers' time; `start_s` are seconds of all workers in
+    which tasks waited for a process to start and to import.
     """
 
     run: str
@@ -23,18 +24,21 @@ class ScheduleSummary:
     gap: float
     idle_s: float
     idle_share: float
+    start_s: float
     is_growing: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochScheduleRow:
-    """How well an epoch was scheduled: times in seconds, from the run's start up to its end or up to now."""
+    """How well an epoch was scheduled: times in seconds, from the run's start up to its end or up to now; `start_s` and
+    `idle_s` since the epoch before."""
 
     epoch: int
     is_complete: bool
     makespan_s: float
     lower_bound_s: float
     gap: float
+    start_s: float
     idle_s: float
 
 
@@ -86,6 +90,7 @@ def _summary(run: Run, found: ScheduleNow) -> ScheduleSummary:
         gap=found.gap,
         idle_s=found.idle_s,
         idle_share=found.idle_share,
+        start_s=found.start_s,
         is_growing=found.is_growing,
     )
 
@@ -98,6 +103,7 @@ def _epochs(run: Run, now: ScheduleNow) -> list[EpochScheduleRow]:
             makespan_s=report.makespan_s,
             lower_bound_s=report.lower_bound_s,
             gap=gap(report.makespan_s, report.lower_bound_s),
+            start_s=report.start_s,
             idle_s=sum(report.idle_s.values()),
         )
         for report in run.epochs
@@ -109,6 +115,7 @@ def _epochs(run: Run, now: ScheduleNow) -> list[EpochScheduleRow]:
             makespan_s=now.makespan_s,
             lower_bound_s=now.lower_bound_s,
             gap=now.gap,
+            start_s=max(0.0, now.start_s - sum(row.start_s for row in rows)),
             idle_s=max(0.0, now.idle_s - sum(row.idle_s for row in rows)),
         )
         rows.append(present)

@@ -61,6 +61,7 @@ class UnitRow:
     worker: str
     rows: int
     rows_failed: int
+    start_s: float
     load_s: float
     compute_s: float
     save_s: float
@@ -180,6 +181,7 @@ def _unit_row(
         worker=attempts[-1].worker if attempts else "",
         rows=visit.rows if visit else result.rows if result else 0,
         rows_failed=result.rows_failed if result else 0,
+        start_s=timings.start_s if timings else 0.0,
         load_s=timings.load_s if timings else 0.0,
         compute_s=timings.compute_s if timings else 0.0,
         save_s=timings.save_s if timings else 0.0,

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from cerebro.agent.context import Context
-from cerebro.contract.tasks import TaskBody, TaskResult, TrainTask
+from cerebro.contract.tasks import TaskBody, TaskResult, Timings, TrainTask
 from cerebro.errors import NonFiniteMetricError, PreemptedError
 
 KINDS = ("train",)
@@ -30,7 +30,7 @@ class Handler:
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do what is said."""
         assert isinstance(body, TrainTask)
-        do = str(body.hyperparams["do"])
+        do, timings = str(body.hyperparams["do"]), Timings(start_s=self._context.work_begins())
         print(f"{do} attempt {attempt}")  # noqa: T201 - user code prints
         if do == "raise":
             raise ValueError("boom")
@@ -53,7 +53,7 @@ class Handler:
         if do in _BATCHES:
             self._batches(do, Path(str(body.hyperparams["file"])))
         self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
-        return TaskResult(rows=5, metrics={"loss": 0.5})
+        return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
 
     def _batches(self, do: str, gate: Path) -> None:
         """User code that trains until a file exists, and deals with errors in one way or another."""

@@ -46,6 +46,17 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(crew: Crew, tmp_p
     assert TOKEN not in "".join(logs.values())
 
 
+def test_only_the_first_task_of_a_process_waits_for_it(crew: Crew) -> None:
+    """What it waited is told with its result, and with the signs of life before it."""
+    crew.start()
+    first, second = (crew.end_of(crew.give(n, "work")) for n in (0, 1))
+    assert isinstance(first, TaskCommitted)
+    assert isinstance(second, TaskCommitted)
+    assert first.result.timings.start_s > 0.05  # an interpreter does not start sooner
+    assert second.result.timings.start_s == 0.0
+    assert [point.start_s for point in crew.bench.store.live("one")] == [first.result.timings.start_s, 0.0]
+
+
 def test_the_log_tells_start_and_end_of_each_attempt(crew: Crew, tmp_path: Path) -> None:
     """As records with what they are about, for whoever reads the logs of many workers; what user code prints is not
     among them."""

@@ -122,7 +122,7 @@ def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
     result = fit_result(story, volumes)
     assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
     assert len(result.leaderboard()) == len(result.history()) == len(result.visits()) == 0
-    assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "idle"]
+    assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "process_start", "idle"]
     assert result.failures() == {}
     with pytest.raises(RunFailedError, match="no model finished an epoch"):
         _ = result.best

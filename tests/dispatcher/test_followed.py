@@ -94,8 +94,7 @@ def test_points_of_what_has_ended_are_forgotten_whichever_is_read_first() -> Non
     followed.apply(story.events)
     followed.take([live(ended, 10), live(running, 20, seq=2)])
     assert set(followed.live.newest) == {running}
-    assert followed.live_rows(running) == 20
-    assert followed.live_rows(ended) == 0
+    assert followed.live.newest[running].rows == 20
 
 
 def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
@@ -108,7 +107,7 @@ def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
     )
     followed.apply(story.events[: started - 1])
     followed.take([live("fit-1/train/m05/e1/p0", 20)])
-    assert followed.live_rows("fit-1/train/m05/e1/p0") == 20
+    assert followed.live.newest["fit-1/train/m05/e1/p0"].rows == 20
 
 
 def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took(
@@ -228,12 +227,14 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     with_validations, without = Pacemaker(), Pacemaker()
     for pacemaker in (with_validations, without):
         for at in range(4):
-            pacemaker.commit(run, "train", started=story.time - 10, ended=story.time - at, rows=898)
+            began, ended = story.time - 10, story.time - at
+            pacemaker.commit(run, "train", worker="worker-0", started=began, ended=ended, rows=898)
     for at in range(40):
-        with_validations.commit(run, "valid", started=story.time - at - 0.1, ended=story.time - at, rows=300)
-    found = with_validations.pace(run, table, story.time, lambda task: 0)
+        began, ended = story.time - at - 0.1, story.time - at
+        with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
+    found = with_validations.pace(run, table, story.time, lambda task: None)
     assert found.left is not None
-    assert found == without.pace(run, table, story.time, lambda task: 0)
+    assert found == without.pace(run, table, story.time, lambda task: None)
 
 
 def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:

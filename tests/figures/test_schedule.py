@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -58,6 +59,18 @@ def test_loading_and_saving_are_shaded() -> None:
     shaded = bars(drawn([unit], 1), "loading, saving")
     assert shaded["x"] == [unit.load_s, unit.save_s]
     assert shaded["base"] == [unit.start_s, unit.end_s - unit.save_s]
+
+
+def test_the_start_of_a_process_is_shaded_and_told() -> None:
+    """At the very beginning of the bar; loading comes after it."""
+    (warm,) = spans(1, 1, 1, last_runs=False)
+    cold = replace(warm, process_s=0.3)
+    figure = drawn([cold], 1)
+    shaded = bars(figure, "start of the process")
+    assert (shaded["base"], shaded["x"]) == ([cold.start_s], [0.3])
+    assert bars(figure, "loading, saving")["base"][0] == cold.start_s + 0.3
+    assert "of these 0.30 s until its process had started" in bars(figure, "committed")["hovertext"][0]
+    assert not [t for t in drawn([warm], 1)["data"] if t["name"] == "start of the process"]
 
 
 def test_workers_that_idled_have_a_row_too() -> None:

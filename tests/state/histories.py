@@ -30,6 +30,8 @@ FAILURES = (
     FailureKind.PREEMPTED,
     FailureKind.OUT_OF_MEMORY,
 )
+STARTS = (0.0, 0.0, 0.5, 1e9, -1.0, float("nan"))
+"""Seconds that a process took to start, as a worker may tell them."""
 
 
 class History(Story):
@@ -105,7 +107,7 @@ class History(Story):
             rows=self.random.randint(0, 3),
             metrics={"loss": value} if self.random.random() < 0.9 else {"other": value},
             checkpoint=checkpoint,
-            timings=Timings(compute_s=self.random.random()),
+            timings=Timings(compute_s=self.random.random(), start_s=self.random.choice(STARTS)),
         )
 
     def _trouble(self) -> bool:

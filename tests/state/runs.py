@@ -6,7 +6,7 @@ import heapq
 from random import Random
 
 from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskStarted
-from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import Run, TaskKey, epoch_report
 from tests.state.stories import Story, unit
 
@@ -28,19 +28,20 @@ class TimedStory(Story):
         self.at(seconds, TaskAssigned(task=str(key), attempt=attempt, worker=where))
         self.at(seconds, TaskStarted(task=str(key), attempt=attempt, worker=where))
 
-    def ends(self, key: TaskKey, worker: int, seconds: float) -> None:
-        """The newest attempt is committed."""
+    def ends(self, key: TaskKey, worker: int, seconds: float, start_s: float = 0.0) -> None:
+        """The newest attempt is committed, whose process took `start_s` to start."""
         attempt = self.attempt(key) - 1
         name = str(key).replace("/", "-")
         checkpoint = CheckpointRef(name=name, checksum="-", size=1) if key.kind == "train" else None
-        result = TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=checkpoint)
+        timings = Timings(start_s=start_s)
+        result = TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=checkpoint, timings=timings)
         committed = TaskCommitted(task=str(key), attempt=attempt, worker=f"worker-{worker}", result=result)
         self.at(seconds, committed)
 
-    def runs(self, key: TaskKey, worker: int, start: float, end: float) -> None:
+    def runs(self, key: TaskKey, worker: int, start: float, end: float, start_s: float = 0.0) -> None:
         """An attempt from start to end, nothing between."""
         self.begins(key, worker, start)
-        self.ends(key, worker, end)
+        self.ends(key, worker, end, start_s)
 
     def report(self, epoch: int) -> None:
         """The controller's note of an epoch."""
@@ -48,26 +49,29 @@ class TimedStory(Story):
 
 
 def dispatched(
-    random: Random, *, models: int, partitions: int, epochs: int, delay: float = 0.0
+    random: Random, *, models: int, partitions: int, epochs: int, delay: float = 0.0, start_s: float = 0.0
 ) -> TimedStory:
-    """A whole run, partition `p` on worker `p`, that takes any unit that may start; pauses of up to `delay` seconds."""
+    """A whole run, partition `p` on worker `p`, that takes any unit that may start; pauses of up to `delay` seconds.
+    Each worker's first unit waits up to `start_s` for its process."""
     story = TimedStory(workers=partitions)
     run = story.fit(models=models, partitions=partitions, epochs=epochs)
     agenda: list[tuple[float, int, TaskKey | None]] = [
         (random.random() * delay, w, None) for w in range(partitions)
     ]
     heapq.heapify(agenda)
+    waits = {worker: random.random() * start_s for worker in range(partitions)} if start_s else {}
     while agenda:
         now, worker, key = heapq.heappop(agenda)
         if key is not None:
-            story.ends(key, worker, now)
+            story.ends(key, worker, now, waits.pop(worker, 0.0))
             _note(story, run)
             heapq.heappush(agenda, (now + random.random() * delay, worker, None))
         elif may_start := [m for m in run.models.values() if not m.busy and worker in m.remaining]:
             model = random.choice(may_start)
             chosen = unit(model.epoch, worker, model.id)
             story.begins(chosen, worker, now)
-            heapq.heappush(agenda, (now + random.uniform(0.1, 3.0), worker, chosen))
+            seconds = waits.get(worker, 0.0) + random.uniform(0.1, 3.0)
+            heapq.heappush(agenda, (now + seconds, worker, chosen))
         elif not all(model.is_trained for model in run.models.values()):
             heapq.heappush(agenda, (now + 0.05, worker, None))
     return story

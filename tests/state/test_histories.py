@@ -48,9 +48,12 @@ def assert_counted(history: History) -> None:
     for unit in committed(run):
         seconds[unit.worker] += unit.seconds
     assert run.trained_s == pytest.approx(dict(seconds))
+    visits = [visit for model in run.models.values() for visit in model.visits]
+    assert sorted(run.starts) == sorted((v.worker, v.started, v.begun) for v in visits if v.start_s)
+    assert all(v.started <= v.begun <= v.ended for v in visits)
     assert run.newest_commit == max((unit.ended for unit in committed(run)), default=0.0)
     for model in run.models.values():
-        assert model.trained_s == pytest.approx(sum(visit.ended - visit.started for visit in model.visits))
+        assert model.trained_s == pytest.approx(sum(visit.seconds for visit in model.visits))
         assert model.compute_s == pytest.approx(sum(visit.compute_s for visit in model.visits))
         for mode in ("min", "max"):
             known = naive_scores(model, validated=run.is_validated)

@@ -20,10 +20,11 @@ from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, unit, validation
 
 RUNS = st.builds(
-    lambda seed, models, partitions, epochs, delay: dispatched(
-        Random(seed), models=models, partitions=partitions, epochs=epochs, delay=delay
+    lambda seed, models, partitions, epochs, delay, start_s: dispatched(
+        Random(seed), models=models, partitions=partitions, epochs=epochs, delay=delay, start_s=start_s
     ),
     st.integers(0, 1000), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.sampled_from([0.0, 1.0]),
+    st.sampled_from([0.0, 8.0]),
 )  # fmt: skip
 
 
@@ -204,12 +205,16 @@ def test_no_run_beats_its_bound(story: TimedStory) -> None:
 @given(RUNS)
 @settings(deadline=None, max_examples=40)
 def test_every_second_of_a_worker_is_either_work_or_idle(story: TimedStory) -> None:
-    """Over the epochs, idle time and units fill the makespan of each worker."""
+    """Over the epochs, idle time, units and what of their processes' start lies within fill each worker's makespan."""
     makespan = story.run.epochs[-1].makespan_s
     for worker in story.state.workers:
         idle = sum(report.idle_s[worker] for report in story.run.epochs)
         work = sum(unit.seconds for unit in committed(story.run) if unit.worker == worker)
-        assert idle + work == pytest.approx(makespan)
+        zero = story.run.zero
+        starts = sum(
+            max(0.0, to - max(zero, since)) for name, since, to in story.run.starts if name == worker
+        )
+        assert idle + work + starts == pytest.approx(makespan)
 
 
 @given(RUNS)

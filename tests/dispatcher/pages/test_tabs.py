@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from cerebro.contract.events import SchedulePlanned
+from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import epoch_report
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
@@ -24,10 +26,33 @@ def test_schedule_of_a_running_fit(bench: Bench, browser: Browser) -> None:
     assert "Makespan so far 35.4 s from the first unit to the last; epoch 1 of 3 Lower bound 22.2 s" in page
     assert "Gap to the bound 59.5 % so much longer than the bound Idle 36.2 %" in page
     assert "the run follows a plan of planner/cyclic: 12.1 s instead of 13.4 s" in page
-    assert "2 so far 35.4 s 22.2 s 59.5 % 6.8 s" in page
-    assert "1 17.4 s 8.0 s 117.5 % 18.8 s" in page
+    assert "2 so far 35.4 s 22.2 s 59.5 % 0.0 s 6.8 s" in page
+    assert "1 17.4 s 8.0 s 117.5 % 0.0 s 18.8 s" in page
+    assert "Start of processes" not in page
     assert "trains m07, epoch 1, partition 0 failed worker-0" in page
     assert "Change" in page
+
+
+def test_the_start_of_processes_is_told_beside_the_schedule(bench: Bench, browser: Browser) -> None:
+    """On the tab and on the overview; a unit tells its own."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit()
+    result = TaskResult(
+        rows=898,
+        checkpoint=CheckpointRef(name="c", checksum="0" * 16, size=1),
+        timings=Timings(start_s=1.5, compute_s=0.5),
+    )
+    story.run_task("fit-1/train/m01/e1/p0", "worker-0", result)
+    bench.store.add(story)
+    bench.clock.now = story.time
+    page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
+    assert "Start of processes 1.5 s of all workers" in page
+    assert "1 so far 0.5 s 0.5 s 0.0 % 1.5 s" in page
+    assert "besides, 1.5 s to start processes" in text_of(browser.get("/fragments/experiments/digits").text)
+    units: Any = browser.get("/api/views/experiments/digits/units?model=m01").json
+    assert units["rows"][0]["start_s"] == 1.5
 
 
 def test_schedule_stands_still_while_the_store_is_away(bench: Bench, browser: Browser) -> None:

@@ -1,0 +1,85 @@
+"""How long a run takes yet, where processes have to start first: that is over once and for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
+from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
+from dispatcher.followed import Followed
+from dispatcher.views.data import split_rows
+from tests.dispatcher.stories import Story
+
+IMPORTS_S, UNIT_S, ROWS = 8.0, 0.08, 898
+
+
+def begun(models: int = 8) -> Story:
+    """A fit of two workers, planned; both have just begun their first unit."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=models)
+    for worker in range(2):
+        key = f"fit-1/train/m0{worker}/e1/p{worker}"
+        story.tell(TaskAssigned(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
+        story.tell(TaskStarted(task=key, attempt=1, worker=f"worker-{worker}"), 0.0)
+    return story
+
+
+def commit(story: Story, worker: int, *, start_s: float, takes_s: float) -> None:
+    """Its first unit is done."""
+    result = TaskResult(
+        rows=ROWS,
+        checkpoint=CheckpointRef(name=f"c{worker}", checksum="0" * 16, size=1),
+        timings=Timings(start_s=start_s, compute_s=UNIT_S),
+    )
+    key = f"fit-1/train/m0{worker}/e1/p{worker}"
+    story.tell(TaskCommitted(task=key, attempt=1, worker=f"worker-{worker}", result=result), takes_s)
+
+
+def left_s(story: Story, *points: LivePoint) -> float:
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    followed.take(points)
+    left = followed.pace(story.time).left
+    assert left is not None
+    return left.seconds
+
+
+@pytest.mark.parametrize("committed", [1, 2])
+def test_time_left_is_of_units_without_the_imports_before_the_first(committed: int) -> None:
+    """A unit of 0.08 s is done after 8 s, or one on each worker: the other 47 take 4 s on one worker, 2 s on two."""
+    story = begun()
+    commit(story, 0, start_s=IMPORTS_S, takes_s=IMPORTS_S + UNIT_S)
+    if committed == 2:
+        commit(story, 1, start_s=IMPORTS_S, takes_s=0.0)
+    exact_s = (8 * 3 * 2 - committed) * UNIT_S / committed
+    assert left_s(story) == pytest.approx(exact_s, rel=0.2)
+
+
+def test_a_unit_that_runs_tells_as_well_what_it_waited() -> None:
+    """Before anything is committed."""
+    story = begun()
+    story.time += IMPORTS_S + 2.0
+    point = LivePoint(
+        task="fit-1/train/m00/e1/p0", attempt=1, rows=ROWS // 2, total_rows=ROWS, start_s=IMPORTS_S
+    )
+    exact_s = (8 * 3 * 2 - 0.5) * 4.0
+    assert left_s(story, point) == pytest.approx(exact_s, rel=0.2)
+
+
+def test_preprocessing_is_not_slower_for_its_imports() -> None:
+    """Rows a second of a partition are of the time that rows were made."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    followed = Followed(story.record)
+    followed.apply(story.events)
+    task = story.state.runs["etl-1"].tasks["etl-1/etl/train/p0"]
+    dataset = story.state.datasets["d1"]
+    (before, _) = split_rows(followed, dataset, story.time)[0].parts
+    followed.state.runs["etl-1"].tasks[str(task.key)].attempts[-1].start_s = 1.0
+    (after, _) = split_rows(followed, dataset, story.time)[0].parts
+    assert before.seconds is not None
+    assert after.seconds == pytest.approx(before.seconds - 1.0)
+    assert after.rows_per_s > before.rows_per_s

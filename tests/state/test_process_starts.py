@@ -1,0 +1,122 @@
+"""What a process takes to start is told apart, and is no time of a unit: makespan, bound and gap leave it out."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import RunFinished
+from cerebro.contract.tasks import FailureKind
+from cerebro.scheduling.validator import validate
+from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
+from cerebro.state.experiment import fold
+from tests.state.runs import TimedStory, dispatched
+from tests.state.stories import unit, validation
+
+IMPORTS_S = 8.0
+
+
+def started_cold(start_s: float) -> TimedStory:
+    """Two models on two workers, one epoch; each worker's first unit waits for its process.
+
+    Without that, worker 0: m00 0-2, m01 2-4. Worker 1: m01 0-1, idle until m00 is there, m00 2-4.
+    """
+    story = TimedStory()
+    story.fit(epochs=1)
+    story.begins(unit(1, 0), 0, 0.0)
+    story.runs(unit(1, 1, "m01"), 1, 0.0, start_s + 1.0, start_s)
+    story.ends(unit(1, 0), 0, start_s + 2.0, start_s)
+    story.begins(unit(1, 1), 1, start_s + 2.0)
+    story.runs(unit(1, 0, "m01"), 0, start_s + 2.0, start_s + 4.0)
+    story.ends(unit(1, 1), 1, start_s + 4.0)
+    return story
+
+
+@pytest.mark.parametrize("start_s", [0.0, IMPORTS_S])
+def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_not(start_s: float) -> None:
+    """Makespan, bound, gap and idle time are the same; what the processes took is told beside them."""
+    story = started_cold(start_s)
+    report = epoch_report(story.state, story.run, 1)
+    assert (report.makespan_s, report.lower_bound_s) == pytest.approx((4.0, 4.0))
+    assert report.idle_s == pytest.approx({"worker-0": 0.0, "worker-1": 1.0})
+    assert report.start_s == 2 * start_s
+    now = schedule_now(story.state, story.run, story.time)
+    assert now is not None
+    assert (now.makespan_s, now.lower_bound_s, now.gap) == pytest.approx((4.0, 4.0, 0.0))
+    assert (now.idle_s, now.worker_s, now.start_s) == pytest.approx((1.0, 8.0, 2 * start_s))
+
+
+def test_the_words_tell_of_it_where_there_is_something_to_tell() -> None:
+    """In a line of its own."""
+    cold, warm = started_cold(IMPORTS_S), started_cold(0.0)
+    for story in (cold, warm):
+        story.tell(RunFinished(run="fit-1", outcome="finished"))
+    told, nothing = (schedule_lines(s.state, s.run, s.time) for s in (cold, warm))
+    assert told == [*nothing, "besides: 16.0 worker-seconds until processes had started and imported"]
+
+
+def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> None:
+    """The bound does not know of it, so it shows as gap."""
+    story = TimedStory()
+    story.fit(models=1, epochs=1)
+    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.runs(unit(1, 1), 1, 2.0, 2.0 + IMPORTS_S + 2.0, IMPORTS_S)
+    report = epoch_report(story.state, story.run, 1)
+    assert (report.makespan_s, report.lower_bound_s) == (4.0 + IMPORTS_S, 4.0)
+    assert (report.start_s, report.idle_s["worker-1"]) == (IMPORTS_S, 2.0)
+
+
+def test_an_epoch_tells_of_starts_since_the_one_before_validations_included() -> None:
+    """No start is told twice, and none is lost."""
+    story = TimedStory()
+    story.fit(models=1, epochs=2, validated=True)
+    story.runs(unit(1, 0), 0, 0.0, 3.0, 1.0)
+    story.runs(unit(1, 1), 1, 3.0, 6.0, 2.0)
+    story.report(1)
+    story.runs(validation(1), 0, 6.0, 10.0, 4.0)
+    story.runs(unit(2, 0), 0, 10.0, 11.0)
+    story.runs(unit(2, 1), 1, 11.0, 13.0, 1.0)
+    story.report(2)
+    assert [report.start_s for report in story.run.epochs] == [3.0, 5.0]
+
+
+def test_a_unit_that_came_to_nothing_counts_from_its_start() -> None:
+    """How long its process took is not known; a crash costs time, and shows."""
+    story = TimedStory()
+    story.fit(models=1, partitions=1, epochs=1)
+    story.time = story.zero - 2
+    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.runs(unit(1, 0), 0, 5.0, 7.0 + IMPORTS_S, IMPORTS_S)
+    report = epoch_report(story.state, story.run, 1)
+    assert (report.makespan_s, report.lower_bound_s) == (7.0 + IMPORTS_S, 2.0)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    models=st.integers(1, 4),
+    partitions=st.integers(1, 4),
+    delay=st.sampled_from([0.0, 1.0]),
+)
+@settings(deadline=None, max_examples=40)
+def test_the_validator_says_what_the_report_says(
+    seed: int, models: int, partitions: int, delay: float
+) -> None:
+    """Whatever processes took to start, at any moment of the run: no bound above the makespan, no rule broken."""
+    made = dispatched(
+        Random(seed), models=models, partitions=partitions, epochs=2, delay=delay, start_s=IMPORTS_S
+    )
+    for seen in range(len(made.log)):
+        state = fold("one", made.log[:seen])
+        run = state.runs.get("fit-1")
+        found = schedule_now(state, run, made.log[seen - 1].time) if run else None
+        if found is not None:
+            assert found.lower_bound_s <= found.makespan_s * (1 + 1e-9)
+            assert found.idle_s <= found.worker_s * (1 + 1e-9)
+    judged = validate(*schedule_of(made.run), actual=True)
+    last = schedule_now(made.state, made.run, made.time)
+    assert last is not None
+    assert not judged.violations
+    assert (last.makespan_s, last.lower_bound_s) == pytest.approx((judged.makespan, judged.lower_bound))
