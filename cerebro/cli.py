@@ -170,7 +170,16 @@ def _replay(options: argparse.Namespace) -> int:
 
     # By name: replaying trains models, and nothing that trains is to be loaded with the command line.
     replay = importlib.import_module("cerebro.replay")
-    return int(replay.main(options.experiment, options.model, options.home) or 0)
+    return int(
+        replay.main(
+            options.experiment,
+            run=options.fit,
+            model=options.model,
+            home=options.home,
+            scratch=options.scratch,
+        )
+        or 0
+    )
 
 
 def _selftest(options: argparse.Namespace) -> int:
@@ -303,7 +312,14 @@ def _register_local(commands: Any, common: argparse.ArgumentParser) -> None:
         "replay", parents=[common], help="train again in one process, in the logged order"
     )
     replay.add_argument("experiment", metavar="EXPERIMENT")
+    replay.add_argument("--run", dest="fit", metavar="R", help="a fit run (default: the newest finished one)")
     replay.add_argument("--model", metavar="M", help="one model (default: all)")
+    replay.add_argument(
+        "--scratch",
+        metavar="FOLDER",
+        help="where training data that this machine lacks is made again; removed afterwards "
+        "(default: on the shard volume, or in the user's cache folder)",
+    )
     replay.set_defaults(run=_replay)
 
     selftest = commands.add_parser("selftest", parents=[common], help="try the cluster on a tiny data set")

@@ -2,34 +2,48 @@
 
 This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines
 the weights. No state is saved and loaded between units here, nothing hops; what training does to a model is
-`cerebro.training.unit`, as in a worker. Runs user code in the calling process: only for one's own
-experiments.
+`cerebro.training.unit`, as in a worker. Training partitions that lie on no volume of this machine are made again. Runs
+user code in the calling process: only for one's own experiments.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from cerebro.agent.environment import archive_folder, python_for
 from cerebro.connection import Connection, connect
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.partitions import find_partitions
 from cerebro.encoding import decode
-from cerebro.errors import DataError, NotFoundError
+from cerebro.errors import ConflictError
+from cerebro.files import cache_folder
+from cerebro.local.home import ClusterHome
 from cerebro.misc import fetch_misc
+from cerebro.remaking import Remaking
 from cerebro.session import Session
 from cerebro.spec import SubEpochSpec
-from cerebro.state import Model, Run
+from cerebro.state import ExperimentState, Model, Run, RunState
+from cerebro.steering import chosen_fit, find_model
+from cerebro.tether import tethered
 from cerebro.training import checkpoint as checkpoints
 from cerebro.training.feed import Feed
 from cerebro.training.seeds import unit_seed
 from cerebro.training.unit import Trainee, create, default_device, train_unit
 from cerebro.volumes import Volumes
+
+_NAMED = 5
+_ARCHIVE = "CEREBRO_ARCHIVE"
+"""Variable that names the folder of the code archive whose environment this process has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,67 +53,161 @@ class Replayed:
     Attributes:
         units: visits replayed.
         differences: names of tensors and values that are not equal to the saved ones, to the bit.
+        remade: partitions that were made again for it.
     """
 
     model: str
     units: int
     differences: tuple[str, ...]
+    remade: tuple[int, ...] = ()
 
     @property
     def is_equal(self) -> bool:
         """Whether the final state is the saved one."""
         return not self.differences
 
+    def __str__(self) -> str:
+        outcome = f"{self.model}: {self.units} units replayed, final state "
+        if self.is_equal:
+            return outcome + "equal to the bit"
+        outcome += f"DIFFERENT in {', '.join(self.differences[:_NAMED])}"
+        if not self.remade:
+            return outcome
+        partitions = ", ".join(map(str, self.remade))
+        return f"{outcome} (partitions {partitions} were made again: their objects may have changed since)"
 
-def main(experiment: str, model: str | None = None, home: str | None = None) -> int:
-    """`cerebro replay`: prints a line per model; 0 if all are equal, else 1."""
+
+def main(
+    experiment: str,
+    *,
+    run: str | None = None,
+    model: str | None = None,
+    home: str | None = None,
+    scratch: str | None = None,
+) -> int:
+    """`cerebro replay`: prints a line per model; 0 if all are equal, else 1.
+
+    With a code archive it does so in a process of its own, as workers do: with the archive's Python environment, in its
+    folder, its files importable.
+    """
     connection = connect(home=home)
+    record = connection.kvs.experiment(experiment)
+    fit, _ = chosen(Session(connection, record).state(), run, model)
+    own = own_volumes(connection.volumes)
+    archive = archive_folder(connection.kvs, own, record.archive)
+    if archive and os.environ.get(_ARCHIVE) != archive:
+        given = {"--model": model, "--scratch": scratch and str(Path(scratch).absolute())}
+        options = [word for name, value in given.items() if value for word in (name, value)]
+        command = [python_for(archive, own), "-P", "-m", "cerebro.cli", "replay", experiment, "--run", fit.id]
+        command += [*options, "--home", str(ClusterHome(home).path)]
+        return subprocess.run(
+            tethered(command), cwd=archive, env={**os.environ, _ARCHIVE: archive}, check=False
+        ).returncode
     is_equal = True
-    for found in replay(connection, experiment, model=model):
+    for found in replay(
+        connection, experiment, run=fit.id, model=model, archive=archive, scratch=scratch, tell=_tell
+    ):
         is_equal = is_equal and found.is_equal
-        outcome = "equal to the bit" if found.is_equal else f"DIFFERENT in {', '.join(found.differences[:5])}"
-        sys.stdout.write(f"{found.model}: {found.units} units replayed, final state {outcome}\n")
-        sys.stdout.flush()
+        _tell(str(found))
     return 0 if is_equal else 1
 
 
+def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[Run, list[Model]]:
+    """What is to be replayed: a fit run and its models that have trained.
+
+    Args:
+        run: fit run; the newest that finished if left out, or the newest if none did.
+        model: one model; all with a visit if left out.
+
+    Raises:
+        NotFoundError: no such run or model, or the run is no fit.
+        ConflictError: nothing of it has been trained.
+    """
+    finished = [r.id for r in state.runs.values() if r.kind == "fit" and r.state is RunState.FINISHED]
+    fit = chosen_fit(state, run or (finished[-1] if finished else None))
+    models = list(fit.models.values()) if model is None else [find_model(fit, model)]
+    trained = [known for known in models if known.visits]
+    if not trained:
+        raise ConflictError(
+            f"nothing to replay: no unit of {model or 'any model'} is committed in {fit.id} of experiment "
+            f"{state.name!r}, which is {fit.state}"
+        )
+    return fit, trained
+
+
 def replay(
-    connection: Connection, experiment: str, *, run: str | None = None, model: str | None = None
+    connection: Connection,
+    experiment: str,
+    *,
+    run: str | None = None,
+    model: str | None = None,
+    archive: str = "",
+    scratch: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Replayed]:
     """Train the models of a fit run again, one after another.
 
     Args:
-        run: fit run; the newest if left out.
-        model: one model; all with a visit if left out.
+        run, model: see `chosen`.
+        archive: folder with the user's files, or empty; this process has the Python environment that they ask for.
+        scratch: folder for partitions that are made again, which are gone when this ends; as of `own_volumes` if left
+            out.
+        tell: is told, in a line for people, what takes long.
 
     Raises:
-        NotFoundError: no such run or model.
-        DataError: a partition is not on this machine.
+        NotFoundError, ConflictError: there is nothing to replay.
+        DataError: a partition is not on this machine and cannot be made again.
     """
     record = connection.kvs.experiment(experiment)
-    fit = Session(connection, record).chosen_fit(run)
-    if model is not None and model not in fit.models:
-        raise NotFoundError(f"no model {model!r} in {fit.id}: it has {', '.join(fit.models)}")
+    state = Session(connection, record).state()
+    fit, models = chosen(state, run, model)
     request = fit.request
     assert isinstance(request, FitRequest)
-    folders = _partitions(connection.volumes, fit)
-    if record.archive is not None:
-        sys.path.append(str(connection.volumes.archive(record.archive)))
-    spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
-    spec.misc_dir = fetch_misc(record.locators.misc, connection.volumes.misc)
-    spec.initialize_worker()
-    # As many threads as the workers had: a sum that is split differently rounds differently.
-    torch.set_num_threads(min((w.record.cores for w in connection.kvs.workers()), default=1))
-    for chosen in fit.models.values():
-        if chosen.visits and model in (None, chosen.id):
-            trainee = _train(spec, request, chosen, folders)
-            reference = chosen.visits[-1].checkpoint
+    assert isinstance(fit.plan, FitPlan)
+    own = own_volumes(connection.volumes)
+
+    remaking = Remaking(
+        connection=connection,
+        record=record,
+        state=state,
+        dataset=fit.plan.dataset,
+        python=sys.executable,
+        archive=archive,
+        tell=tell,
+    )
+    place = Path(scratch) if scratch else own.shards
+    with _partitions(connection.volumes, fit.plan, place, remaking) as (folders, remade):
+        if archive:
+            sys.path.append(archive)
+        spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
+        spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
+        spec.initialize_worker()
+        # As many threads as the workers had: a sum that is split differently rounds differently.
+        torch.set_num_threads(min((w.record.cores for w in connection.kvs.workers()), default=1))
+        for trained in models:
+            trainee = _train(spec, request, trained, folders)
+            reference = trained.visits[-1].checkpoint
             saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
             yield Replayed(
-                model=chosen.id,
-                units=len(chosen.visits),
+                model=trained.id,
+                units=len(trained.visits),
                 differences=tuple(differences(trainee.state(), saved)),
+                remade=remade,
             )
+
+
+def own_volumes(volumes: Volumes) -> Volumes:
+    """Where this machine may put what a worker has on its own volume: there, on a worker or a local cluster; else in
+    the user's cache folder, where it is kept for the next time."""
+    if all(os.access(folder, os.W_OK) for folder in (volumes.shards, volumes.code)):
+        return volumes
+    root = cache_folder(os.environ) / "replay"
+    return replace(volumes, shards=root / "shards", code=root / "code")
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def differences(one: object, other: object, where: str = "state") -> Iterator[str]:
@@ -144,20 +252,23 @@ def _train(spec: SubEpochSpec, request: FitRequest, model: Model, folders: dict[
     return trainee
 
 
-def _partitions(volumes: Volumes, run: Run) -> dict[int, Path]:
-    """Where the training partitions lie on this machine: below any worker's shard volume."""
-    assert isinstance(run.plan, FitPlan)
+@contextmanager
+def _partitions(
+    volumes: Volumes, plan: FitPlan, scratch: Path, remaking: Remaking
+) -> Iterator[tuple[dict[int, Path], tuple[int, ...]]]:
+    """Where the training partitions lie, below any worker's shard volume of this machine; and which were made again."""
     roots = [volumes.shards / "datasets", *volumes.shards.glob("*/datasets")]
     found = {
         part.partition: part.folder
         for root in roots
         for part in find_partitions(root)
-        if (part.dataset, part.split) == (run.plan.dataset, "train")
+        if (part.dataset, part.split) == (plan.dataset, "train")
     }
-    missing = sorted(set(run.plan.partitions) - set(found))
-    if missing:
-        raise DataError(
-            f"partitions {missing} of data set {run.plan.dataset} are not below {volumes.shards}: replay needs all "
-            "of them on one machine, and training data stays with its workers"
-        )
-    return found
+    missing = sorted(set(plan.partitions) - set(found))
+    if not missing:
+        yield found, ()
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="cerebro-replay-", dir=scratch) as folder:
+        made = {partition: remaking.make(partition, Path(folder)) for partition in missing}
+        yield found | made, tuple(missing)

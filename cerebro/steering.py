@@ -150,12 +150,18 @@ def chosen_fit(state: ExperimentState, run: str | None) -> Run:
     """The run of that name, else the newest fit run.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is none, or the one named is no fit run.
     """
     fits = [known.id for known in state.runs.values() if known.kind == "fit"]
     if run is None and not fits:
         raise NotFoundError(f"experiment {state.name!r} has no fit run yet: call run_fit")
-    return chosen_run(state, run or fits[-1])
+    found = chosen_run(state, run or fits[-1])
+    if found.kind != "fit":
+        raise NotFoundError(
+            f"{found.id} of experiment {state.name!r} is of run_{found.kind}, expected was a fit run; there is "
+            f"{', '.join(fits) or 'none'}"
+        )
+    return found
 
 
 def resumable(state: ExperimentState) -> Run | None:

@@ -7,7 +7,7 @@ built here cannot leave its volume.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 
@@ -48,6 +48,11 @@ class Volumes:
             code=folder("code"),
             logs=folder("logs"),
         )
+
+    def as_environment(self) -> dict[str, str]:
+        """Variables that `from_environment` reads these roots from."""
+        roots = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {f"CEREBRO_VOLUME_{name.upper()}": str(root) for name, root in roots.items()}
 
     # --- data ------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class ChildProcess:
         """Whether it has imported what it needs and listens."""
         ours, theirs = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
+        environment |= settings.volumes.as_environment()
         environment["CEREBRO_ARCHIVE"] = setting.archive
         self._log = log = settings.volumes.logs / f"{settings.worker}.child.log"
         log.parent.mkdir(parents=True, exist_ok=True)

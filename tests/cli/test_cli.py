@@ -147,14 +147,17 @@ def test_foreground_refuses_a_second_cluster(fake: FakeCluster, capsys: pytest.C
 
 
 def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The experiment, the model and the home are handed on; the trainer is loaded only then."""
-    calls: list[tuple[str | None, ...]] = []
+    """What was given is handed on; the trainer is loaded only then."""
+    calls: list[tuple[str, dict[str, str | None]]] = []
     module = types.ModuleType("cerebro.replay")
-    module.main = lambda *given: calls.append(given)  # type: ignore[attr-defined]
+    module.main = lambda name, **given: calls.append((name, given))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert cli.main(["replay", "digits", "--model", "m03"]) == 0
-    assert cli.main(["replay", "digits", "--home", "/somewhere"]) == 0
-    assert calls == [("digits", "m03", None), ("digits", None, "/somewhere")]
+    assert cli.main(["replay", "digits", "--run", "fit-2", "--model", "m03"]) == 0
+    assert cli.main(["replay", "digits", "--home", "/somewhere", "--scratch", "/data"]) == 0
+    assert calls == [
+        ("digits", {"run": "fit-2", "model": "m03", "home": None, "scratch": None}),
+        ("digits", {"run": None, "model": None, "home": "/somewhere", "scratch": "/data"}),
+    ]
 
 
 @pytest.mark.parametrize("arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["dance"]])

@@ -1,0 +1,117 @@
+"""`cerebro replay`: a chosen run, in the environment of its code, on a machine that has part of its data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import DEADLINE_S, Lab
+from tests.e2e.specs import TinyETL, TinyTraining
+from tests.e2e.test_user_code import upload, write_wheel
+
+
+def replay(*arguments: str, **environment: str) -> tuple[int, str]:
+    """Exit status and what was said. Runs where this test's own modules cannot be imported, as a user's notebook's."""
+    command = [sys.executable, "-P", "-m", "cerebro.cli", "replay", *arguments]
+    done = subprocess.run(
+        command,
+        env=os.environ | environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=4 * DEADLINE_S,
+    )
+    return done.returncode, done.stdout
+
+
+class Greeting(TinyTraining):
+    """Needs a package that requirements.txt names, a module that was uploaded, and a file beside it."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """See `SubEpochSpec`."""
+        import e2e_greeting  # type: ignore[import-not-found]  # only where the requirements are installed
+        import e2e_uploaded  # type: ignore[import-not-found]  # only among the uploaded files
+
+        scale = e2e_greeting.VALUE + e2e_uploaded.VALUE + int(Path("e2e_number.txt").read_text())
+        lr = {"lr": hyperparams["lr"] * scale / 100}
+        return super().train(models, checkpoint, dataloader, {**hyperparams, **lr})
+
+
+@pytest.mark.slow
+def test_a_run_is_replayed_in_the_environment_of_its_code(lab: Lab, tmp_path: Path) -> None:
+    """The newest finished fit, or the one that is named."""
+    folder = upload(tmp_path / "code", "./e2e_greeting-1.0-py3-none-any.whl")
+    write_wheel(folder)
+    (folder / "e2e_number.txt").write_text("3")
+    experiment = lab.prepared(code=folder)
+    for tags in ("ab", "c"):
+        result = lab.result(lab.fit(experiment, Greeting(), tags=tags, epochs=1), experiment)
+        assert result.failures() == {}
+    line = "{}: 2 units replayed, final state equal to the bit\n"
+    assert replay(experiment.name) == (0, line.format("m00"))
+    assert replay(experiment.name, "--run", "fit-1") == (0, line.format("m00") + line.format("m01"))
+
+
+class Scaled(TinyETL):
+    """Reads an object, which is where workers read it or gone."""
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        values, label = super().row_preprocessor(row, mode, object_dir)
+        return values * float(Path(object_dir, "scale.txt").read_text()), label
+
+
+def pod(lab: Lab, root: Path, worker: str) -> Mapping[str, str]:
+    """The environment in a worker's pod: the volumes that all share, and its own for shards."""
+    root.mkdir()
+    for name in ("shared", "checkpoints", "code"):
+        (root / name).symlink_to(getattr(lab.volumes, name))
+    (root / "shards").symlink_to(lab.volumes.shards / worker)
+    info = lab.info()
+    return {
+        "CEREBRO_SERVER": info.kvs,
+        "CEREBRO_TOKEN": info.token(),
+        "CEREBRO_VOLUMES": str(root),
+    }
+
+
+@pytest.mark.slow
+def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) -> None:
+    """In a worker's pod, and outside the cluster; nothing of it stays. Without its objects a partition cannot be made,
+    and that is said."""
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    (objects / "scale.txt").write_text("0.5")
+    locators = {
+        split: {"metadata": metadata, "objects": str(objects)} for split, metadata in lab.tables().items()
+    }
+    experiment = lab.experiment(locators)
+    experiment.run_etl(Scaled(), progress=False)
+    lab.result(lab.fit(experiment, TinyTraining(), tags="a"), experiment)
+    worker = pod(lab, tmp_path / "worker", "worker-0")
+    away = {
+        "CEREBRO_SERVER": lab.info().dispatcher,
+        "CEREBRO_TOKEN": lab.info().token(),
+        "CEREBRO_CACHE": str(tmp_path / "away"),
+        "CEREBRO_VOLUMES": "/nonexistent",
+    }
+    for place, missing in ((worker, (1,)), (away, (0, 1))):
+        status, output = replay(experiment.name, **place)
+        *made, last = output.splitlines()
+        assert last == "m00: 4 units replayed, final state equal to the bit"
+        assert [line.split(" is on no volume")[0] for line in made] == [f"partition {p}" for p in missing]
+        assert status == 0
+    (objects / "scale.txt").unlink()
+    status, output = replay(experiment.name, **worker)
+    assert status == 1
+    assert "partition 1 of data set" in output
+    assert "could not be made again from its locators: preprocessing of split 'train' ended" in output
+    assert not [*tmp_path.rglob("cerebro-replay-*"), *lab.volumes.shards.rglob("cerebro-replay-*")]

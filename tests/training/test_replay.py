@@ -1,0 +1,98 @@
+"""What `cerebro replay` replays, and what it says where there is nothing to; differences are found to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import RunFinished
+from cerebro.errors import ConflictError, NotFoundError
+from cerebro.replay import Replayed, chosen, differences
+from tests.state.stories import Story
+
+
+def fitted(story: Story, *, is_finished: bool = True) -> Story:
+    """A fit of two models, of which the first has trained an epoch."""
+    story.fit(epochs=1)
+    story.epoch(1)
+    if is_finished:
+        story.tell(RunFinished(run="fit-1", outcome="finished"))
+    return story
+
+
+def second(story: Story, *, trains: bool) -> Story:
+    """Another fit, ``fit-2``, that runs."""
+    first = story.state.runs["fit-1"]
+    story.tell(
+        *[e.model_copy(update={"run": "fit-2"}) for e in story.log if getattr(e, "run", "") == first.id][:2]
+    )
+    if trains:
+        task = story.state.runs["fit-2"].find("fit-2/train/m01/e1/p0")
+        story.start(task.key, 0)
+        story.commit(task.key, 0)
+    return story
+
+
+def test_the_newest_finished_fit_is_taken() -> None:
+    """With the models of it that have trained; another one is taken if it is named, also while it runs."""
+    story = second(fitted(Story()), trains=True)
+    run, models = chosen(story.state, None, None)
+    assert (run.id, [model.id for model in models]) == ("fit-1", ["m00"])
+    run, models = chosen(story.state, "fit-2", None)
+    assert (run.id, [model.id for model in models]) == ("fit-2", ["m01"])
+    assert chosen(fitted(Story(), is_finished=False).state, None, "m00")[0].id == "fit-1"
+
+
+@pytest.mark.parametrize(
+    ("run", "model", "error", "said"),
+    [
+        ("fit-7", None, NotFoundError, r"no run 'fit-7' in experiment 'one'; there is etl-1, fit-1, fit-2"),
+        (
+            "etl-1",
+            None,
+            NotFoundError,
+            r"etl-1 .* is of run_etl, expected was a fit run; there is fit-1, fit-2",
+        ),
+        (None, "m07", NotFoundError, r"fit-1 has no model 'm07'; there is m0"),
+        (None, "m01", ConflictError, r"no unit of m01 is committed in fit-1 .* which is finished"),
+        ("fit-2", None, ConflictError, r"no unit of any model is committed in fit-2 .* which is running"),
+    ],
+)
+def test_what_cannot_be_replayed_says_why(
+    run: str | None, model: str | None, error: type[Exception], said: str
+) -> None:
+    """And what there is instead."""
+    story = Story()
+    story.etl()
+    second(fitted(story), trains=False)
+    with pytest.raises(error, match=said):
+        chosen(story.state, run, model)
+
+
+def test_an_experiment_without_a_fit_says_so() -> None:
+    """Rather than that there is no such run."""
+    with pytest.raises(NotFoundError, match="'one' has no fit run yet"):
+        chosen(Story().state, None, None)
+
+
+def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
+    """Objects may have changed without a change in the number of rows: the user is told where to look."""
+    found = Replayed(model="m00", units=4, differences=("state",), remade=(0, 2))
+    assert str(found).endswith(
+        "DIFFERENT in state (partitions 0, 2 were made again: their objects may have changed since)"
+    )
+    assert str(replace(found, remade=())) == "m00: 4 units replayed, final state DIFFERENT in state"
+    assert str(replace(found, differences=())) == "m00: 4 units replayed, final state equal to the bit"
+
+
+@given(st.floats(width=32), st.floats(width=32))
+def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
+    """Of signs of zero, and of what is no number, too; by name."""
+    first, second = ({"models": [{"w": torch.tensor([value])}]} for value in (one, other))
+    is_same = first["models"][0]["w"].numpy().tobytes() == second["models"][0]["w"].numpy().tobytes()
+    expected = [] if is_same else ["state['models'][0]['w']"]
+    assert list(differences(first, second)) == expected
