@@ -2,13 +2,15 @@
 
 In a cluster each training partition lies on the volume of the worker that made it. What it was made from can be had
 from anywhere: its metadata on the shared volume, the code in the store, the objects behind the locators. A row depends
-on nothing else, chance included (`etl_worker.shard`), so the same rows come out, to the bit. Workers are not needed.
+on nothing else, chance included (`cerebro.preprocessing.shard`), so the same rows come out, to the bit. No worker is
+needed.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +100,8 @@ class Remaking:
         setting = Setting(code=task.code, handler=_HANDLER, python=self.python, archive=self.archive)
         child = ChildProcess(setting, settings, own_group())
         try:
-            child.run(task.model_dump(mode="json"), 1, codes, volumes.logs / "etl.log")
+            log = volumes.logs / "etl.log"
+            child.run(task.model_dump(mode="json"), 1, codes, log, asked=time.monotonic())
             while (message := child.channel.receive()) is not None:
                 if message["is"] == "done":
                     return TaskResult.model_validate(message["result"])

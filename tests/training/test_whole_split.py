@@ -25,6 +25,7 @@ from cerebro.data.manifests import PartitionManifest
 from cerebro.data.partitions import write_manifest
 from cerebro.data.shards import ShardWriter
 from cerebro.encoding import encode
+from cerebro.planning import plan_evaluation
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.training import checkpoint as checkpoints
 from cerebro.training.feed import Feed
@@ -33,7 +34,6 @@ from cerebro.training.unit import Trainee, create, evaluate
 from cerebro.volumes import Volumes
 from controller import tasks
 from controller.partition import shares
-from controller.planning import plan_evaluation
 from model_hopper.handler import Handler
 from tests.data.rows import SOURCE
 from tests.state.stories import DATASET, SHA, Story
