@@ -6,7 +6,13 @@ names the object, what was expected and what to do next. Adapters translate fore
 
 
 class CerebroError(Exception):
-    """Root of all errors that Cerebro raises on purpose."""
+    """Root of all errors that Cerebro raises on purpose.
+
+    Attributes:
+        user_traceback: of user code, where it raised in another process than the one that raises this.
+    """
+
+    user_traceback: str = ""
 
 
 class PermanentError(CerebroError):

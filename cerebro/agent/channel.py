@@ -1,6 +1,8 @@
 """Messages between an agent and its child: JSON objects, one per line, over a socket pair.
 
-JSON and not pickle: the child runs user code, so nothing that comes from it is trusted further than that.
+JSON and not pickle: the child runs user code, so nothing that comes from it is trusted further than that. User code may
+write to the socket itself, say to a file descriptor that it closed twice: what is no message is dropped, counted and
+quoted, and the messages around it arrive.
 """
 
 from __future__ import annotations
@@ -9,19 +11,37 @@ import json
 import select
 import socket
 import threading
+from collections import deque
 from typing import Any
 
+from cerebro.contract.texts import cleaned
+
+MAX_LINE = 64 << 20
+"""Bytes of the longest message; user code, of at most 32 MiB, is in one."""
 _READ_BYTES = 1 << 16
+_TURN_BYTES = 1 << 20
+"""What `pending` reads at most: who asks has other things to look after, however much is sent."""
+_QUOTED = 100
 
 
 class Channel:
-    """One end of the pair. `send` may be called by any thread, the reading methods by one."""
+    """One end of the pair. `send` may be called by any thread, the reading methods by one.
+
+    Attributes:
+        is_closed: whether the other end was found to be gone.
+        strays: lines that were no messages.
+        stray: the newest of them, for people; cut.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._buffer = b""
+        self._messages: deque[dict[str, Any]] = deque()
+        self._parts: list[bytes] = []
+        """Of a line whose end has not arrived."""
+        self._num_bytes = 0
+        """Of that line, what was dropped included."""
         self.is_closed = False
-        """Whether the other end was found to be gone."""
+        self.strays, self.stray = 0, ""
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -30,24 +50,27 @@ class Channel:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message; `OSError` when the other end is gone."""
-        line = json.dumps(message).encode() + b"\n"
+        # A newline in front: what somebody else has begun to write ends there.
+        line = b"\n" + json.dumps(message).encode() + b"\n"
         with self._lock:
             self._socket.sendall(line)
 
     def receive(self) -> dict[str, Any] | None:
         """The next message, waiting for it; `None` when the other end is gone."""
-        while b"\n" not in self._buffer:
+        while not self._messages:
             if not self._read():
                 return None
-        return self._pop()
+        return self._messages.popleft()
 
     def pending(self) -> dict[str, Any] | None:
         """The next message if one is there already, else `None`."""
-        while b"\n" not in self._buffer:
+        for _ in range(_TURN_BYTES // _READ_BYTES):
+            if self._messages:
+                break
             ready, _, _ = select.select([self._socket], [], [], 0)
             if not ready or not self._read():
-                return None
-        return self._pop()
+                break
+        return self._messages.popleft() if self._messages else None
 
     def close(self) -> None:
         """Close this end."""
@@ -58,11 +81,38 @@ class Channel:
             data = self._socket.recv(_READ_BYTES)
         except OSError:
             data = b""
-        self._buffer += data
+        first, *others = data.split(b"\n")
+        self._add(first)
+        for other in others:
+            self._end_line()
+            self._add(other)
         self.is_closed = not data
         return bool(data)
 
-    def _pop(self) -> dict[str, Any]:
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        message: dict[str, Any] = json.loads(line)
-        return message
+    def _add(self, part: bytes) -> None:
+        self._num_bytes += len(part)
+        if part and self._num_bytes <= MAX_LINE:
+            self._parts.append(part)
+        elif part:
+            # Too long to be one of ours: its beginning is enough to tell of it.
+            del self._parts[1:]
+
+    def _end_line(self) -> None:
+        line, num_bytes = b"".join(self._parts), self._num_bytes
+        self._parts, self._num_bytes = [], 0
+        if not num_bytes:
+            return
+        message = _parsed(line) if num_bytes <= MAX_LINE else None
+        if message is not None:
+            self._messages.append(message)
+        else:
+            self.strays += 1
+            self.stray = cleaned(line[:_QUOTED].decode(errors="replace"), _QUOTED)
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None

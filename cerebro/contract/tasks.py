@@ -9,10 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from cerebro.contract.base import Contract, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
+from cerebro.contract.texts import cleaned
+
+MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
+"""Characters that are kept of what a failure says."""
 
 
 class CheckpointRef(Contract):
@@ -52,14 +56,30 @@ FAILS_RUN = frozenset({FailureKind.REQUIREMENTS, FailureKind.DATA})
 """Kinds that no other model could escape."""
 
 
+def _text(limit: int) -> BeforeValidator:
+    return BeforeValidator(lambda value: cleaned(value, limit) if isinstance(value, str) else value)
+
+
 class Failure(Contract):
-    """Why a task or a run ended without a result, for people."""
+    """Why a task or a run ended without a result, for people. Takes any text, and keeps what can be told of it."""
 
     kind: FailureKind
-    message: str
-    traceback: str = ""
+    message: Annotated[str, _text(MAX_MESSAGE)]
+    traceback: Annotated[str, _text(MAX_TRACEBACK)] = ""
+    """Of user code, where the failure is an exception that has been through it."""
     needs_bytes: int = 0
     """Room the checkpoint volume lacked."""
+
+    @property
+    def text(self) -> str:
+        """All that is known, with the message once: a traceback ends in it."""
+        told = self.traceback.rstrip()
+        return told if told.endswith(self.message.rstrip()) else f"{self.message}\n{told}".strip()
+
+    @property
+    def line(self) -> str:
+        """The message where there is room for a line."""
+        return self.message.strip().split("\n", 1)[0]
 
 
 class Timings(Contract):
@@ -127,7 +147,7 @@ class TrainTask(ModelTask):
     """How many units this model has finished before: 0 creates the model."""
     checkpoint: CheckpointRef | None
     keep: tuple[str, ...] = ()
-    """Checkpoint names of this model that must outlive the commit; the worker removes all others."""
+    """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
 
 
 class EvaluateTask(ModelTask):

@@ -186,6 +186,22 @@ def test_a_crash_loop_tells_the_last_end() -> None:
     assert read.ended == {"worker": read.exits["worker"]}
 
 
+def test_a_container_that_runs_before_the_others_tells_its_last_end() -> None:
+    """Such as that a volume cannot be written, with what to do."""
+    said = "User 1000 cannot write to the folder logs of the claim cerebro-metrics."
+    looping = container("folders", waiting("CrashLoopBackOff"), terminated("Error", 1, said), restarts=3)
+    read = read_pod(
+        pod(
+            phase="Pending",
+            initContainerStatuses=[looping],
+            containerStatuses=[container("worker", waiting("PodInitializing"))],
+        )
+    )
+    assert read.trouble.startswith("container folders: ")
+    assert said in read.trouble
+    assert read.exits == {}
+
+
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
 def test_a_start_under_way_is_no_trouble(reason: str) -> None:
     """It passes by itself, and nothing has ended."""

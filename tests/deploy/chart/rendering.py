@@ -166,9 +166,15 @@ class Rendered:
         return dict(self.pods())[name]
 
     def containers(self) -> Iterator[tuple[str, Object]]:
-        """``component/container`` and the container."""
+        """``component/container`` and the container; those that run before the others included."""
         for name, pod in self.pods():
             for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+                yield f"{name}/{container['name']}", container
+
+    def services(self) -> Iterator[tuple[str, Object]]:
+        """``component/container`` and the container, of those that stay."""
+        for name, pod in self.pods():
+            for container in pod["spec"]["containers"]:
                 yield f"{name}/{container['name']}", container
 
 

@@ -209,24 +209,15 @@ def test_an_upgrade_keeps_the_scale_unless_told_anew(conclude: Conclude) -> None
 
 def test_folders_of_root_are_handed_over(conclude: Conclude) -> None:
     """By themselves only those of the one provisioner that makes them for root alone; never, or always, as told."""
-    image = {"repository": "control", "tag": "", "digest": ""}
 
     def case(way: str, provisioner: str) -> dict[str, Any]:
-        values = {
-            "storage": {"handOver": way},
-            "images": {"registry": "", "tag": "1", "pullPolicy": "Always", "control": image},
-        }
         return {
-            "root": {"Values": values, "Chart": {"AppVersion": "1"}},
-            "image": "control",
+            "root": {"Values": {"storage": {"handOver": way}}},
             "decision": {"provisioner": provisioner},
-            "folders": ["/data"],
-            "mounts": "- {name: data, mountPath: /data}",
         }
 
     cases = [case("auto", HOST_PATH), case("auto", LOCAL_PATH), case("always", EBS), case("never", HOST_PATH)]
-    found = conclude("cerebro.storage.handOver", cases)
-    assert ["hand-over" in text for text in found] == [True, False, True, False]
+    assert conclude("cerebro.storage.isRoots", cases) == ["yes", "", "yes", ""]
 
 
 def test_a_decision_tells_what_makes_the_volume(conclude: Conclude) -> None:

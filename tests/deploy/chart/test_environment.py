@@ -68,7 +68,7 @@ def _told(name: str, values: str) -> Set[str]:
 @pytest.mark.parametrize("values", VALUES)
 def test_every_variable_that_is_set_is_one_that_the_service_reads(values: str) -> None:
     """A misspelt or outdated variable in the chart would be ignored in silence."""
-    for name, _ in render(values).containers():
+    for name, _ in render(values).services():
         ours = {variable for variable in _told(name, values) if variable.startswith("CEREBRO_")}
         assert ours <= _read(READERS[name]), name
         for variable in _told(name, values) - ours:

@@ -64,7 +64,7 @@ def test_every_container_can_write_to_tmp_and_no_container_fills_a_node(values: 
 @pytest.mark.parametrize("values", VALUES)
 def test_every_container_has_three_probes_on_a_port_it_has(values: str) -> None:
     """Startup, readiness, liveness: looked at every second while it starts; the test pod, which ends, has none."""
-    for name, container in render(values).containers():
+    for name, container in render(values).services():
         if name.startswith("test/"):
             continue
         ports = {port["name"] for port in container["ports"]}
@@ -84,7 +84,7 @@ def test_readiness_asks_for_work_and_liveness_does_not() -> None:
     """Ready needs the store (/health), alive does not (/live): a store that is away gets nobody killed."""
     probed = {
         name: (container["readinessProbe"]["httpGet"]["path"], container["livenessProbe"]["httpGet"]["path"])
-        for name, container in render("defaults").containers()
+        for name, container in render("defaults").services()
         if name.split("/")[0] in ("kvs-api", "controller", "dispatcher", "worker")
     }
     assert set(probed.values()) == {("/health", "/live")}
@@ -328,12 +328,14 @@ def test_folders_that_belong_to_root_are_handed_over_before_anything_else() -> N
             for mount in container.get("volumeMounts", ())
             if mount["name"] in claims and not mount.get("readOnly")
         }
-        handed = [folder for one in spec.get("initContainers", ()) for folder in one["args"]]
+        before = spec.get("initContainers", [])
+        handed = [folder for one in before for folder in one["args"]]
         assert set(handed) == (written if name not in ("test", "selftest") else set()), name
-        for one in spec.get("initContainers", ()):
+        for one in before:
+            assert one["name"] == "hand-over", "root's folders are no business of the user"
             assert {mount["mountPath"] for mount in one["volumeMounts"]} == set(handed)
             security = one["securityContext"]
             assert security["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
             assert security["readOnlyRootFilesystem"]
             assert not security["allowPrivilegeEscalation"]
-    assert not any("initContainers" in pod["spec"] for _, pod in render("defaults").pods())
+    assert not any(name.endswith("/hand-over") for name, _ in render("defaults").containers())

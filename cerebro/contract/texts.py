@@ -1,0 +1,46 @@
+"""Texts that people are shown and that may come from user code: made so that they can be sent, stored and shown.
+
+Cleaned and cut where they enter the contract, because an error that cannot be reported would end the worker that tells
+of it: a lone surrogate cannot be encoded, and no channel is meant for a message of 100 MB.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that a terminal or a page would obey, or could not show."""
+_KEPT = frozenset("\n\t\u200c\u200d\u00ad\ufeff")
+"""Of these, what is part of ordinary text."""
+
+
+def cleaned(text: str, limit: int) -> str:
+    """`text` in characters that can be stored and shown, of which at most `limit`: its middle is left out.
+
+    Doing it twice changes nothing.
+    """
+    # Before the rest, which would take long of a long text; once more after it, because escapes are longer.
+    return _cut(_escaped(_cut(text, limit)), limit)
+
+
+def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape(c) if _is_hidden(c) else c for c in text.replace("\r\n", "\n"))
+
+
+def _is_hidden(character: str) -> bool:
+    return character not in _KEPT and unicodedata.category(character) in _HIDDEN
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    mark = f"\n[... {len(text) - limit:,} characters or more are left out ...]\n"
+    kept = max(0, limit - len(mark))
+    tail = kept // 2
+    return text[: kept - tail] + mark[:limit] + (text[-tail:] if tail else "")

@@ -1,0 +1,93 @@
+"""The folders of the metrics claim, which pods mount one by one: who makes them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.chart.rendering import VALUES, Object, render, render_with
+
+NOBODY, OURS = 65534, 1000
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_no_folder_is_left_to_the_kubelet(values: str) -> None:
+    """It would make them as root, for nobody else to write. Each pod that mounts a folder of a claim first makes
+    all such folders itself, as its own user and without any right; whichever pod is the first."""
+    for name, pod in render(values).pods():
+        spec = pod["spec"]
+        mounted = {
+            (mount["name"], mount["subPath"])
+            for container in spec["containers"]
+            for mount in container["volumeMounts"]
+            if "subPath" in mount
+        }
+        before = {one["name"]: one for one in spec.get("initContainers", ())}
+        assert set(before) == ({"folders"} if mounted else set()), name
+        if not mounted:
+            continue
+        (mount,) = before["folders"]["volumeMounts"]
+        assert "subPath" not in mount
+        made = {
+            (mount["name"], folder) for folder in ("metrics", "logs") if _makes(before["folders"], folder)
+        }
+        assert mounted <= made, name
+        assert "runAsUser" not in before["folders"]["securityContext"], name
+
+
+def _makes(container: Object, folder: str) -> bool:
+    place = container["volumeMounts"][0]["mountPath"]
+    return f"{place}/{folder}" in container["args"][0]
+
+
+def test_folders_of_root_are_left_to_who_hands_them_over() -> None:
+    """There the user could not make them."""
+    names = {name for name, _ in render_with({"storage": {"handOver": "always"}}).containers()}
+    assert "worker/hand-over" in names
+    assert not any(name.endswith("/folders") for name in names)
+
+
+@pytest.fixture
+def claim() -> Iterator[Path]:
+    """A volume that belongs to user 1000, where the tests may say so, and to who runs them elsewhere."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    if os.geteuid() == 0:
+        os.chown(folder, OURS, OURS)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _run(claim: Path) -> subprocess.CompletedProcess[str]:
+    container = dict(render("defaults").containers())["worker/folders"]
+    script = container["args"][0].replace(container["volumeMounts"][0]["mountPath"], str(claim))
+    user = OURS if os.geteuid() == 0 else None
+    return subprocess.run(
+        [*container["command"], script], capture_output=True, text=True, check=False, timeout=30, user=user
+    )
+
+
+def test_folders_are_made_once_for_all(claim: Path) -> None:
+    """Each pod asks; the second finds them."""
+    for _ in range(2):
+        assert _run(claim).returncode == 0
+    assert {(path.name, path.stat().st_uid) for path in claim.iterdir()} == {
+        (name, claim.stat().st_uid) for name in ("metrics", "logs")
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders of another user can be made by root alone")
+def test_folders_that_cannot_be_written_are_refused_with_the_way_out(claim: Path) -> None:
+    """Those that an earlier chart had the kubelet make: the pod does not start, and says what to do; no run begins only
+    to fail."""
+    (claim / "logs").mkdir()
+    os.chown(claim / "logs", NOBODY, NOBODY)
+    done = _run(claim)
+    assert done.returncode == 1
+    assert "folder logs of the claim cerebro-metrics" in done.stderr
+    assert "chown -R 1000:1000" in done.stderr
+    assert "storage.handOver=always" in done.stderr
