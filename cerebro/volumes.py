@@ -6,6 +6,7 @@ built here cannot leave its volume.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -119,10 +120,18 @@ class Volumes:
 
 
 def checkpoint_file(*, unit: int, epoch: int, partition: int, attempt: int) -> str:
-    """Name of the file that an attempt at a unit writes in its model's folder; names sort by unit."""
-    return f"{unit_prefix(unit)}e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
+    """Name of the file that an attempt at a unit writes in its model's folder; see `unit_of`."""
+    return f"u{unit:05d}-e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
 
 
-def unit_prefix(unit: int) -> str:
-    """What the names of a unit's files begin with."""
-    return f"u{unit:05d}-"
+def unit_of(name: str) -> int | None:
+    """The unit whose checkpoint a file's name tells of, also while it is written; `None`: it is no checkpoint.
+
+    Numbers are compared, never names: from unit 100,000 on they have a digit more.
+    """
+    found = _UNIT.match(name)
+    return int(found[1]) if found else None
+
+
+_UNIT = re.compile(r"\.?u([0-9]+)-")
+"""What is still being written has a dot in front."""

@@ -27,7 +27,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
 from cerebro.spec import SubEpochSpec
 from cerebro.training import checkpoint as checkpoints
-from cerebro.training.checkpoint import State
+from cerebro.training.checked import CheckedFile
 from cerebro.training.feed import Feed
 from cerebro.training.predictions import write_predictions
 from cerebro.training.seeds import unit_seed
@@ -47,24 +47,24 @@ _EVALUATION_BATCH = 256
 
 
 class Handler:
-    """Does tasks on models, one at a time; keeps mapped partitions and a checkpoint loaded ahead."""
+    """Does tasks on models, one at a time; keeps mapped partitions, and knows of a checkpoint checked ahead."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
         self._device = default_device()
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._loader = ThreadPoolExecutor(1)
-        self._ahead: tuple[str, Future[State]] | None = None
+        self._ahead: tuple[CheckpointRef, Future[CheckedFile]] | None = None
 
     def preload(self, body: TaskBody) -> None:
-        """Load the checkpoint of the next task while the present one trains."""
+        """Read and check the checkpoint of the next task while the present one trains.
+
+        The model itself is not made yet: beside the present one it might not fit, and its unit may be taken back.
+        """
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
-        if reference is not None and (self._ahead is None or self._ahead[0] != reference.name):
+        if reference is not None and (self._ahead is None or self._ahead[0] != reference):
             root = self._volumes.checkpoints
-            self._ahead = (
-                reference.name,
-                self._loader.submit(checkpoints.load, root, reference, self._device),
-            )
+            self._ahead = reference, self._loader.submit(checkpoints.check, root, reference)
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task.
@@ -159,20 +159,18 @@ class Handler:
         root = self._volumes.checkpoints
         folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
         name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt)
-        reference = checkpoints.save(root, f"{folder.relative_to(root)}/{name}", trainee.state())
-        checkpoints.discard_older(folder, body.unit, {Path(kept).name for kept in body.keep})
-        return reference
+        return checkpoints.save(root, f"{folder.relative_to(root)}/{name}", trainee.state())
 
     def _trainee(self, spec: SubEpochSpec, body: ModelTask) -> Trainee:
         trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=self._device)
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
+        ahead, self._ahead = self._ahead, None
         if reference is not None:
-            ahead, self._ahead = self._ahead, None
-            if ahead is not None and ahead[0] == reference.name:
-                state = ahead[1].result()
+            if ahead is not None and ahead[0] == reference:
+                checked = ahead[1].result()
             else:
-                state = checkpoints.load(self._volumes.checkpoints, reference, self._device)
-            restore(trainee, state)
+                checked = checkpoints.check(self._volumes.checkpoints, reference)
+            restore(trainee, checkpoints.read(checked, self._device))
         return trainee
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:

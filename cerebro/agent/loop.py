@@ -12,10 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from cerebro import logs
 from cerebro.agent.attempt import Attempt, clear_up
+from cerebro.agent.discarding import Discarder, outdated_by
 from cerebro.agent.ending import Ending
 from cerebro.agent.environment import archive_folder, python_for
 from cerebro.agent.lease import Lease
@@ -73,6 +75,7 @@ class Agent:
         self._mailbox, self._lease, self._ending = Mailbox(), Lease(), Ending()
         self._reports = Reports(kvs, settings, resources, self._lease, self._ending)
         self._reclaimer = Reclaimer(kvs, settings.volumes)
+        self._discarder = Discarder()
         self._upkeep = Upkeep(resources.meter, self._reclaimer, self._metrics, self._reports)
         self._child: ChildProcess | None = None
         self._memory = own_group()
@@ -114,6 +117,7 @@ class Agent:
 
     def _work(self) -> None:
         steps: list[api.Report] = []
+        outdated: tuple[Path, ...] = ()
         while not self._ending.is_asked:
             item = self._mailbox.next() if steps else self._await_item()
             if item is not None:
@@ -121,10 +125,14 @@ class Agent:
             if not steps:
                 continue
             outcomes = self._reports.send(steps)
+            if outcomes[0].outcome != "refused":
+                self._discarder.discard(outdated)
             is_started = item is not None and outcomes[-1].outcome != "refused"
-            steps = []
+            steps, outdated = [], ()
             if item is not None and is_started:
                 steps = [self._run(item)]
+                # Looked up before the commit: from then on others may write.
+                outdated = outdated_by(self._settings.volumes, item) if steps[0].op == "commit" else ()
         self._say_farewell(steps)
 
     def _await_item(self) -> InboxItem | None:

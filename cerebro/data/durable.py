@@ -12,9 +12,10 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,8 +24,8 @@ import xxhash
 from cerebro.errors import ShardCorruptError, StorageFullError
 
 _LEFTOVER = ".aside"
-_READ_BYTES = 512 << 10
-"""Stays in a core's own cache between reading and hashing; eight times as much takes half as long again."""
+BLOCK_BYTES = 512 << 10
+"""Of reading: stays in a core's own cache between reading and hashing; eight times as much takes half as long again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +128,28 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def checksum(path: Path) -> Written:
-    """Size and checksum of a file as it is on disk."""
+def checksum(path: Path, on_block: Callable[[memoryview], None] = lambda block: None) -> Written:
+    """Size and checksum of a file as it is on disk.
+
+    Args:
+        on_block: is shown every `BLOCK_BYTES` of the file, of which the last may be fewer, to be used at once.
+    """
     digest, size = xxhash.xxh3_64(), 0
-    buffer = bytearray(_READ_BYTES)
+    buffer = memoryview(bytearray(BLOCK_BYTES))
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(memoryview(buffer)[:count])
-            size += count
+        while block := fill(file, buffer):
+            digest.update(block)
+            on_block(block)
+            size += len(block)
     return Written(num_bytes=size, checksum=f"xxh3_64:{digest.hexdigest()}")
+
+
+def fill(file: RawIOBase, buffer: memoryview) -> memoryview:
+    """Read until `buffer` is full or the file ends; returns the part of `buffer` that was filled."""
+    count = 0
+    while count < len(buffer) and (read := file.readinto(buffer[count:])):
+        count += read
+    return buffer[:count]
 
 
 def verify(path: Path, written: Written) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: written aside, hashed on the way, flushed to disk, renamed; checked when read.
+"""Checkpoints: written aside, hashed on the way, flushed to disk, renamed; checked when read (`checked.py`).
 
 A file's name carries the attempt that wrote it and the file never changes, so a reader needs no lock and a superseded
 writer harms nobody. Loaded with ``weights_only=True``: a checkpoint can hold no code.
@@ -7,7 +7,7 @@ writer harms nobody. Loaded with ``weights_only=True``: a checkpoint can hold no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +17,9 @@ import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.data.durable import DurableFile, checksum
-from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
-from cerebro.volumes import unit_prefix
+from cerebro.data.durable import DurableFile
+from cerebro.errors import SpecError, StorageFullError
+from cerebro.training.checked import CheckedFile, CheckedReader
 
 State = dict[str, Any]
 """``{"models": [state_dict, ...], "checkpoint": {...}}``"""
@@ -94,31 +94,33 @@ def load(root: Path, reference: CheckpointRef, device: torch.device | str) -> St
     Raises:
         CheckpointCorruptError: the file is missing, has another size or another checksum.
     """
-    path = root / reference.name
-    try:
-        found = checksum(path)
-    except OSError as cause:
-        raise CheckpointCorruptError(f"checkpoint {path} cannot be read: {cause.strerror}") from cause
-    if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
-        raise CheckpointCorruptError(
-            f"checkpoint {path} has checksum {found.checksum} over {found.num_bytes} bytes, expected "
-            f"{reference.checksum} "
-            f"over {reference.size}: it was damaged after it was written"
-        )
-    # Mapped: the bytes are in the page cache from the check, and are copied once, into the model.
-    return cast(State, torch.load(path, map_location=device, weights_only=True, mmap=True))
+    return read(check(root, reference), device)
 
 
-def discard_older(folder: Path, unit: int, keep: Collection[str]) -> None:
-    """Remove the files of units before `unit` whose name is not in `keep`; leftovers of dead writers go with them.
+def check(root: Path, reference: CheckpointRef) -> CheckedFile:
+    """The first half of `load`, for whoever has time before the state is needed: it takes no room of its own, and what
+    it has read waits in the page cache.
 
-    Files of this unit and later ones stay: whoever calls may have lost its lease long ago, and the model may have
-    gone on elsewhere since.
+    Raises:
+        CheckpointCorruptError: the file is missing, has another size or another checksum.
     """
-    for path in folder.iterdir():
-        # What is still being written has a dot in front.
-        if path.name not in keep and path.name.lstrip(".") < unit_prefix(unit):
-            path.unlink(missing_ok=True)
+    return CheckedFile(root / reference.name, reference)
+
+
+def read(checked: CheckedFile, device: torch.device | str) -> State:
+    """The second half of `load`: the state, in memory that is the caller's alone.
+
+    Raises:
+        CheckpointCorruptError: the file is not what was checked any more.
+    """
+    with CheckedReader(checked) as file:
+        try:
+            return cast(State, torch.load(cast(Any, file), map_location=device, weights_only=True))
+        except Exception:
+            # torch's reader puts an error of its own in the place of the file's.
+            if file.problem is not None:
+                raise file.problem from None
+            raise
 
 
 def state_bytes(state: State) -> int:

@@ -58,7 +58,7 @@ def create(
 
 
 def restore(trainee: Trainee, state: State) -> None:
-    """Put a saved state into a freshly created model."""
+    """Put a loaded state into a freshly created model, which takes over what the user keeps in it."""
     if len(state["models"]) != len(trainee.modules):
         raise SpecError(
             f"create_models() returned {len(trainee.modules)} modules, but {len(state['models'])} were saved: it must "
@@ -66,8 +66,8 @@ def restore(trainee: Trainee, state: State) -> None:
         )
     for module, saved in zip(trainee.modules, state["models"], strict=True):
         module.load_state_dict(saved)
-    # Mapped tensors must not be written through to the file, nor keep it open: the user gets copies.
-    trainee.checkpoint = cast("dict[str, Any]", _copied(state["checkpoint"]))
+    # Not a copy: where an optimizer's state is most of a model's, that would be most of its memory once more.
+    trainee.checkpoint = state["checkpoint"]
 
 
 def train_unit(
@@ -141,13 +141,3 @@ def _number(value: object, function: str, name: str) -> float:
 def _described(value: object) -> str:
     shape = getattr(value, "shape", None)
     return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
-
-
-def _copied(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item) for item in value)
-    return value

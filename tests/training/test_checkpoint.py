@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
+from cerebro.agent.discarding import outdated
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
-from cerebro.training.checkpoint import State, discard_older, load, save, state_bytes
+from cerebro.training.checkpoint import State, load, save, state_bytes
 from cerebro.volumes import checkpoint_file
 
 CPU = torch.device("cpu")
@@ -154,7 +155,8 @@ def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Pat
     assert done.returncode == 9, done.stderr
     assert_equal(load(tmp_path, reference, CPU), state())
     assert len(list(tmp_path.iterdir())) == 2
-    discard_older(tmp_path, 1, {first})
+    for leftover in outdated(tmp_path, 1, {first}):
+        leftover.unlink()
     assert [path.name for path in tmp_path.iterdir()] == [first]
 
 
@@ -245,26 +247,3 @@ def test_a_checkpoint_can_hold_no_code(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"[Ww]eights.?only"):
         load(tmp_path, reference, CPU)
     assert not (tmp_path / "executed").exists()
-
-
-def test_discarding_keeps_what_is_named_and_what_is_newer(tmp_path: Path) -> None:
-    """Units before go, leftovers of their writers too; this unit and later ones stay, whoever wrote them."""
-    names = [
-        checkpoint_file(unit=unit, epoch=1 + unit // 2, partition=unit % 2, attempt=1) for unit in range(5)
-    ]
-    for name in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside"):
-        (tmp_path / name).touch()
-    discard_older(tmp_path, 3, {names[1], "absent"})
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {names[1], names[3], names[4], f".{names[4]}.1-2.aside"}
-
-
-def test_file_names_sort_as_units_follow_each_other() -> None:
-    """Also past any round number, and attempts of a unit differ."""
-    names = [
-        checkpoint_file(unit=unit, epoch=1, partition=0, attempt=1) for unit in (0, 9, 10, 99, 100, 99_999)
-    ]
-    assert names == sorted(names)
-    assert checkpoint_file(unit=1, epoch=1, partition=0, attempt=1) != checkpoint_file(
-        unit=1, epoch=1, partition=0, attempt=2
-    )

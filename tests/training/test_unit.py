@@ -144,17 +144,19 @@ def test_a_restored_model_goes_on_to_the_bit() -> None:
     assert weights(hopped) == weights(stayed)
 
 
-def test_restoring_copies_what_the_user_keeps() -> None:
-    """Training on does not write through to the state that was loaded."""
+def test_a_restored_model_has_its_own_weights_and_takes_over_what_the_user_keeps() -> None:
+    """Weights are copied into the module; the rest, which may be larger, is not held twice."""
     first = made()
     trained(first)
     hopped = made()
     loaded = first.state()
-    before = [t.clone() for t in loaded["checkpoint"]["optimizer"]["state"][0].values()]
+    before = [weight.clone() for weight in loaded["models"][0].values()]
     restore(hopped, loaded)
+    assert hopped.checkpoint is loaded["checkpoint"]
     trained(hopped, partition=1)
-    after = list(loaded["checkpoint"]["optimizer"]["state"][0].values())
-    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(before, loaded["models"][0].values(), strict=True)
+    )
 
 
 # --- modes -------------------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""A checkpoint's file, checked once and read later: what is read is what was checked.
+
+The file may be damaged, replaced or removed between the two. Mapped, it would hand that on in silence; a copy in memory
+would take as much room as the model for as long as it waits for its unit. So the check notes a digest of each block,
+and reading compares each block once more, while it is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.durable import BLOCK_BYTES, checksum, fill
+from cerebro.errors import CheckpointCorruptError
+
+
+class CheckedFile:
+    """A file whose bytes had the right sum when this was made. Holds 16 bytes for each MiB of it, and no descriptor.
+
+    Raises:
+        CheckpointCorruptError: the file is missing, has another size or another checksum.
+    """
+
+    def __init__(self, path: Path, reference: CheckpointRef) -> None:
+        self.path, self.num_bytes = path, reference.size
+        self.digests = array("Q")
+        with _unreadable_named(path):
+            found = checksum(path, lambda block: self.digests.append(xxh3_64_intdigest(block)))
+        if (found.checksum, found.num_bytes) != (reference.checksum, reference.size):
+            raise CheckpointCorruptError(
+                f"checkpoint {path} has checksum {found.checksum} over {found.num_bytes} bytes, expected "
+                f"{reference.checksum} over {reference.size}: it was damaged after it was written"
+            )
+
+
+class CheckedReader(io.RawIOBase):
+    """Reads a `CheckedFile`, and hands out no byte that differs from what was checked.
+
+    Attributes:
+        problem: what was found, if anything was; raised by every reading from then on.
+
+    Raises:
+        CheckpointCorruptError: when it is made, the file is missing; when it is read, the file cannot be or differs.
+    """
+
+    def __init__(self, checked: CheckedFile) -> None:
+        super().__init__()
+        self._checked, self._position = checked, 0
+        self.problem: CheckpointCorruptError | None = None
+        self._buffer = memoryview(bytearray(BLOCK_BYTES))
+        self._block, self._number = self._buffer[:0], -1
+        """What of the buffer is a checked block, and which one."""
+        with _unreadable_named(checked.path):
+            self._file = checked.path.open("rb", buffering=0)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place in the file."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._checked.num_bytes}[whence]
+        self._position = origin + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def readinto(self, into: Any) -> int:
+        """Fill `into`, or as much of it as the file has bytes for."""
+        try:
+            return self._readinto(memoryview(into).cast("B"))
+        except CheckpointCorruptError as error:
+            self.problem = error
+            raise
+
+    def _readinto(self, target: memoryview) -> int:
+        count = min(len(target), max(0, self._checked.num_bytes - self._position))
+        done = 0
+        while done < count:
+            number, offset = divmod(self._position, BLOCK_BYTES)
+            part = self._checked_block(number)[offset : offset + count - done]
+            target[done : done + len(part)] = part
+            done += len(part)
+            self._position += len(part)
+        return done
+
+    def _checked_block(self, number: int) -> memoryview:
+        if self.problem is not None:
+            raise self.problem
+        if number != self._number:
+            self._number = -1
+            with _unreadable_named(self._checked.path):
+                self._file.seek(number * BLOCK_BYTES)
+                self._block = fill(self._file, self._buffer)
+            if xxh3_64_intdigest(self._block) != self._checked.digests[number]:
+                place = f"between bytes {number * BLOCK_BYTES} and {(number + 1) * BLOCK_BYTES}"
+                raise CheckpointCorruptError(
+                    f"checkpoint {self._checked.path} was damaged {place}, after it was checked and before it was used"
+                )
+            self._number = number
+        return self._block
+
+
+@contextmanager
+def _unreadable_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise CheckpointCorruptError(f"checkpoint {path} cannot be read: {cause.strerror}") from cause

@@ -1,0 +1,111 @@
+"""Old checkpoints go when a unit is committed, and no attempt removes what it cannot know of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.agent.discarding import outdated
+from cerebro.agent.loop import Agent
+from cerebro.agent.reports import Resources
+from cerebro.agent.settings import Settings
+from cerebro.contract import api
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
+from cerebro.volumes import checkpoint_file, unit_of
+
+
+def name(unit: int, attempt: int = 1) -> str:
+    """Of a unit's file."""
+    return checkpoint_file(unit=unit, epoch=1 + unit // 2, partition=unit % 2, attempt=attempt)
+
+
+def test_what_is_named_and_what_is_newer_stays(tmp_path: Path) -> None:
+    """Units before go, leftovers of their writers too; this unit, later ones and what is no checkpoint stay."""
+    names = [name(unit) for unit in range(5)]
+    for file in (*names, f".{names[0]}.1-2.aside", f".{names[4]}.1-2.aside", "notes.txt", "useful.pt"):
+        (tmp_path / file).touch()
+    gone = {path.name for path in outdated(tmp_path, 3, {names[1], "absent"})}
+    assert gone == {names[0], names[2], f".{names[0]}.1-2.aside"}
+
+
+@given(unit=st.integers(0, 10**9), epoch=st.integers(1, 10**6), attempt=st.integers(1, 10**6))
+def test_a_name_tells_its_unit(unit: int, epoch: int, attempt: int) -> None:
+    """Of any size, and while it is written."""
+    file = checkpoint_file(unit=unit, epoch=epoch, partition=0, attempt=attempt)
+    assert unit_of(file) == unit_of(f".{file}.7-1a2b.aside") == unit
+
+
+@pytest.mark.parametrize("unit", [99_999, 100_000, 100_001])
+def test_units_are_compared_by_number(tmp_path: Path, unit: int) -> None:
+    """Where names get a digit more, nothing newer goes and everything older does."""
+    units = range(99_997, 100_004)
+    for number in units:
+        (tmp_path / name(number)).touch()
+    assert {path.name for path in outdated(tmp_path, unit, ())} == {
+        name(number) for number in units if number < unit
+    }
+
+
+# --- in the loop -------------------------------------------------------------------------------------
+
+
+class Store:
+    """A store that answers a commit as it is told to, after something has happened."""
+
+    def __init__(self, answer: str, first: Any) -> None:
+        self._answer, self._first = answer, first
+        self.told: list[api.Report] = []
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        self.told += request.steps
+        if any(step.op != "start" for step in request.steps):
+            self._first()
+        outcomes = tuple(
+            api.StepOutcome.model_validate({"outcome": "done" if step.op == "start" else self._answer})
+            for step in request.steps
+        )
+        return api.ReportAnswer(current=True, outcomes=outcomes)
+
+
+def item(unit: int, keep: tuple[str, ...] = ()) -> InboxItem:
+    body = TrainTask(
+        key="fit-1/train/m00/e1/p0", experiment="one", run="fit-1", model="m00", hyperparams={}, code="c" * 64,
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=unit, checkpoint=None, keep=keep,
+    )  # fmt: skip
+    return InboxItem(seq=1, experiment="one", task=body.key, attempt=1, body=body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends_well", "left"),
+    [
+        ("done", True, {name(3), name(4, 2), name(5)}),
+        ("already", True, {name(3), name(4, 2), name(5)}),
+        ("refused", True, {name(2), name(3), name(4), name(4, 2), name(5)}),
+        ("done", False, {name(2), name(3), name(4), name(4, 2), name(5)}),
+    ],
+)
+def test_only_an_accepted_commit_removes_and_only_what_was_there_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends_well: bool, left: set[str]
+) -> None:
+    """While the store answers, the unit before is done again elsewhere: what that writes stays, whatever the answer."""
+    settings = Settings.from_environment(
+        {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": str(tmp_path)}
+    )
+    folder = settings.volumes.model_checkpoints("one", "fit-1", "m00")
+    folder.mkdir(parents=True)
+    for unit in (2, 3, 4, 5):
+        (folder / name(unit)).touch()
+    store: Any = Store(answer, (folder / name(4, 2)).touch)
+    agent = Agent(store, settings, {}, Resources(gpus=(), holdings=tuple, host="h", pid=1))
+    result = TaskResult() if ends_well else Failure(kind=FailureKind.CRASH, message="it died")
+    monkeypatch.setattr(agent, "_answer", lambda item: result)
+    given = [item(5, keep=(f"one/fit-1/m00/{name(3)}",))]
+    monkeypatch.setattr(agent._mailbox, "next", lambda: given.pop() if given else agent.stop("done"))
+    monkeypatch.setattr(agent, "_await_item", agent._mailbox.next)
+    agent._work()
+    agent._discarder._thread.shutdown()
+    assert {path.name for path in folder.iterdir()} == left

@@ -1,0 +1,279 @@
+"""A checkpoint damaged at any moment is noticed, or does no harm: no unit ever trains from other bytes than were saved.
+
+The test is the controller and the disk that fails. Two models take turns on one worker's handler, so that the
+checkpoint of each unit is read ahead while the other model trains; one checkpoint is damaged at a moment of the run,
+counted in steps of the handler: hints, blocks read, batches, ends of units.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.agent.channel import Channel
+from cerebro.agent.context import Context
+from cerebro.contract.tasks import CheckpointRef, TrainTask
+from cerebro.data import durable
+from cerebro.errors import CheckpointCorruptError
+from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.training import checked
+from cerebro.training.checkpoint import check, load, read, save
+from cerebro.volumes import Volumes
+from model_hopper.handler import Handler
+from tests.data.rows import write_partition
+
+CPU = torch.device("cpu")
+SHA = "c" * 64
+UNITS = 3
+DAMAGES = ("flip", "cut", "page", "replace", "remove")
+
+
+def damage(path: Path, how: str, place: float) -> None:
+    """Do to the file what disks and people do; `place` is where, as a share of it."""
+    size = path.stat().st_size
+    offset = min(size - 1, int(place * size))
+    if how == "remove":
+        path.unlink()
+    elif how == "replace":
+        path.with_suffix(".new").write_bytes(random.Random(size).randbytes(size))
+        path.with_suffix(".new").replace(path)
+    else:
+        with path.open("r+b") as file:
+            file.seek(offset)
+            found = file.read(1 if how == "flip" else 4096)
+            file.seek(offset)
+            if how == "cut":
+                file.truncate()
+            else:
+                file.write(bytes(byte ^ 0x10 for byte in found))
+
+
+class Moments:
+    """Counts the steps of a run, and has something happen at one of them."""
+
+    def __init__(self, chosen: int = -1, act: Callable[[], None] = lambda: None) -> None:
+        self.count, self._chosen, self._act = 0, chosen, act
+        self._lock = threading.Lock()
+
+    def pass_one(self) -> None:
+        """A step is about to be made."""
+        with self._lock:
+            self.count += 1
+            if self.count - 1 == self._chosen:
+                self._act()
+
+
+class Spec(SubEpochSpec):
+    """A model of a few blocks, with momentum in its checkpoint; each batch is a moment.
+
+    Attributes:
+        meanwhile: what else happens while the first batch of a unit is trained on.
+    """
+
+    def __init__(self) -> None:
+        self.moments = Moments()
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [
+            torch.nn.Sequential(torch.nn.Linear(3, 300), torch.nn.Dropout(0.2), torch.nn.Linear(300, 700))
+        ]
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        weights = list(models[0].parameters())
+        momenta = checkpoint.get("momenta") or [torch.zeros_like(weight) for weight in weights]
+        for inputs, _ in dataloader:
+            self.moments.pass_one()
+            self.meanwhile()
+            slopes = torch.autograd.grad(models[0](inputs).square().mean(), weights)
+            for weight, momentum, slope in zip(weights, momenta, slopes, strict=True):
+                momentum.mul_(0.9).add_(slope)
+                weight.data.sub_(momentum, alpha=0.1)
+        checkpoint["momenta"] = momenta
+        return {"loss": 0.0}
+
+
+class Worker:
+    """A handler with its volumes, and what a controller would tell it."""
+
+    def __init__(self, root: Path) -> None:
+        self.volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(root)})
+        write_partition(self.volumes.partition("d", "train", 0), [6])
+        self.ends = socket.socketpair()
+        context = Context(Channel(self.ends[0]), self.volumes, 1)
+        self.spec = Spec()
+        context._specs[SHA, ()] = self.spec
+        self.handler = Handler(context)
+        self.done: dict[tuple[str, int], CheckpointRef] = {}
+        self.attempts: dict[tuple[str, int], int] = {}
+        self.noticed = 0
+        self.first = 0
+        """The first moment at which there is a checkpoint."""
+
+    def task(self, model: str, unit: int) -> TrainTask:
+        """A unit, from the newest checkpoint of the one before."""
+        return TrainTask(
+            key=f"fit-1/train/{model}/e1/p{unit}", experiment="one", run="fit-1", model=model,
+            hyperparams={"batch_size": 3}, code=SHA, dataset="d", seed=1, hang_timeout_s=1.0, epoch=unit + 1,
+            partition=0, unit=unit, checkpoint=self.done[model, unit - 1] if unit else None,
+        )  # fmt: skip
+
+    def hint(self, following: tuple[str, int] | None) -> None:
+        """Tell the handler what comes next, once."""
+        self.spec.meanwhile = lambda: None
+        if following is not None:
+            self.spec.moments.pass_one()
+            self.handler.preload(self.task(*following))
+            self.spec.moments.pass_one()
+            self.handler._loader.submit(self.spec.moments.pass_one).result()
+
+    def do(self, model: str, unit: int, following: tuple[str, int] | None) -> None:
+        """Train a unit while the next one's checkpoint is read; do those before again whose checkpoints are damaged."""
+        self.spec.meanwhile = lambda: self.hint(following)
+        moments = self.spec.moments
+        attempt = self.attempts[model, unit] = self.attempts.get((model, unit), 0) + 1
+        try:
+            result = self.handler.handle(self.task(model, unit), attempt)
+        except CheckpointCorruptError:
+            self.noticed += 1
+            self.do(model, unit - 1, None)
+            return self.do(model, unit, None)
+        assert result.checkpoint is not None
+        self.first = self.first or moments.count
+        self.done[model, unit] = result.checkpoint
+        return None
+
+    def run(self) -> dict[str, str]:
+        """Train both models; their last checkpoints' checksums."""
+        torch.set_num_threads(1)
+        turns = [(model, unit) for unit in range(UNITS) for model in ("a", "b")]
+        for turn, following in zip(turns, [*turns[1:], None], strict=True):
+            self.do(*turn, following)
+        for model in ("a", "b"):
+            self.spec.moments.pass_one()
+            try:
+                load(self.volumes.checkpoints, self.done[model, UNITS - 1], CPU)
+            except CheckpointCorruptError:
+                self.noticed += 1
+                self.do(model, UNITS - 1, None)
+        return {model: self.done[model, UNITS - 1].checksum for model in ("a", "b")}
+
+
+@contextmanager
+def worker() -> Iterator[Worker]:
+    """A worker with every block that it reads a moment."""
+    threads = torch.get_num_threads()
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        made = Worker(Path(name))
+
+        def counted(file: Any, buffer: memoryview) -> memoryview:
+            made.spec.moments.pass_one()
+            return durable_fill(file, buffer)
+
+        durable_fill = durable.fill
+        patch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
+        patch.setattr(durable, "fill", counted)
+        patch.setattr(checked, "fill", counted)
+        try:
+            yield made
+        finally:
+            made.handler._loader.shutdown()
+            torch.set_num_threads(threads)
+            for end in made.ends:
+                end.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> tuple[dict[str, str], range]:
+    """What a run ends with if nothing happens, and its moments from when there is a checkpoint on."""
+    with worker() as whole:
+        return whole.run(), range(whole.first, whole.spec.moments.count)
+
+
+def disturbed(moment: int, which: float, how: str, place: float) -> tuple[dict[str, str], int]:
+    """The same run with one of the checkpoints that are there at a moment damaged; and how often that was noticed."""
+    with worker() as one:
+
+        def strike() -> None:
+            paths = [one.volumes.checkpoint(reference.name) for reference in one.done.values()]
+            damage(paths[int(which * len(paths))], how, place)
+
+        one.spec.moments = Moments(moment, strike)
+        return one.run(), one.noticed
+
+
+def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(
+    undisturbed: tuple[dict[str, str], range],
+) -> None:
+    """What is used is what was checked: the unit before is done again, or the damage came too late to matter."""
+    assert_noticed_or_harmless(undisturbed, times=8)
+
+
+@pytest.mark.slow
+def test_two_hundred_damages_are_noticed_or_harmless(undisturbed: tuple[dict[str, str], range]) -> None:
+    """The same, at two hundred random moments."""
+    noticed = assert_noticed_or_harmless(undisturbed, times=200)
+    assert 40 <= noticed <= 160
+
+
+def assert_noticed_or_harmless(undisturbed: tuple[dict[str, str], range], times: int) -> int:
+    """Damages of random kinds at random moments: the weights are equal to the bit each time. How many were noticed."""
+    expected, moments = undisturbed
+    rng = random.Random(11)
+    noticed = 0
+    for _ in range(times):
+        chosen = rng.choice(moments), rng.random(), rng.choice(DAMAGES), rng.random()
+        found, count = disturbed(*chosen)
+        assert found == expected, chosen
+        noticed += count > 0
+    return noticed
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_between_the_check_and_the_use_is_noticed(tmp_path: Path, how: str) -> None:
+    """Wherever it is in the file; a state that was read before is not touched by it."""
+    state = {"models": [{"w": torch.arange(400_000.0)}], "checkpoint": {"m": torch.ones(100_000)}}
+    for place in (0.0, 0.3, 0.6, 1.0):
+        reference = save(tmp_path, "u0.pt", state)
+        ahead, before = check(tmp_path, reference), load(tmp_path, reference, CPU)
+        damage(tmp_path / "u0.pt", how, place)
+        with pytest.raises(CheckpointCorruptError, match=r"u0\.pt"):
+            read(ahead, CPU)
+        assert torch.equal(before["models"][0]["w"], torch.arange(400_000.0))
+
+
+def test_a_checkpoint_read_ahead_holds_no_memory() -> None:
+    """Neither on a device nor beside the model that trains: it may be as large, and its unit may be taken back."""
+    with worker() as one:
+        one.do("a", 0, None)
+        assert one.volumes.checkpoint(one.done["a", 0].name).stat().st_size > 3 * durable.BLOCK_BYTES
+        held: list[int] = []
+        one.spec.moments = Moments(2, lambda: held.append(tensor_bytes()))
+        one.do("b", 0, ("a", 1))
+        before: list[int] = []
+        one.spec.moments = Moments(0, lambda: before.append(tensor_bytes()))
+        one.do("c", 0, None)
+        assert held == before
+
+
+def tensor_bytes() -> int:
+    """Of all tensors that live."""
+    gc.collect()
+    return sum(found.nbytes for found in gc.get_objects() if issubclass(type(found), torch.Tensor))
