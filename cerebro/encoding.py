@@ -1,7 +1,8 @@
 """User code as a string.
 
 A spec object is pickled by value with everything it needs from the notebook or from local modules, so that a worker can
-restore it without having those. Decoded only inside a worker's child process.
+restore it without having those. Decoded where user code is to run: in a worker's child process, and in the process of a
+user who asks for it (a dry run, the modules of a model, a replay).
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import inspect
+import io
 import pickle
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -61,13 +64,15 @@ def encode(spec: object, *, author: str = "") -> CodeRecord:
 
 
 def decode(encoded: str) -> Any:
-    """The object that `encode` took. Runs user code: only for a worker's child process.
+    """The object that `encode` took, with classes of its own: those that this process has keep their methods.
+
+    Runs user code.
 
     Raises:
         SpecError: it cannot be restored, say because a module is missing on the worker.
     """
     try:
-        return pickle.loads(base64.b64decode(encoded))
+        return _Decoder(io.BytesIO(base64.b64decode(encoded))).load()
     except ModuleNotFoundError as cause:
         raise SpecError(
             f"the worker has no module {cause.name!r}, which the spec needs: add it to a requirements.txt among the "
@@ -77,6 +82,33 @@ def decode(encoded: str) -> Any:
         raise SpecError(
             f"the spec cannot be restored on the worker: {type(cause).__name__}: {cause}"
         ) from cause
+
+
+class _Decoder(pickle.Unpickler):
+    """Makes classes that travelled by value anew.
+
+    cloudpickle would look for the class that it was made from in this process, and put what travelled into that one:
+    the class in a notebook's cell would no longer see the notebook's variables.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        """See `pickle.Unpickler`."""
+        found = super().find_class(module, name)
+        return _untracked(found) if (module, name) in _CLASS_MAKERS else found
+
+
+_CLASS_MAKERS = {
+    ("cloudpickle.cloudpickle", "_make_skeleton_class"),
+    ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
+}
+
+
+def _untracked(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(*arguments: Any) -> Any:
+        *before, _identity, extra = arguments
+        return make(*before, None, extra)
+
+    return made
 
 
 # --- serialising --------------------------------------------------------------------------------

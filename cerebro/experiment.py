@@ -6,6 +6,7 @@ Checks what the user gave and shapes what comes back. Runs belong to the cluster
 from __future__ import annotations
 
 import hashlib
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from cerebro.errors import (
     MetricError,
     SearchSpaceError,
 )
+from cerebro.files import cache_folder
 from cerebro.locators import absolute, known_columns, parse_locators
 from cerebro.scheduling.policies import POLICIES
 from cerebro.search import SearchSpace, configurations
@@ -35,6 +37,7 @@ from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.steered import Steered
 from cerebro.steering import stopped_text
+from cerebro.usercode import UserCode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -324,8 +327,11 @@ class Experiment(Steered):
     def _fit_result(self, run: Run) -> FitResult:
         from cerebro.results import FitResult
 
-        files, code = self.connection.files, self.connection.kvs.code
-        return FitResult(self._session.state(), run, files, self._session.record, code)
+        kvs, record = self.connection.kvs, self._session.record
+        user_code = UserCode(record=record, archive=kvs.archive, folder=cache_folder(os.environ))
+        return FitResult(
+            self._session.state(), run, self.connection.files, record, kvs.code, user_code=user_code
+        )
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"

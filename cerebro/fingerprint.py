@@ -8,14 +8,18 @@ ids and addresses, which differ from kernel to kernel. What comes with an instal
 from __future__ import annotations
 
 import copyreg
+import csv
 import dis
 import hashlib
+import re
 import site
 import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +52,20 @@ def fingerprint(value: object) -> str:
 
 
 def is_local(module: types.ModuleType | None) -> bool:
-    """Whether a module is the user's own: a file that is neither installed nor Cerebro's."""
+    """Whether a module is the user's own: a file that is neither installed, wherever that may be, nor Cerebro's."""
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__":
         return False
-    if module.__name__.split(".")[0] == "cerebro":
+    if any(Path(file).is_relative_to(folder) for folder in _installed()):
         return False
-    return not any(Path(file).is_relative_to(folder) for folder in _installed())
+    top, _, below = module.__name__.partition(".")
+    if top in _dependencies() or (top in _SERVICES and Path(file).is_relative_to(_BESIDE / top)):
+        return False
+    # The folder that is on the path: a package may have been installed into it, too (pip install --target).
+    place = Path(file).parent if not hasattr(module, "__path__") else Path(file).parent.parent
+    for _ in below.split(".") if below else ():
+        place = place.parent
+    return top not in _recorded(place)
 
 
 @cache
@@ -62,6 +73,33 @@ def _installed() -> tuple[str, ...]:
     """Folders of packages; working them out takes a millisecond, which thousands of modules would each wait for."""
     known = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
     return tuple(known | set(site.getsitepackages()))
+
+
+_BESIDE = Path(__file__).parent.parent
+_SERVICES = frozenset(
+    {"cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper", "trial_runner"}
+)
+"""Cerebro's own packages, beside this one: every worker has them."""
+
+
+@cache
+def _dependencies() -> frozenset[str]:
+    """What Cerebro depends on, by name: every worker has these, and cloudpickle cannot pickle itself by value."""
+    given: list[str] = []
+    with suppress(metadata.PackageNotFoundError):
+        given = metadata.requires("cerebro-platform") or []
+    names = (re.split(r"[^A-Za-z0-9_.-]", each, maxsplit=1)[0] for each in ["cloudpickle", *given])
+    return frozenset(name.lower().replace("-", "_") for name in names)
+
+
+@cache
+def _recorded(folder: Path) -> frozenset[str]:
+    """What pip has installed into a folder, by the names that are imported."""
+    found: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        with record.open(newline="", errors="replace") as file:
+            found.update(row[0].split("/")[0].removesuffix(".py") for row in csv.reader(file) if row)
+    return frozenset(found)
 
 
 def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:

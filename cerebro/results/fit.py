@@ -9,14 +9,16 @@ import pandas as pd
 
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
-from cerebro.errors import RunFailedError
+from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.files import Files
-from cerebro.results.best import BestModel
 from cerebro.results.fit_figures import FitFigures
+from cerebro.results.model import TrainedModel
 from cerebro.results.tables import beside, cell
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, wording
+from cerebro.steering import find_model
+from cerebro.usercode import UserCode
 
 
 class FitResult(FitFigures):
@@ -29,11 +31,13 @@ class FitResult(FitFigures):
         files: Files,
         record: ExperimentRecord | None = None,
         code: Callable[[str], CodeRecord] | None = None,
+        *,
+        user_code: UserCode | None = None,
     ) -> None:
         if not isinstance(run.request, FitRequest):
             raise RunFailedError(f"{run.id} is no fit run")
         super().__init__(state, run, record, code)
-        self._files = files
+        self._files, self._user_code = files, user_code
         self._request = run.request
 
     @property
@@ -42,7 +46,7 @@ class FitResult(FitFigures):
         return self._run.id
 
     @property
-    def best(self) -> BestModel:
+    def best(self) -> TrainedModel:
         """The best model.
 
         Raises:
@@ -51,20 +55,46 @@ class FitResult(FitFigures):
         model = self._run.best_model()
         if model is None:
             raise RunFailedError(f"{self._run.id} has no best model: no model finished an epoch")
-        epoch = self._best_epoch(model)
-        checkpoint = model.epoch_checkpoint(epoch or 0) if epoch else None
+        return self._trained(model, self._best_epoch(model))
+
+    def model(self, name: str, epoch: int | None = None) -> TrainedModel:
+        """Any model, to be loaded: at its best epoch, else (without a metric to tell which) at its newest state.
+
+        Args:
+            name: its id, such as ``m04``.
+            epoch: another completed epoch. Checkpoints that nobody needs any more are removed while a model trains;
+                those of its last epoch and its best one stay.
+
+        Raises:
+            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit.
+        """
+        model = find_model(self._run, name)
+        if epoch is not None and not 1 <= epoch <= model.completed_epochs:
+            raise NotFoundError(
+                f"model {name} of {self._run.id} has completed {model.completed_epochs} epochs, so there is no "
+                f"checkpoint of epoch {epoch}"
+            )
+        if not model.visits:
+            raise NotFoundError(
+                f"model {name} of {self._run.id} has no checkpoint: it has not trained a unit"
+            )
+        return self._trained(model, epoch or self._best_epoch(model) or model.completed_epochs)
+
+    def _trained(self, model: Model, epoch: int | None) -> TrainedModel:
         assert epoch is not None
-        assert checkpoint is not None
-        value = model.metric(self._request.metric, epoch, validated=self._run.is_validated)
-        assert value is not None
-        return BestModel(
+        reference = model.epoch_checkpoint(epoch) if epoch else model.visits[-1].checkpoint
+        assert reference is not None
+        code, request = self._code, self._request
+        return TrainedModel(
             id=model.id,
             hyperparams=model.hyperparams,
             epoch=epoch,
-            metric=self._request.metric,
-            value=value,
-            checkpoint=checkpoint,
+            metric=request.metric,
+            value=model.metric(request.metric, epoch, validated=self._run.is_validated) if epoch else None,
+            checkpoint=reference,
             files=self._files,
+            code=self._user_code,
+            encoded=(lambda: code(request.code).encoded) if code is not None else None,
         )
 
     def leaderboard(self) -> pd.DataFrame:

@@ -37,6 +37,11 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def device_named(name: str) -> torch.device:
+    """A device by its name, such as ``cuda:1``."""
+    return torch.device(name)
+
+
 def create(
     spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str, device: torch.device
 ) -> Trainee:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
+import textwrap
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +339,77 @@ def test_what_is_no_code_is_refused(encoded: str) -> None:
     """As an error of the spec, whatever the bytes do to the unpickler."""
     with pytest.raises(SpecError, match="cannot be restored"):
         decode(encoded)
+
+
+# --- what is the user's own -----------------------------------------------------------------------
+
+
+def _in_process(path: Sequence[Path], code: str) -> str:
+    """What a program prints that has these folders in front of its path."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+_SEND = """
+    import base64
+    import cloudpickle
+    import mine
+    from cerebro.encoding import encode
+    from cerebro.fingerprint import is_local
+    spec = mine.Spec()
+    sent = base64.b64decode(encode(spec).encoded)
+    print(is_local(mine), is_local(cloudpickle), is_local(cloudpickle.cloudpickle), b"hidden" in sent)
+"""
+
+
+def test_packages_on_the_path_are_not_taken_for_the_users(tmp_path: Path) -> None:
+    """cloudpickle itself, from a folder without any record of it; the user's own module beside it travels."""
+    import cloudpickle
+
+    shutil.copytree(Path(cloudpickle.__file__).parent, tmp_path / "cloudpickle")
+    (tmp_path / "mine.py").write_text(
+        "import cloudpickle\n\nclass Spec:\n    def go(self):\n        return cloudpickle.dumps('hidden')\n"
+    )
+    assert _in_process([tmp_path], _SEND) == "True False False True"
+
+
+def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
+    """Its record lies beside it; a module that the record does not name is the user's."""
+    info = tmp_path / "thing-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text(
+        "thing/__init__.py,,\nthing/deep/part.py,,\nsingle.py,,\nthing-1.0.dist-info/RECORD,,\n"
+    )
+    (tmp_path / "thing/deep").mkdir(parents=True)
+    for name in ("thing/__init__", "thing/deep/__init__", "thing/deep/part", "single", "mine"):
+        (tmp_path / f"{name}.py").touch()
+    code = """
+        import mine, single, thing.deep.part
+        from cerebro.fingerprint import is_local
+        print([is_local(each) for each in (mine, single, thing, thing.deep, thing.deep.part)])
+    """
+    assert _in_process([tmp_path], code) == "[True, False, False, False, False]"
+
+
+def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> None:
+    """A class in a notebook goes on seeing the notebook's variables."""
+    code = """
+        from cerebro.encoding import decode, encode
+        scale = 1
+        class Spec:
+            def value(self):
+                return scale
+        mine = Spec()
+        theirs = decode(encode(mine).encoded)
+        scale = 2
+        print(mine.value(), theirs.value(), type(theirs) is Spec, type(theirs).__name__)
+    """
+    assert _in_process([tmp_path], code) == "2 1 False Spec"

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
 
-from cerebro import results
+from cerebro import SubEpochSpec, archive, results
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.data.tables import write_columns
+from cerebro.encoding import encode
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.files import MountedFiles
 from cerebro.reporting.plotting import plotly_script
@@ -26,6 +30,7 @@ from cerebro.scheduling.validator import validate
 from cerebro.state import Run, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.training.checkpoint import save
+from cerebro.usercode import UserCode
 from cerebro.volumes import Volumes
 from tests.reporting.stories import reported
 from tests.state.runs import dispatched
@@ -151,6 +156,58 @@ def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
     state = fit_result(story, volumes).best.load()
     assert torch.equal(state["models"][0]["w"], weights)
     assert state["checkpoint"] == {"n": 1}
+
+
+class Network(SubEpochSpec):
+    """One layer, as wide as a file says, which `initialize_worker` reads."""
+
+    def initialize_worker(self) -> None:
+        self.width = int((Path(self.misc_dir) / "width.txt").read_text())
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        import layers_of_mine  # type: ignore[import-not-found]  # of the code archive
+
+        return [layers_of_mine.layer(self.width)]
+
+
+def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) -> None:
+    """With the trained weights, in evaluation mode, its archive and files at hand; nothing of the process changes."""
+    (tmp_path / "width.txt").write_text("3")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/layers_of_mine.py").write_text(
+        "import torch\n\ndef layer(width):\n    return torch.nn.Linear(width, 1)\n"
+    )
+    record = ExperimentRecord(
+        name="one",
+        locators=Locators(train=Locator(metadata="m.csv"), misc=(str(tmp_path / "width.txt"),)),
+        archive="a" * 64,
+    )
+    story = Story()
+    story.fit(models=2, partitions=1, epochs=2)
+    trained = torch.nn.Linear(3, 1)
+    volumes.model_checkpoints("one", "fit-1", "m01").mkdir(parents=True)
+    state = {"models": [trained.state_dict()], "checkpoint": {}}
+    reference = save(volumes.checkpoints, "one/fit-1/m01/u0.pt", state)
+    story.do(unit(1, 0, "m01"), 0, TaskResult(rows=1, metrics={"accuracy": 1.0}, checkpoint=reference))
+    packed = archive.pack(tmp_path / "code")
+    code = UserCode(record=record, archive=lambda sha: packed, folder=tmp_path / "cache")
+    result = FitResult(
+        story.state, story.run, MountedFiles(volumes), record, lambda sha: encode(Network()), user_code=code
+    )
+    drawn, path = torch.get_rng_state(), list(sys.path)
+    model = result.model("m01")
+    assert (model.epoch, model.value) == (1, None)
+    (network,) = model.modules()
+    assert torch.equal(network.weight, trained.weight)
+    assert not network.training
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert sys.path == path
+    with pytest.raises(NotFoundError, match="m00 of fit-1 has no checkpoint: it has not trained a unit"):
+        result.model("m00")
+    with pytest.raises(NotFoundError, match="completed 1 epochs, so there is no checkpoint of epoch 2"):
+        result.model("m01", epoch=2)
+    with pytest.raises(NotFoundError, match="no model 'm7'; there is"):
+        result.model("m7")
 
 
 def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
