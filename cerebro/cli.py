@@ -111,7 +111,10 @@ def _status(options: argparse.Namespace) -> int:
             raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
         kvs = cli_status.client(info)
     if options.experiment:
-        print(*cli_status.state_lines(cli_status.load(kvs, options.experiment)), sep="\n")
+        state, problem = cli_status.load_readable(kvs, options.experiment)
+        print(*cli_status.state_lines(state), sep="\n")
+        if problem is not None:
+            raise problem
         return 0
     if info is not None:
         print(*cli_status.cluster_lines(info), sep="\n", flush=True)

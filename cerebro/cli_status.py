@@ -11,18 +11,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from cerebro.cli_text import duration, size, table
+from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
-from cerebro.errors import CerebroError
+from cerebro.errors import CerebroError, IllegalEventError, UnreadableError
 from cerebro.kvs import KvsClient
 from cerebro.local import processes
 from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
 from cerebro.state import ExperimentState, Model, Run, breaks, gap, schedule_lines, waiting_for, wording
-from cerebro.state.experiment import fold
 from cerebro.usage.cores import crowded
 
 _PATIENCE_S = 3.0
-_PAGE = 1000
 
 
 def client(info: ClusterInfo) -> KvsClient:
@@ -150,7 +149,9 @@ def states_of(kvs: KvsClient, experiments: Sequence[ExperimentSummary]) -> dict[
     deadline, found = time.monotonic() + _PATIENCE_S, {}
     for summary in experiments:
         name = summary.experiment.name
-        if not summary.last_seq:
+        if summary.unreadable:
+            found[name] = "unreadable"
+        elif not summary.last_seq:
             found[name] = "new"
         elif time.monotonic() > deadline:
             found[name] = f"in progress: {', '.join(summary.open_runs)}" if summary.open_runs else "ended"
@@ -162,7 +163,7 @@ def states_of(kvs: KvsClient, experiments: Sequence[ExperimentSummary]) -> dict[
 def _state_word(kvs: KvsClient, name: str) -> str:
     try:
         state = load(kvs, name)
-    except CerebroError:  # deleted since, or written by a version that knows more
+    except CerebroError:  # deleted since, or the log cannot be read
         return "unreadable"
     shown = wording.shown_run(state)
     return f"{wording.run(shown)} {shown.id}" if shown else "new"
@@ -183,7 +184,11 @@ def experiment_lines(
         )
         for summary in experiments
     ]
-    return table(("EXPERIMENT", "STATE", "LAST EVENT", "AUTHOR"), rows) or ["  no experiments yet"]
+    lines = table(("EXPERIMENT", "STATE", "LAST EVENT", "AUTHOR"), rows) or ["  no experiments yet"]
+    for summary in experiments:
+        if (found := summary.unreadable) and not summary.is_deleting:
+            lines += ["", f"  {UnreadableError.of(summary.experiment.name, found.seq, found.reason)}."]
+    return lines
 
 
 # --- one experiment -----------------------------------------------------------------------------
@@ -194,13 +199,35 @@ def load(kvs: KvsClient, name: str) -> ExperimentState:
 
     Raises:
         NotFoundError: there is no such experiment.
+        UnreadableError: its log cannot be read to its end.
     """
-    record = kvs.experiment(name)
-    log = list(page := kvs.events(record.name))
-    while len(page) >= _PAGE:
-        page = kvs.events(record.name, after=log[-1].seq)
-        log.extend(page)
-    return fold(record.name, log)
+    state, problem = load_readable(kvs, name)
+    if problem is not None:
+        raise problem
+    return state
+
+
+def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
+    """The fold of an experiment's log as far as it can be read, and why no further.
+
+    Raises:
+        NotFoundError: there is no such experiment.
+        UnreadableError: its record cannot be read.
+    """
+    state, problem = ExperimentState(name=kvs.experiment(name).name), None
+    try:
+        while problem is None:
+            try:
+                events: Sequence[Event] = kvs.events(name, after=state.seq)
+            except UnreadableError as error:
+                events, problem = error.readable, error
+            for event in events:
+                state.apply(event)
+            if not events:
+                break
+    except IllegalEventError as cause:
+        problem = UnreadableError.of(name, state.seq + 1, str(cause))
+    return state, problem
 
 
 def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str]:

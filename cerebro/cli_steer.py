@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cerebro.cli_scale import cluster_client
-from cerebro.errors import ClusterError, ConflictError, NotFoundError
+from cerebro.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
 
 if TYPE_CHECKING:
     from cerebro.kvs import KvsClient
@@ -57,6 +57,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     _add_run(scheduler)
     command("archive", "take an experiment out of the list that is shown at first", _archive)
     command("unarchive", "put it back", _unarchive)
+    command("restore", "let an experiment go on whose log could not be read, after an upgrade", _restore)
     delete = command("delete", "delete an experiment with all its data, for good", _delete)
     delete.add_argument("--yes", metavar="NAME", help="its name once more, instead of typing it when asked")
 
@@ -94,12 +95,22 @@ def _unarchive(options: argparse.Namespace) -> int:
     return _steer(options, "unarchive")
 
 
+def _restore(options: argparse.Namespace) -> int:
+    cluster_client(options.home).restore(options.experiment)
+    _say(f"{options.experiment}: its log is read anew; `cerebro status {options.experiment}` shows how far.")
+    return 0
+
+
 def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
     """Append the wish, or one for each model that is named: all of them, or none."""
     from cerebro.session import author
-    from cerebro.steering import DOES, Action, about, event_of
+    from cerebro.steering import DOES, OF_EXPERIMENT, Action, about, event_of, event_of_experiment
 
     kvs, action = cluster_client(options.home), Action(name)
+    if action in OF_EXPERIMENT and _is_unreadable(kvs, options.experiment):
+        kvs.append(options.experiment, event_of_experiment(action, options.experiment, by=author()))
+        _say(f"{options.experiment}: asked to {DOES[action]}.")
+        return 0
     state = _state(kvs, options.experiment)
     run = about(action, state, getattr(options, "of_run", None))
     models = dict.fromkeys(getattr(options, "model", [])) or [""]
@@ -113,28 +124,51 @@ def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
 
 def _delete(options: argparse.Namespace) -> int:
     from cerebro.session import author
-    from cerebro.steering import Action, allowed, event_of
+    from cerebro.steering import Action, allowed, event_of, event_of_experiment
 
-    kvs = cluster_client(options.home)
-    state = _state(kvs, options.experiment)
-    if Action.DELETE in allowed(state) and options.yes is None:
-        options.yes = _asked(state)
-    kvs.append(state.name, event_of(Action.DELETE, state, by=author(), confirm=options.yes or ""))
-    _await_end(kvs, state.name)
-    _say(f"{state.name} is deleted.")
+    kvs, name = cluster_client(options.home), options.experiment
+    if _is_unreadable(kvs, name):
+        options.yes = options.yes or _asked(
+            name, "what its log says, all models with their checkpoints, metrics,"
+        )
+        event = event_of_experiment(Action.DELETE, name, by=author(), confirm=options.yes)
+    else:
+        state = _state(kvs, name)
+        if Action.DELETE in allowed(state) and options.yes is None:
+            models = sum(len(run.models) for run in state.runs.values())
+            options.yes = _asked(
+                name, f"{len(state.runs)} runs, {models} models with their checkpoints, metrics,"
+            )
+        event = event_of(Action.DELETE, state, by=author(), confirm=options.yes or "")
+    kvs.append(name, event)
+    _await_end(kvs, name)
+    _say(f"{name} is deleted.")
     return 0
 
 
-def _asked(state: ExperimentState) -> str:
-    """The name as somebody at the terminal types it; nothing else is taken for a confirmation."""
+def _is_unreadable(kvs: KvsClient, name: str) -> bool:
+    """Whether the record or the log cannot be read. Then there is no state to decide by what may be asked for."""
+    from cerebro.cli_status import load_readable
+
+    try:
+        return load_readable(kvs, name)[1] is not None
+    except UnreadableError:
+        return True
+    except NotFoundError:
+        return False
+
+
+def _asked(name: str, lost: str) -> str:
+    """The name as somebody at the terminal types it; nothing else is taken for a confirmation.
+
+    Args:
+        lost: what is deleted, as the end of a line.
+    """
     if not sys.stdin.isatty():
         raise ConflictError(
-            f"nothing was deleted: there is nobody to ask. In scripts: cerebro delete {state.name} --yes {state.name}"
+            f"nothing was deleted: there is nobody to ask. In scripts: cerebro delete {name} --yes {name}"
         )
-    models = sum(len(run.models) for run in state.runs.values())
-    _say(
-        f"This deletes {state.name} for good: {len(state.runs)} runs, {models} models with their checkpoints, metrics,"
-    )
+    _say(f"This deletes {name} for good: {lost}")
     _say("logs and predictions, and its preprocessed data. Its metadata and objects stay where they")
     _say("are, and so does its code, which other experiments may run.")
     return input("Type its name to go on: ").strip()

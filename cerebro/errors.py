@@ -4,6 +4,12 @@ Whether trying again can help is a type (`RetryableError` or `PermanentError`), 
 names the object, what was expected and what to do next. Adapters translate foreign errors with ``raise ... from``.
 """
 
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 
 class CerebroError(Exception):
     """Root of all errors that Cerebro raises on purpose.
@@ -115,6 +121,41 @@ class RunFailedError(PermanentError):
 
 class IllegalEventError(PermanentError):
     """An event does not fit the state it is applied to; the state is unchanged."""
+
+
+class UnreadableError(IllegalEventError):
+    """An event or a record in the store cannot be read: it is damaged, or another version wrote it; or it does not fit.
+
+    Attributes:
+        seq: of the event; 0: it is the record.
+        reason: what is wrong with it.
+        readable: events that were read with it and come before it.
+    """
+
+    seq = 0
+    reason = ""
+    readable: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, experiment: str, seq: int, reason: str, readable: Sequence[Any] = ()) -> UnreadableError:
+        """With what is wrong, and what can be done."""
+        what = (
+            f"event {seq} of experiment {experiment!r}" if seq else f"the record of experiment {experiment!r}"
+        )
+        error = cls(
+            f"{what} cannot be read ({reason}): it is damaged, or another version of Cerebro wrote it. Nothing of the "
+            f"experiment runs; other experiments go on. Where a newer version is installed, `cerebro restore "
+            f"{experiment}` lets it go on, and `cerebro delete {experiment}` deletes it with its data"
+        )
+        error.seq, error.reason, error.readable = seq, reason, tuple(readable)
+        return error
+
+
+def found_in(problems: Iterable[Mapping[str, Any]]) -> str:
+    """What pydantic found, in one line: where, and what. Not what was given: that may be long, or secret."""
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in itertools.islice(problems, 5)
+    )
 
 
 class ServerError(RetryableError):

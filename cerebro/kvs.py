@@ -7,6 +7,7 @@ Safe for use by several threads; a blocking read occupies one pooled connection.
 
 from __future__ import annotations
 
+import json
 import ssl
 import time
 import uuid
@@ -15,7 +16,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 import urllib3
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
@@ -28,6 +29,7 @@ from cerebro.contract.records import (
     Reclaim,
     SizeRequest,
     Troubles,
+    Unreadable,
     UsageSample,
     WorkerRecord,
     WorkerStatus,
@@ -35,6 +37,8 @@ from cerebro.contract.records import (
 from cerebro.contract.tasks import InboxItem
 
 Answer = TypeVar("Answer", bound=BaseModel)
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 _TRY_AGAIN = frozenset({502, 503, 504})
 _MAX_PAUSE_S = 0.5
@@ -165,9 +169,17 @@ class KvsClient:
         return api.AppendAnswer.model_validate_json(content).seq
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none."""
-        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}&wait_s={wait_s}"
-        return self._call("GET", path, api.EventsAnswer, wait_s=wait_s).events
+        """Events with seq > `after`, oldest first, at most 1,000; blocks up to `wait_s` seconds while there is none.
+
+        Raises:
+            UnreadableError: one of them cannot be read; it has those before that one.
+        """
+        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}"
+        content = self._send("GET", f"{path}&wait_s={wait_s}", None, wait_s)
+        try:
+            return api.EventsAnswer.model_validate_json(content).events
+        except ValidationError:
+            return _readable(experiment, self._send("GET", f"{path}&check=1", None, 0.0))
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most 1,000."""
@@ -177,19 +189,61 @@ class KvsClient:
     # --- controller ------------------------------------------------------------------------------
 
     def watch(self, cursors: dict[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
-        """Block until any named log or the cluster has news."""
+        """Block until any named log or the cluster has news.
+
+        Raises:
+            UnreadableError: as `events`, of any of the logs.
+        """
         body = api.WatchRequest(cursors=cursors, cluster=cluster, wait_s=wait_s)
-        return self._call("POST", "/v1/watch", api.WatchAnswer, body, wait_s=wait_s)
+        content = self._send("POST", "/v1/watch", body.model_dump_json().encode(), wait_s)
+        try:
+            return api.WatchAnswer.model_validate_json(content)
+        except ValidationError:
+            news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
+            return api.WatchAnswer(events=news, cluster=cluster)
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """Apply the controller's steps atomically.
 
         Raises:
             ConflictError: another controller leads now.
+            UnreadableError: an event after the cursor cannot be read. The steps were applied all the same.
         """
-        return self._call(
-            "POST", f"/v1/experiments/{_quoted(experiment)}/decisions", api.DecideAnswer, request
-        )
+        path = f"/v1/experiments/{_quoted(experiment)}/decisions"
+        content = self._send("POST", path, request.model_dump_json().encode(), 0.0)
+        try:
+            return api.DecideAnswer.model_validate_json(content)
+        except ValidationError:
+            after = request.after
+            while events := self.events(experiment, after):
+                after = events[-1].seq
+            raise  # the events are well: it is the outcomes that are not
+
+    def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
+        """Set an experiment aside that cannot be read: its runs leave the queue, and clients are told why.
+
+        Nothing of its log is touched. Doing it twice is safe; the first reason stays.
+
+        Args:
+            term: the controller's leadership.
+
+        Raises:
+            NotFoundError: it is gone.
+            ConflictError: another controller leads now.
+        """
+        body = api.QuarantineRequest(term=term, problem=problem).model_dump_json().encode()
+        self._send("PUT", f"/v1/experiments/{_quoted(experiment)}/quarantine", body, 0.0)
+
+    def restore(self, experiment: str) -> None:
+        """Put an experiment back that was set aside: its runs are in the queue again, and its log is read anew.
+
+        If it still cannot be read, it is set aside again a moment later.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            ConflictError: it was not set aside.
+        """
+        self._send("DELETE", f"/v1/experiments/{_quoted(experiment)}/quarantine", None, 0.0)
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
@@ -356,6 +410,24 @@ class KvsClient:
                 )
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+
+def _readable(experiment: str, content: bytes) -> tuple[Event, ...]:
+    """The events of an answer.
+
+    Raises:
+        UnreadableError: one cannot be read.
+    """
+    found: list[Event] = []
+    for entry in json.loads(content)["events"]:
+        try:
+            found.append(_EVENT.validate_json(json.dumps(entry)))
+        except ValidationError as cause:
+            reason = errors.found_in(cause.errors())
+            if cause.errors()[0]["type"].startswith("union_tag"):
+                reason = f"it is of type {str(entry.get('type'))[:60]!r}, which is not known here"
+            raise errors.UnreadableError.of(experiment, entry.get("seq", 0), reason, found) from cause
+    return tuple(found)
 
 
 def _quoted(text: str) -> str:

@@ -8,18 +8,26 @@ from __future__ import annotations
 import getpass
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cerebro.connection import Connection
-from cerebro.contract.events import RunRequested
+from cerebro.contract.events import Event, RunRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EvaluateRequest, FitRequest, Request
-from cerebro.errors import ConflictError, RunFailedError
+from cerebro.errors import ConflictError, IllegalEventError, RunFailedError, UnreadableError
 from cerebro.planning import plan_evaluation, plan_fit
 from cerebro.progress import Progress
 from cerebro.state import ExperimentState, Run, RunState, explained, schedule_lines, waiting_for
-from cerebro.steering import Action, about, chosen_fit, chosen_run, event_of
+from cerebro.steering import (
+    OF_EXPERIMENT,
+    Action,
+    about,
+    chosen_fit,
+    chosen_run,
+    event_of,
+    event_of_experiment,
+)
 
 _WAIT_S = 1.0
 """Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
@@ -48,16 +56,34 @@ class Session:
         return self.record.name
 
     def state(self) -> ExperimentState:
-        """Everything that has happened, up to now; the same object grows from call to call."""
-        while events := self._kvs.events(self.name, self._state.seq):
-            for event in events:
-                self._state.apply(event)
+        """Everything that has happened, up to now; the same object grows from call to call.
+
+        Raises:
+            UnreadableError: the log cannot be read to its end.
+        """
+        try:
+            while events := self._kvs.events(self.name, self._state.seq):
+                self._apply(events)
+        except UnreadableError as error:
+            self._apply(error.readable)
+            raise
         return self._state
+
+    def _apply(self, events: Iterable[Event]) -> None:
+        for event in events:
+            try:
+                self._state.apply(event)
+            except IllegalEventError as cause:
+                raise UnreadableError.of(self.name, event.seq, str(cause)) from cause
 
     def status(self) -> str:
         """What happens now, in a few lines."""
-        state = self.state()
         lines = [f"experiment {self.name}"]
+        try:
+            state = self.state()
+        except UnreadableError as error:
+            lines.append(f"  unreadable: {error}")
+            state = self._state
         for run in state.runs.values():
             done, total = run.progress()
             waits = waiting_for(state, run) or self._queued(run)
@@ -113,9 +139,19 @@ class Session:
         Raises:
             NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
         """
-        state = self.state()
-        event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
+        try:
+            state = self.state()
+        except UnreadableError:
+            if action not in OF_EXPERIMENT:
+                raise
+            event = event_of_experiment(action, self.name, by=author(), **fields)
+        else:
+            event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
         self._kvs.append(self.name, event)
+
+    def restore(self) -> None:
+        """Have a log that could not be read, read anew; see `KvsClient.restore`."""
+        self._kvs.restore(self.name)
 
     def complete(self, request: Request, *, progress: bool) -> Run:
         """Ask for a run and follow it to its end.
@@ -145,8 +181,7 @@ class Session:
                     bars.show(self._state, self._queued(run), self._troubles(run))
                     if not run.is_open:
                         return run
-                    for event in self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S):
-                        self._state.apply(event)
+                    self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
         except KeyboardInterrupt:
             print(  # noqa: T201 - to the person who pressed the keys
                 f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, "

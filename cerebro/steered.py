@@ -77,6 +77,16 @@ class Steered:
         """Put an archived experiment back into the list."""
         self._session.steer(Action.UNARCHIVE)
 
+    def restore(self) -> None:
+        """Let the experiment go on whose log could not be read, for example once a newer version is installed.
+
+        Its log is read anew. What still cannot be read sets it aside again a moment later; `status` says why.
+
+        Raises:
+            ConflictError: it was not set aside.
+        """
+        self._session.restore()
+
     def delete(self, *, confirm: str) -> None:
         """Delete the experiment with its checkpoints, metrics, logs, predictions and partitions, for good.
 

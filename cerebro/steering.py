@@ -94,13 +94,7 @@ def event_of(
     """
     if action in OF_EXPERIMENT or run is None:
         _check(action, allowed(state), _experiment_now(state, action))
-        if action is not Action.DELETE:
-            return ExperimentArchived(is_archived=action is Action.ARCHIVE, by=by)
-        if confirm != state.name:
-            raise ConflictError(
-                f"nothing was deleted: to delete {state.name!r} with all its data, give exactly its name"
-            )
-        return DeletionRequested(by=by)
+        return event_of_experiment(action, state.name, by=by, confirm=confirm)
     if action in OF_MODEL:
         return _model_event(action, state, run, find_model(run, model), by=by)
     if action is Action.SET_SCHEDULER and scheduler not in POLICIES:
@@ -201,6 +195,21 @@ def stopped_text(state: ExperimentState, run: Run) -> str:
     done, total = run.progress()
     how = f"Experiment.attach({state.name!r}).resume({run.id!r}) or `cerebro resume {state.name} --run {run.id}`"
     return f"{run.id} of experiment {state.name!r} was stopped{by} after {done} of {total} tasks: {how} lets it go on"
+
+
+def event_of_experiment(action: Action, name: str, *, by: str, confirm: str = "") -> ClientEvent:
+    """The event that an action on a whole experiment is, whatever its log says: also if nobody can read it.
+
+    Raises:
+        ConflictError: a deletion is not confirmed.
+    """
+    if action is not Action.DELETE:
+        return ExperimentArchived(is_archived=action is Action.ARCHIVE, by=by)
+    if confirm != name:
+        raise ConflictError(
+            f"nothing was deleted: to delete {name!r} with all its data, give exactly its name"
+        )
+    return DeletionRequested(by=by)
 
 
 # --- what is allowed -----------------------------------------------------------------------------

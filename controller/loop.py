@@ -6,6 +6,7 @@ experiment is worked on at a time, the one whose open run is oldest; the others 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,14 +15,15 @@ from typing import Protocol
 
 from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunPaused, RunStarted, SchedulerChanged
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import ExperimentRecord, Unreadable
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
-from cerebro.errors import CerebroError, ConflictError, RetryableError
+from cerebro.errors import CerebroError, ConflictError, RetryableError, UnreadableError
 from cerebro.kvs import KvsClient
 from cerebro.planning import etl_weights, plan_evaluation, plan_fit
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor import Advisor, Helper
+from controller.assigning import revoke_task
 from controller.core import Core
 from controller.crew import World
 from controller.decide import Step
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 _LEADERSHIP_S = 5.0
 """Of the controller's own lease. A restarted controller has its predecessor's name and goes on at once; one that takes
 over from another machine waits at most this long."""
+
+_SET_ASIDE = "the experiment's log cannot be read any further, so it is set aside"
 
 _PACE_S = 0.025
 """Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
@@ -98,7 +102,7 @@ class Controller:
                     self._look(None)
                     self._watch({}, self._settings.tick_s * 2)
                 else:
-                    self._work(entry)
+                    self._work_or_set_aside(entry)
             except RetryableError as error:
                 self._roster.store_was_away()
                 self._metrics.leading.set(0)
@@ -111,13 +115,42 @@ class Controller:
 
     # --- one experiment --------------------------------------------------------------------------
 
+    def _work_or_set_aside(self, entry: api.QueueEntry) -> None:
+        """Work on an experiment; one that cannot be read must not keep all others from going on."""
+        try:
+            self._work(entry)
+        except UnreadableError as error:
+            log.exception("experiment %s is set aside: %s", entry.experiment, error)
+            why = Unreadable(
+                seq=error.seq, reason=error.reason or str(error), by=self._settings.holder, time=time.time()
+            )
+            self._kvs.quarantine(entry.experiment, why, self._term)
+
     def _work(self, entry: api.QueueEntry) -> None:
         with self._cores.of(self._kvs.experiment(entry.experiment)) as core:
-            if self._catch_up(core):
-                self._work_on(core, entry)
+            try:
+                if self._catch_up(core):
+                    self._work_on(core, entry)
+            except UnreadableError as error:
+                self._apply(core, error.readable, is_news=False)
+                self._take_back(core.state)
+                raise
+
+    def _take_back(self, state: ExperimentState) -> None:
+        """Take every attempt back that is known to be open: workers are wanted elsewhere."""
+        run = state.active_run()
+        steps = [revoke_task(task, _SET_ASIDE, force=True) for task in run.open.values()] if run else []
+        if steps:
+            with contextlib.suppress(UnreadableError):  # that is in the answer, too
+                self._kvs.decide(
+                    state.name, api.DecideRequest(term=self._term, after=state.seq, steps=tuple(steps))
+                )
 
     def _work_on(self, core: Core, entry: api.QueueEntry) -> None:
         experiment, state = entry.experiment, core.state
+        if entry.run not in state.runs:
+            why = f"{entry.run} is in the queue, but not in the log"
+            raise UnreadableError.of(experiment, state.seq, why)
         if not state.runs[entry.run].is_open:
             # A wish that came too late had put it there.
             self._perform(core, [api.Dequeue(run=entry.run)])
@@ -174,7 +207,11 @@ class Controller:
 
     def _apply(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
-            core.apply(event, is_news=is_news)
+            try:
+                core.apply(event, is_news=is_news)
+            except Exception as cause:
+                # Whatever it is that does not fit: it will be so the next time, for every controller that starts.
+                raise UnreadableError.of(core.state.name, event.seq, str(cause)) from cause
             # After the wall clock was set back, the log's times are ahead of it.
             ahead_s = event.time - time.monotonic()
             self._store_ahead_s = ahead_s if is_news else max(self._store_ahead_s, ahead_s)

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from dataclasses import replace
 
 from cerebro.contract.records import ExperimentSummary
-from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
+from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
 from dispatcher.followed import Followed
 from dispatcher.reading import Reader
 from dispatcher.store import ENTRIES_PER_READ
@@ -83,6 +83,10 @@ class Catalogue:
     # --- rows ------------------------------------------------------------------------------------
 
     def _known(self, summary: ExperimentSummary) -> ExperimentRow:
+        if summary.unreadable:
+            found = summary.unreadable
+            why = str(UnreadableError.of(summary.experiment.name, found.seq, found.reason))
+            return replace(blank_row(summary), state=UNREADABLE, problem=why, is_read=True)
         _, row = self._kept.get(summary.experiment.name, (0, None))
         if row is None or row.created != summary.experiment.created:
             return blank_row(summary)
@@ -91,6 +95,8 @@ class Catalogue:
 
     def _is_current(self, summary: ExperimentSummary) -> bool:
         seq, row = self._kept.get(summary.experiment.name, (-1, None))
+        if summary.unreadable:
+            return True
         return row is not None and row.created == summary.experiment.created and seq >= summary.last_seq
 
     def _keep(self, summary: ExperimentSummary, seq: int, row: ExperimentRow) -> None:

@@ -27,6 +27,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentRecord
+from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.tasks import OPEN
 from dispatcher.live import LiveSeries
@@ -107,11 +108,14 @@ class Followed:
         """Fold the next events.
 
         Raises:
-            IllegalEventError: the log does not fit this program.
+            UnreadableError: the log does not fit this program.
         """
         for event in events:
             started = self._started(event) if isinstance(event, TaskCommitted) else 0.0
-            self.state.apply(event)
+            try:
+                self.state.apply(event)
+            except IllegalEventError as cause:
+                raise UnreadableError.of(self.record.name, event.seq, str(cause)) from cause
             if isinstance(event, _TASK_EVENTS):
                 self._task(event, started)
             elif isinstance(event, _RUN_EVENTS) and event.run in self._tables:

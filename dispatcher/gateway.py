@@ -33,6 +33,7 @@ ROUTES: tuple[tuple[str, str, int], ...] = (
     ("PUT", f"/v1/experiments/{_NAME}", _SMALL),
     ("GET", f"/v1/experiments/{_NAME}/events", 0),
     ("POST", f"/v1/experiments/{_NAME}/events", _SMALL),
+    ("DELETE", f"/v1/experiments/{_NAME}/quarantine", 0),
     ("GET", f"/v1/experiments/{_NAME}/live", 0),
     ("POST", "/v1/watch", _SMALL),
     ("GET", "/v1/queue", 0),

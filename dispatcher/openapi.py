@@ -94,6 +94,10 @@ GATEWAY: dict[str, Operation] = {
         answer=api.AppendAnswer,
         statuses=(200, 400, 404, 409, 413),
     ),
+    "DELETE /v1/experiments/{name}/quarantine": Operation(
+        summary="Restore an experiment that was set aside because it could not be read.",
+        statuses=(204, 400, 404, 409),
+    ),
     "GET /v1/experiments/{name}/live": Operation(
         summary="Live points after a cursor.", query=_Cursor, answer=api.LiveAnswer, statuses=_NAMED
     ),

@@ -28,6 +28,8 @@ class Problem:
     title: str
     what: str
     do: str
+    unreadable: str = ""
+    """The experiment that cannot be read: it can be deleted, or tried again."""
 
 
 _HTTP = {
@@ -108,6 +110,11 @@ def _problem(error: errors.CerebroError) -> Problem:
         title = "The store refuses this page's token"
         do = "The dispatcher's CEREBRO_TOKEN differs from kvs_api's: set the same for both and restart them."
         return Problem(status=502, title=title, what=what, do=do)
+    if isinstance(error, errors.UnreadableError):
+        title = "This experiment cannot be read"
+        do = "Restore it once a version is installed that can read it, or delete it with its data."
+        name = (request.view_args or {}).get("name", "")
+        return Problem(status=500, title=title, what=what, do=do, unreadable=name)
     if isinstance(error, errors.IllegalEventError):
         title = "The event log cannot be read"
         do = "Store and page may be of different versions: run the same version of Cerebro everywhere."

@@ -46,6 +46,9 @@ class Store(Protocol):
     def append(self, experiment: str, event: ClientEvent) -> int:
         """Append a user's event; `ConflictError` when it comes at the wrong time."""
 
+    def restore(self, experiment: str) -> None:
+        """Put an experiment back that was set aside because it could not be read."""
+
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
 

@@ -38,6 +38,7 @@ _STATUS: dict[type[errors.CerebroError], int] = {
     errors.UnauthorizedError: 401,
     errors.NotFoundError: 404,
     errors.ConflictError: 409,
+    errors.UnreadableError: 409,
     errors.StoreUnavailableError: 503,
 }
 
@@ -68,7 +69,7 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
     @app.errorhandler(ValidationError)
     def on_invalid(error: ValidationError) -> Response:
-        found = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        found = errors.found_in(error.errors())
         return _problem(errors.BadRequestError(f"{request.method} {request.path}: {found}"))
 
     @app.errorhandler(HTTPException)
@@ -148,7 +149,19 @@ class Views:
     def events(self, name: str) -> Response:
         """Events: see `ROUTES`."""
         self._store.require(_name(name))
-        return _spliced("events", self._store.read(keys.log(name), *_cursor()))
+        is_checked = request.args.get("check") == "1"
+        return _spliced("events", self._store.read(keys.log(name), *_cursor(), is_checked=is_checked))
+
+    def quarantine(self, name: str) -> Response:
+        """Quarantine: see `ROUTES`."""
+        asked = _body(api.QuarantineRequest)
+        self._store.quarantine(_name(name), asked.problem, asked.term)
+        return Response(status=204)
+
+    def restore(self, name: str) -> Response:
+        """Restore: see `ROUTES`."""
+        self._store.restore(_name(name))
+        return Response(status=204)
 
     def points(self, name: str) -> Response:
         """Points: see `ROUTES`."""

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 import redis
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -25,7 +25,7 @@ from kvs_api import keys
 from kvs_api.clock import Clock
 from kvs_api.places import Places
 
-_SCRIPT = ("steps.lua", "experiments.lua", "crew.lua")
+_SCRIPT = ("steps.lua", "experiments.lua", "quarantine.lua", "crew.lua")
 
 PAGE = 1000
 """Most entries one read returns."""
@@ -113,7 +113,13 @@ class Database:
             content: Any = self._redis.get(key)
         if content is None:
             raise errors.NotFoundError(f"no {what} in the store")
-        return model.model_validate_json(content)
+        try:
+            return model.model_validate_json(content)
+        except ValidationError as cause:
+            raise errors.UnreadableError(
+                f"the record of {what} cannot be read ({errors.found_in(cause.errors())}): it is damaged, or was "
+                "written by a newer version of Cerebro. Run that version, or delete it"
+            ) from cause
 
     def _now(self) -> int:
         """The store's clock, in milliseconds."""

@@ -38,6 +38,9 @@ function before.DeletionRequested()
   return nil
 end
 
+-- May be said of an experiment whose log cannot be read.
+local OF_EXPERIMENT = {DeletionRequested = true, ExperimentArchived = true}
+
 local REMEMBERED = 1000
 
 -- Of a run that has ended: it is open again, or the controller finds that it is not and takes it off the queue.
@@ -82,6 +85,8 @@ function calls.append()
   end
   local answer = before[request.kind] and before[request.kind]()
   if answer then return answer end
+  local unreadable = redis.call('HGET', request.log .. ':marks', 'unreadable')
+  if unreadable and not OF_EXPERIMENT[request.kind] then return {unreadable = unreadable} end
   local begins = is_request or REOPENS[request.kind] or request.kind == 'LocatorsChanged'
   if begins and redis.call('SISMEMBER', request.deleting, request.name) == 1 then return {deleting = true} end
   local seq = append(request.log, request.event)
@@ -125,6 +130,7 @@ function calls.erase()
   redis.call('ZREM', request.experiments, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
+    request.log .. ':waiting',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')
   redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', wall, 'b', by, 'w', request.what)
   ring(request.cluster)

@@ -80,7 +80,19 @@ ROUTES: dict[str, Route] = {
         summary="The event log after a cursor.",
         answer=api.EventsAnswer,
         cursor=True,
+        query={"check": "integer"},
         errors=(404,),
+    ),
+    "PUT /v1/experiments/<name>/quarantine": Route(
+        view="quarantine",
+        summary="The controller's: set an experiment aside that cannot be read, so that others go on.",
+        body=api.QuarantineRequest,
+        errors=(404, 409),
+    ),
+    "DELETE /v1/experiments/<name>/quarantine": Route(
+        view="restore",
+        summary="Put an experiment back that was set aside: it is read anew.",
+        errors=(404, 409),
     ),
     "GET /v1/experiments/<name>/live": Route(
         view="points",

@@ -1,7 +1,8 @@
 -- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and crew.py only.
 --
--- One script in three files, joined in this order by kvs_api/database.py: this one (tasks: what the controller decides and
--- workers report), experiments.lua (what clients append; the end of an experiment), crew.lua (registrations, the lease).
+-- One script in four files, joined in this order by kvs_api/database.py: this one (tasks: what the controller decides and
+-- workers report), experiments.lua (what clients append; the end of an experiment), quarantine.lua (experiments that cannot
+-- be read), crew.lua (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
@@ -14,6 +15,8 @@
 --   {call = "erase_tasks", experiment, name, term, leader, deleting, tasks = [...]}
 --   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,
 --    what, cluster}
+--   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
+--   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}

@@ -26,13 +26,14 @@ from cerebro.contract.records import (
     ExperimentRecord,
     ExperimentSummary,
     Reclaim,
+    Unreadable,
 )
 from kvs_api import keys, steps
-from kvs_api.crew import CrewStore
 from kvs_api.database import PAGE, seq_of, text, translated
+from kvs_api.quarantine import QuarantineStore, checked, record_of, stale
 
 
-class Store(CrewStore):
+class Store(QuarantineStore):
     """All reads and changes of shared state."""
 
     # --- experiments -----------------------------------------------------------------------------
@@ -77,21 +78,22 @@ class Store(CrewStore):
     def experiments(self) -> tuple[ExperimentSummary, ...]:
         """All experiments, newest event first."""
         with translated():
-            names = [text(name) for name in self._redis.zrange(keys.EXPERIMENTS, 0, -1)]
+            found: Any = self._redis.zrange(keys.EXPERIMENTS, 0, -1, withscores=True)
+            names = [text(name) for name, _ in found]
             pipe = self._redis.pipeline(transaction=False)
             for name in names:
                 pipe.get(keys.experiment(name))
                 pipe.xrevrange(keys.log(name), count=1)
-                pipe.hmget(keys.marks(name), "archived", "deletion")
+                pipe.hmget(keys.marks(name), "archived", "deletion", "unreadable")
             pipe.lrange(keys.QUEUE, 0, -1)
             answers = pipe.execute()
         runs = [text(entry) for entry in answers.pop()]
         summaries = []
         for position, name in enumerate(names):
-            content, newest, (archived, deletion) = answers[3 * position : 3 * position + 3]
+            content, newest, (archived, deletion, mark) = answers[3 * position : 3 * position + 3]
             if content is None:  # deleted between the two reads
                 continue
-            record = ExperimentRecord.model_validate_json(content)
+            record, unreadable = record_of(name, content, found[position][1])
             summaries.append(
                 ExperimentSummary(
                     experiment=record,
@@ -100,6 +102,7 @@ class Store(CrewStore):
                     open_runs=tuple(run.split("/", 1)[1] for run in runs if run.startswith(f"{name}/")),
                     is_archived=bool(archived),
                     is_deleting=bool(deletion),
+                    unreadable=Unreadable.model_validate_json(mark) if mark else unreadable,
                 )
             )
         return tuple(sorted(summaries, key=lambda summary: -summary.last_event))
@@ -182,7 +185,7 @@ class Store(CrewStore):
                 f"nobody wishes that experiment {name!r} is deleted: append DeletionRequested first"
             )
         if "stale" in answer:
-            raise _stale(call["term"], answer)
+            raise stale(call["term"], answer)
 
     def audit(self) -> tuple[AuditEntry, ...]:
         """What was done that no log can tell, oldest first."""
@@ -203,10 +206,15 @@ class Store(CrewStore):
 
     # --- logs ------------------------------------------------------------------------------------
 
-    def read(self, key: str, after: int, wait_s: float) -> Iterator[str]:
-        """JSON objects of a log or live stream after a cursor; `seq` and `time` are put in front of the stored rest."""
+    def read(self, key: str, after: int, wait_s: float, *, is_checked: bool = False) -> Iterator[str]:
+        """JSON objects of a log or live stream after a cursor; `seq` and `time` are put in front of the stored rest.
+
+        Args:
+            is_checked: what is no JSON object is answered as an event of no known type. Else all is taken for one.
+        """
         for _, entries in self._block({key: after}, wait_s):
-            yield from map(_numbered, entries)
+            for entry in entries:
+                yield checked(entry, _numbered(entry)) if is_checked else _numbered(entry)
 
     def watch(self, request: api.WatchRequest) -> tuple[dict[str, list[str]], int]:
         """Events per experiment as JSON objects, and the cluster's version."""
@@ -253,7 +261,7 @@ class Store(CrewStore):
             if "missing" in answer:
                 raise errors.NotFoundError(f"no experiment {experiment!r} in the store")
             if "stale" in answer:
-                raise _stale(request.term, answer)
+                raise stale(request.term, answer)
             outcomes = answer["outcomes"]
         return outcomes, self.read(keys.log(experiment), request.after, 0)
 
@@ -300,7 +308,7 @@ class Store(CrewStore):
 def _numbered(entry: tuple[bytes, dict[bytes, bytes]]) -> str:
     """The stored JSON object with its number and time; spliced, because parsing what we wrote would cost more."""
     identity, fields = entry
-    return f'{{"seq":{seq_of(identity)},"time":{int(fields[b"t"]) / 1000},{fields[b"e"].decode()[1:]}'
+    return f'{{"seq":{seq_of(identity)},"time":{int(fields[b"t"]) / 1000},{fields[b"e"].decode(errors="replace")[1:]}'
 
 
 def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> errors.CerebroError:
@@ -310,6 +318,9 @@ def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> err
         return errors.NotFoundError(f"no experiment {experiment!r} in the store")
     if "unknown" in answer:
         return errors.NotFoundError(f"no run {run!r} in experiment {experiment!r}")
+    if "unreadable" in answer:
+        problem = Unreadable.model_validate_json(answer["unreadable"])
+        return errors.UnreadableError.of(experiment, problem.seq, problem.reason)
     if "conflict" in answer:
         return errors.ConflictError(f"run {run!r} of experiment {experiment!r} was requested already")
     if "moved" in answer:
@@ -325,7 +336,3 @@ def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> err
     return errors.ConflictError(
         f"experiment {experiment!r} is being deleted: nothing of it runs any more, its name is free in a moment"
     )
-
-
-def _stale(term: int, answer: dict[str, Any]) -> errors.ConflictError:
-    return errors.ConflictError(f"leadership term {term} has ended, term {answer['stale']} leads")

@@ -20,6 +20,7 @@ from cerebro.contract.records import (
     ExperimentSummary,
     Holding,
     SizeRequest,
+    Unreadable,
     UsageSample,
     WorkerRecord,
     WorkerStatus,
@@ -211,6 +212,13 @@ class InboxAnswer(Contract):
     items: tuple[InboxItem, ...]
 
 
+class QuarantineRequest(Contract):
+    """The controller's: an experiment cannot be read; `term` is its leadership."""
+
+    term: int
+    problem: Unreadable
+
+
 class WatchRequest(Contract):
     """Block until any of the logs has something after its cursor: experiment name -> seq."""
 
@@ -312,6 +320,7 @@ __all__ = [
     "LiveAnswer",
     "Note",
     "Problem",
+    "QuarantineRequest",
     "QueueAnswer",
     "QueueEntry",
     "Renew",

@@ -60,6 +60,18 @@ class ExperimentRecord(Contract):
     """Seconds since the epoch, by the store's clock."""
 
 
+class Unreadable(Contract):
+    """Why an experiment was set aside: nothing of it goes on, and its log stays as it is."""
+
+    seq: int
+    """Of the first event that cannot be read; 0: it is the experiment's record."""
+    reason: str
+    by: str = ""
+    """Who could not read it, with the version."""
+    time: float = 0.0
+    """When that was noticed, seconds since the epoch."""
+
+
 class ExperimentSummary(Contract):
     """An experiment with the newest facts of its log, for lists."""
 
@@ -71,6 +83,8 @@ class ExperimentSummary(Contract):
     """Run ids requested and not ended, oldest first."""
     is_archived: bool = False
     is_deleting: bool = False
+    unreadable: Unreadable | None = None
+    """Set while it is set aside. Of a record that cannot be read, `experiment` has but its name."""
 
 
 class Holding(Contract):

@@ -94,7 +94,13 @@ class ExperimentState:
         """
         if event.seq and event.seq != self.seq + 1:
             raise IllegalEventError(f"event {event.seq} of {self.name!r} follows event {self.seq}")
-        self._apply(event)
+        try:
+            self._apply(event)
+        except IllegalEventError:
+            raise
+        except Exception as cause:
+            # A log is data: a name that is no key, a field that nobody wrote yet. It is this event that does not fit.
+            raise IllegalEventError(f"{event.type} does not fit: {type(cause).__name__}: {cause}") from cause
         self.seq += 1
 
     def _apply(self, event: Event) -> None:

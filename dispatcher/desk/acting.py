@@ -8,9 +8,9 @@ from functools import partial
 from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.errors import ConflictError
+from cerebro.errors import ConflictError, UnreadableError
 from cerebro.state import ExperimentState
-from cerebro.steering import Action
+from cerebro.steering import OF_EXPERIMENT, Action, event_of_experiment
 from dispatcher.desk.wishes import Wish, events_of
 from dispatcher.guard import is_browser, local_path, who
 from dispatcher.services import Services
@@ -37,6 +37,13 @@ def add(blueprint: Blueprint, services: Services) -> None:
         gone = url_for("pages.experiments") if wish.action is Action.DELETE else f"/experiments/{name}"
         return redirect(local_path(request.form.get("next", ""), gone), 303)
 
+    @blueprint.post("/experiments/<name:name>/restore")
+    def restore(name: str) -> ResponseReturnValue:
+        services.reader.ask(partial(services.store.restore, name), is_wish=True)
+        services.reader.expect_news(name)
+        _log.info("action experiment=%s event=%s by=%s", name, "restore", who())
+        return redirect(f"/experiments/{name}", 303)
+
     @blueprint.get("/experiments/<name:name>/delete")
     def delete(name: str) -> ResponseReturnValue:
         return _deletion(services, name, "", 200)
@@ -51,14 +58,18 @@ def carry_out(services: Services, name: str, wish: Wish, by: str) -> None:
         StoreUnavailableError: the store is away; whether it was done is to be seen on the page.
     """
     reader = services.reader
-    record = reader.record(name)
 
     def build(state: ExperimentState, is_complete: bool) -> object:
         if not is_complete:
             raise ConflictError(f"the log of {name} is long and is still being read: try again in a moment")
         return events_of(wish, state, by)
 
-    events = reader.folded(record, build, patience_s=READING_S)
+    try:
+        events = reader.folded(reader.record(name), build, patience_s=READING_S)
+    except UnreadableError:
+        if wish.action not in OF_EXPERIMENT:
+            raise
+        events = (event_of_experiment(wish.action, name, by=by, confirm=wish.confirm),)
     assert isinstance(events, tuple)
     for event in events:
         reader.ask(partial(services.store.append, name, event), is_wish=True)
@@ -67,7 +78,14 @@ def carry_out(services: Services, name: str, wish: Wish, by: str) -> None:
 
 
 def _deletion(services: Services, name: str, problem: str, status: int) -> ResponseReturnValue:
-    record = services.reader.record(name)
+    reader = services.reader
     measured, _ = services.disks.newest()
-    view = services.reader.folded(record, lambda state, _: deletion(state, measured), patience_s=READING_S)
-    return render_template("delete.html", record=record, view=view, problem=problem), status
+    try:
+        view = reader.folded(
+            reader.record(name), lambda state, _: deletion(state, measured), patience_s=READING_S
+        )
+        is_readable = True
+    except UnreadableError:
+        view, is_readable = deletion(ExperimentState(name=name), measured), False
+    page = render_template("delete.html", name=name, view=view, problem=problem, is_readable=is_readable)
+    return page, status

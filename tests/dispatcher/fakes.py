@@ -126,6 +126,9 @@ class FakeStore:
         log.append(told)
         return told.seq
 
+    def restore(self, experiment: str) -> None:
+        self._called("restore")
+
     def queue(self) -> tuple[api.QueueEntry, ...]:
         self._called("queue")
         return self.waiting

@@ -1,0 +1,81 @@
+"""The store's part on experiments that cannot be read: they are set aside with the reason, and put back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from cerebro import errors
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
+from kvs_api import keys
+from kvs_api.crew import CrewStore
+from kvs_api.database import seq_of
+
+_UNKNOWN = Locators(train=Locator(metadata="unknown: the record cannot be read"))
+
+
+class QuarantineStore(CrewStore):
+    """Reads and changes of marks that say what cannot be read."""
+
+    def quarantine(self, name: str, problem: Unreadable, term: int) -> None:
+        """Set an experiment aside; see `KvsClient.quarantine`."""
+        call = {
+            "call": "quarantine",
+            "experiment": keys.experiment(name),
+            "name": name,
+            "log": keys.log(name),
+            "leader": keys.LEADER,
+            "term": term,
+            "problem": problem.model_dump_json(),
+            "queue": keys.QUEUE,
+            "cluster": keys.CLUSTER,
+        }
+        answer = self._run(call)
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no experiment {name!r} in the store")
+        if "stale" in answer:
+            raise stale(term, answer)
+
+    def restore(self, name: str) -> None:
+        """Put an experiment back that was set aside; see `KvsClient.restore`."""
+        answer = self._run(
+            {
+                "call": "restore",
+                "experiment": keys.experiment(name),
+                "name": name,
+                "log": keys.log(name),
+                "queue": keys.QUEUE,
+                "deleting": keys.DELETING,
+                "cluster": keys.CLUSTER,
+            }
+        )
+        if "missing" in answer:
+            raise errors.NotFoundError(f"no experiment {name!r} in the store")
+        if "readable" in answer:
+            raise errors.ConflictError(f"experiment {name!r} was not set aside: there is nothing to restore")
+
+
+def stale(term: int, answer: dict[str, Any]) -> errors.ConflictError:
+    """Somebody else leads."""
+    return errors.ConflictError(f"leadership term {term} has ended, term {answer['stale']} leads")
+
+
+def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentRecord, Unreadable | None]:
+    """An experiment's record as stored; of one that cannot be read, its name and age, and why."""
+    try:
+        return ExperimentRecord.model_validate_json(content), None
+    except ValidationError as cause:
+        why = errors.found_in(cause.errors())
+        return ExperimentRecord(name=name, locators=_UNKNOWN, created=created), Unreadable(seq=0, reason=why)
+
+
+def checked(entry: tuple[bytes, dict[bytes, bytes]], text: str) -> str:
+    """An entry as it is answered, or, if it is no JSON object, one of no known type in its place."""
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except ValueError:
+        pass
+    return json.dumps({"seq": seq_of(entry[0]), "type": "no JSON object"})
