@@ -21,7 +21,7 @@ from benchmarks.figure import Figure
 
 NAMES = (
     *("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane", "half_requests", "points"),
-    *("restart", "web"),
+    *("restart", "web", "allocator", "side_by_side"),
     *("planner", "online", "exact", "decision"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""

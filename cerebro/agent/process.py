@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cerebro.agent import allocator
 from cerebro.agent.channel import Channel
 from cerebro.agent.memory import MemoryGroup
 from cerebro.agent.settings import SECRETS, Settings
@@ -53,6 +54,7 @@ class ChildProcess:
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment |= settings.volumes.as_environment()
         environment["CEREBRO_ARCHIVE"] = setting.archive
+        environment |= allocator.tuned(environment, memory.limit_bytes() or _machine_bytes())
         self._log = log = settings.volumes.logs / f"{settings.worker}.child.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         # -P: a file of the user's named like a module of the standard library must not replace it.
@@ -148,3 +150,7 @@ class ChildProcess:
         self.channel.close()
         os.close(self.end)
         self.end = -1
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -65,7 +65,7 @@ class Child:
             log = open_log(self._log)
             try:
                 self._process = subprocess.Popen(
-                    tethered(self.service.command),
+                    tethered(self.service.command, self.service.niceness),
                     env=dict(self.service.environment),
                     cwd=self._folder,
                     stdin=subprocess.DEVNULL,

@@ -33,6 +33,7 @@ from cerebro.local import database, environment, readiness
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
+from cerebro.tether import BACKGROUND
 from cerebro.usage import cores
 
 _DATABASE, _STORE, _REST = range(3)
@@ -51,6 +52,7 @@ class Service:
         ready: see `readiness.Probe`.
         required: whether the cluster counts as ready only with it.
         renewed: whether it is started anew when what was added to the cluster changes its environment.
+        niceness: see `tethered`; what runs beside training lets it go first.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Service:
     ready: readiness.Probe
     required: bool = True
     renewed: bool = False
+    niceness: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +253,7 @@ class _List:
             stage=_REST,
             ready=readiness.http(port, "/"),
             required=False,
+            niceness=BACKGROUND,
         )
 
     def _notebook(self) -> Service:

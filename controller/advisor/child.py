@@ -1,24 +1,19 @@
 """The advisor's helper process: ``python -m controller.advisor.child``. A question a line in, an answer a line out.
 
 A process of its own because planning is pure Python that would hold the controller up, and because a solver's memory
-goes back when it ends. It yields to whatever else the machine has to do.
+goes back when it ends. It is started with a niceness: training goes first.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 
-_NICENESS = 15
-"""Of the scale to 19: training goes first."""
+from controller.advisor.answering import answer
 
 
 def main() -> None:
     """Answer until standard input ends, which it does when the controller does."""
-    os.nice(_NICENESS)
-    from controller.advisor.answering import answer
-
     for line in sys.stdin:
         try:
             reply = answer(json.loads(line))

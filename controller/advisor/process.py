@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebro.tether import tethered
+from cerebro.tether import BACKGROUND, tethered
 
 
 @dataclass
@@ -82,7 +82,10 @@ class ChildHelper:
 
 
 def _started() -> _Child:
-    command = tethered([sys.executable, "-P", "-m", "controller.advisor.child"])
-    child = _Child(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    command = tethered([sys.executable, "-P", "-m", "controller.advisor.child"], BACKGROUND)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    child = _Child(process)
     threading.Thread(target=child.converse, name="advisor", daemon=True).start()
     return child

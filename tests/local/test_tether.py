@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 from cerebro import tether
 from cerebro.local import processes
@@ -45,9 +47,27 @@ def test_a_tied_process_keeps_pid_arguments_and_status() -> None:
 def test_a_tether_whose_parent_is_gone_runs_nothing() -> None:
     """A parent that ended before the leash was set is noticed: the command never starts."""
     command = tether.tethered(python("print('started')"))
-    command[command.index("--") - 1] = "1"  # somebody else's child
+    command[command.index("--") - 2] = "1"  # somebody else's child
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+_TELL_NICENESS = """
+import os
+from pathlib import Path
+session = Path("/proc/self/autogroup")
+print(os.nice(0), session.read_text().split()[-1] if session.exists() else "none")
+"""
+
+
+def test_what_runs_in_the_background_yields_to_other_sessions() -> None:
+    """Its session gets the niceness too, where the kernel groups by session; this one keeps its own."""
+    session = Path("/proc/self/autogroup")
+    before = session.read_text() if session.exists() else "none"
+    command = tether.tethered(python(_TELL_NICENESS), tether.BACKGROUND)
+    told = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True).stdout
+    assert told.split() == [str(min(19, os.nice(0) + 15)), "none" if before == "none" else "15"]
+    assert (session.read_text() if session.exists() else "none") == before
 
 
 def test_a_command_that_does_not_exist_is_named() -> None:
