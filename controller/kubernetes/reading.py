@@ -103,11 +103,16 @@ def _exits(pod: Mapping[str, Any]) -> dict[str, Exit]:
     """Per container the end of the process that ran last, or of the one before the present one."""
     found = {}
     for container in _containers(_part(pod, "status")):
-        ended = _part(container, "state").get("terminated") or _part(container, "lastState").get("terminated")
-        if isinstance(ended, Mapping):
-            name = str(container.get("name", ""))
-            found[name] = _exit(name, ended, _spec(pod, name))
+        end = _ended(container, pod)
+        if end is not None:
+            found[str(container.get("name", ""))] = end
     return found
+
+
+def _ended(container: Mapping[str, Any], pod: Mapping[str, Any]) -> Exit | None:
+    ended = _part(container, "state").get("terminated") or _part(container, "lastState").get("terminated")
+    name = str(container.get("name", ""))
+    return _exit(name, ended, _spec(pod, name)) if isinstance(ended, Mapping) else None
 
 
 def _idle(status: Mapping[str, Any]) -> Iterator[str]:
@@ -168,8 +173,8 @@ def _trouble(pod: Mapping[str, Any]) -> str:
 
 
 def _last_end(container: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """For one that is not started again at once: how it ended."""
-    end = _exits(pod).get(str(container.get("name", "")))
+    """For one that is not started again at once: how it ended. One that runs before the others, too."""
+    end = _ended(container, pod)
     return f" (the last time: {end.reason})" if end else ""
 
 

@@ -196,30 +196,77 @@ storageClassName: {{ ternary "" . (eq . "-") | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Before the containers of a pod that writes to volumes: give them to the user they run as. Only where no driver does that
-     (fsGroup): the host-path provisioner of Kubernetes itself makes folders for root alone.
-     Of: (dict "root" $ "image" "control" "decision" DECISION "folders" (list "/data") "mounts" MOUNTS). */}}
-{{- define "cerebro.storage.handOver" -}}
-{{- $way := .root.Values.storage.handOver -}}
-{{- if or (eq $way "always") (and (eq $way "auto") (eq "kubernetes.io/host-path" .decision.provisioner)) -}}
-initContainers:
-  - name: hand-over
-    image: {{ include "cerebro.image" . }}
-    imagePullPolicy: {{ .root.Values.images.pullPolicy }}
-    securityContext:
-      runAsNonRoot: false
-      runAsUser: 0
-      allowPrivilegeEscalation: false
-      readOnlyRootFilesystem: true
-      capabilities:
-        drop: [ALL]
-        add: [CHOWN]
-    command: [chown, "1000:1000"]
-    args: {{ .folders | toJson }}
-    resources:
-      requests: {cpu: 10m, memory: 16Mi}
-      limits: {memory: 64Mi}
-    volumeMounts:
-      {{- .mounts | trim | nindent 6 }}
+{{/* What runs before the containers of a pod; nothing where nothing has to.
+     Of: (dict "root" $ "image" "control" "hasLogs" true "handOver" (dict "decision" D "folders" F "mounts" M)).
+       hasLogs: whether the pod mounts `metrics` or `logs`
+       handOver: of a pod that writes to volumes: see `cerebro.storage.handOver`; absent: it does not */}}
+{{- define "cerebro.storage.initContainers" -}}
+{{- $metrics := include "cerebro.storage.shared" (dict "root" .root "name" "metrics") | fromJson -}}
+{{- $all := "" -}}
+{{- if and .hasLogs (not (include "cerebro.storage.isRoots" (dict "root" .root "decision" $metrics))) -}}
+{{- $all = include "cerebro.storage.makeFolders" . | trim | printf "%s\n%s" $all -}}
 {{- end -}}
+{{- with .handOver -}}
+{{- if include "cerebro.storage.isRoots" (dict "root" $.root "decision" .decision) -}}
+{{- $all = include "cerebro.storage.handOver" (merge (dict "root" $.root "image" $.image) .) | trim | printf "%s\n%s" $all -}}
+{{- end -}}
+{{- end -}}
+{{- with $all | trim -}}
+initContainers:
+  {{- . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty where a volume belongs to root and no driver gives it to the pods' user (fsGroup): the host-path provisioner of
+     Kubernetes itself makes such folders. Of: (dict "root" $ "decision" DECISION). */}}
+{{- define "cerebro.storage.isRoots" -}}
+{{- $way := .root.Values.storage.handOver -}}
+{{- if or (eq $way "always") (and (eq $way "auto") (eq "kubernetes.io/host-path" .decision.provisioner)) }}yes{{ end -}}
+{{- end -}}
+
+{{/* Makes the two folders of the metrics claim as the user who writes to them, without any right. Left to itself, the kubelet
+     makes the folder of a subPath as root, and where no driver changes that (a volume made by hand for user 1000) nobody can
+     write a log. All pods that mount one begin with it: any of them may be the first. Of: (dict "root" $ "image" "control"). */}}
+{{- define "cerebro.storage.makeFolders" -}}
+- name: folders
+  {{- include "cerebro.container" . | nindent 2 }}
+  command: [sh, -c]
+  args:
+    - |
+      for folder in /claim/metrics /claim/logs; do
+        mkdir -p "$folder" && [ -w "$folder" ] && continue
+        echo "User 1000 cannot write to the folder ${folder##*/} of the claim {{ include "cerebro.storage.claim" (dict "root" .root "name" "metrics") }}." >&2
+        echo "Give the volume to that user (chown -R 1000:1000), or set storage.handOver=always." >&2
+        exit 1
+      done
+  terminationMessagePolicy: FallbackToLogsOnError
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  volumeMounts:
+    - name: metrics
+      mountPath: /claim
+{{- end -}}
+
+{{/* Gives volumes to the user that the containers run as, as root with the right to do that and no other.
+     Of: (dict "root" $ "image" "control" "folders" (list "/data") "mounts" MOUNTS). */}}
+{{- define "cerebro.storage.handOver" -}}
+- name: hand-over
+  image: {{ include "cerebro.image" . }}
+  imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+  securityContext:
+    runAsNonRoot: false
+    runAsUser: 0
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+      add: [CHOWN]
+  command: [chown, "1000:1000"]
+  args: {{ .folders | toJson }}
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  volumeMounts:
+    {{- .mounts | trim | nindent 4 }}
 {{- end -}}
