@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from cerebro.local.home import ServiceInfo
+from cerebro.local.liveness import EVERY_S, LOOKS, Watch
 from cerebro.local.logs import open_log
 from cerebro.local.processes import ProcessId, identify
 from cerebro.local.services import Service
@@ -54,6 +55,10 @@ class Child:
         self._id: ProcessId | None = None
         self._since = 0.0
         self._started = self._ready = self._pause_s = 0.0
+        self._watch: Watch | None = None
+        """Whether the process that is ready still answers."""
+        self._is_hung = False
+        """Whether the process was killed because it did not."""
         self._brief = 0
         """Processes in a row that ended before they were stable."""
 
@@ -84,17 +89,32 @@ class Child:
         self.due = now + self._pause_s
 
     def act(self, now: float) -> None:
-        """Do what is due: ask a starting process whether it is ready, or start one after its backoff."""
+        """Do what is due: ask a starting process whether it is ready, and a ready one whether it lives; or start one
+        after its backoff."""
         if self.due is None or now < self.due:
             return
         if self.state is ChildState.RESTARTING:
             self.start(now)
+        elif self.state is ChildState.READY:
+            self._look(now)
         elif self._process is not None and self.service.ready(self._process.pid, now - self._started):
             self.state, self.due, self.problem = ChildState.READY, None, ""
             self.barren, self._ready = 0, now
+            if self.service.live is not None:
+                self._watch, self.due = Watch(self.service.live), now
         else:
             self._pause_s = min(self._pause_s * 1.5, LONGEST_PROBE_S)
             self.due = now + self._pause_s
+
+    def _look(self, now: float) -> None:
+        if self._watch is None or self._process is None:
+            self.due = None
+        elif self._watch.look(now):
+            # Not asked to end: what hangs does not hear. Its children are tied to it, and end as well.
+            self._is_hung, self.due = True, None
+            self._kill_group(self._process.pid)
+        else:
+            self.due = now + EVERY_S
 
     def reap(self, now: float) -> bool:
         """Note the end of the process, if it has ended; whether it has. Its group is killed."""
@@ -105,12 +125,17 @@ class Child:
             return False
         # Before the zombie is collected: until then nobody else can get its pid, nor the group's number.
         self._kill_group(pid)
-        self._ended(now, _how_it_ended(self._process.wait()))
+        how = _how_it_ended(self._process.wait())
+        self._ended(now, f"did not answer for {EVERY_S * LOOKS:g} s and {how}" if self._is_hung else how)
         return True
 
     def _ended(self, now: float, how: str) -> None:
         was_ready, stopped = self.state is ChildState.READY, self.state is ChildState.STOPPED
         self._process = self._id = None
+        self._is_hung = False
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         if stopped:
             self.due = None
             return

@@ -15,7 +15,8 @@ settings from the environment, where they find:
     CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
     CEREBRO_GRACE_S             time for the task at hand at SIGTERM   workers
     CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
-    CEREBRO_HEALTH_BIND         host:port for metrics and probes    controller, workers
+    CEREBRO_HEALTH_BIND         host:port for probes, and metrics   kvs_api, dispatcher, controller, workers
+    CEREBRO_HEALTH_METRICS      0: no metrics there                 kvs_api, dispatcher
     CEREBRO_HOME                the cluster that notebooks join     notebook
 
 Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGHT, are handed on to these.
@@ -29,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.local import database, environment, readiness
+from cerebro.local import database, environment, liveness, readiness
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
@@ -37,6 +38,7 @@ from cerebro.tether import BACKGROUND
 from cerebro.usage import cores
 
 _DATABASE, _STORE, _REST = range(3)
+_WITH_PAGE = ("dispatcher", "kvs_api")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class Service:
         stage: services of a stage are first started when all required ones of earlier stages are ready, and
             stopped before these.
         ready: see `readiness.Probe`.
+        live: what it is asked from then on; one that does not answer is killed, and started anew. None: nothing.
         required: whether the cluster counts as ready only with it.
         renewed: whether it is started anew when what was added to the cluster changes its environment.
         niceness: see `tethered`; what runs beside training lets it go first.
@@ -60,6 +63,7 @@ class Service:
     environment: Mapping[str, str]
     stage: int
     ready: readiness.Probe
+    live: liveness.Question | None = None
     required: bool = True
     renewed: bool = False
     niceness: int = 0
@@ -75,14 +79,14 @@ class Plan:
 
     @property
     def listening(self) -> tuple[str, ...]:
-        """What needs a port: services, and the metrics of those that serve nothing else."""
+        """What needs a port: services, the metrics of those that serve nothing else, and the probes of the others."""
         chosen = {"tensorboard": self.tensorboard, "notebook": self.notebook}
         measured = ("controller", *self.worker_names)
         return (
             "dispatcher",
             "kvs_api",
             *(name for name, is_chosen in chosen.items() if is_chosen),
-            *(metrics_port(name) for name in measured),
+            *(health_port(name) for name in (*_WITH_PAGE, *measured)),
         )
 
     @property
@@ -160,6 +164,7 @@ class _List:
             environment=environment.bare(self._inherited) | self._marker,
             stage=_DATABASE,
             ready=readiness.redis(self._socket),
+            live=liveness.redis(self._socket),
         )
 
     def _kvs_api(self) -> Service:
@@ -171,9 +176,14 @@ class _List:
         return Service(
             name="kvs_api",
             command=_module("kvs_api"),
-            environment=environment.control_plane(self._inherited) | self._volumes | own | self._marker,
+            environment=environment.control_plane(self._inherited)
+            | self._volumes
+            | own
+            | self._health("kvs_api")
+            | self._marker,
             stage=_STORE,
             ready=readiness.http(self._ports["kvs_api"], "/health"),
+            live=self._live("kvs_api"),
         )
 
     def _controller(self) -> Service:
@@ -187,6 +197,7 @@ class _List:
             | self._marker,
             stage=_REST,
             ready=readiness.connected(self._ports["kvs_api"]),
+            live=self._live("controller"),
         )
 
     def _dispatcher(self) -> Service:
@@ -202,9 +213,11 @@ class _List:
             | self._volumes
             | self._client
             | own
+            | self._health("dispatcher")
             | self._marker,
             stage=_REST,
             ready=readiness.http(self._ports["dispatcher"], "/health"),
+            live=self._live("dispatcher"),
             renewed=True,  # it links what runs beside it, and holds nothing that is not read again
         )
 
@@ -228,6 +241,7 @@ class _List:
             | self._marker,
             stage=_REST,
             ready=readiness.registered(self._ports["kvs_api"], self._home.token(), name),
+            live=self._live(name),
             # Another number of workers is another share of the cores: one that kept its old share would slow down all.
             # It gives back the unit in hand, which counts no attempt, and starts again.
             renewed=True,
@@ -289,12 +303,17 @@ class _List:
         )
 
     def _health(self, name: str) -> dict[str, str]:
-        return {"CEREBRO_HEALTH_BIND": f"{HOST}:{self._ports[metrics_port(name)]}"}
+        found = {"CEREBRO_HEALTH_BIND": f"{HOST}:{self._ports[health_port(name)]}"}
+        # Those that have a page tell their metrics there, to whoever has the token.
+        return found | {"CEREBRO_HEALTH_METRICS": "0"} if name in _WITH_PAGE else found
+
+    def _live(self, name: str) -> liveness.Question:
+        return liveness.http(self._ports[health_port(name)])
 
 
-def metrics_port(service: str) -> str:
-    """What the port is called that tells a service's metrics and nothing else."""
-    return f"{service} metrics"
+def health_port(service: str) -> str:
+    """What the port is called that answers a service's probes, and tells its metrics unless it has a page for them."""
+    return f"{service} {'health' if service in _WITH_PAGE else 'metrics'}"
 
 
 def _module(name: str, *arguments: str) -> tuple[str, ...]:

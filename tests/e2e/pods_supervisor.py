@@ -47,6 +47,7 @@ def _pair(worker: Service, home: ClusterHome, ports: Mapping[str, int]) -> Itera
             command=(*worker.command[:at], "--handlers", handler),
             environment={**worker.environment, **pod, "CEREBRO_WORKER": name},
             ready=readiness.registered(ports["kvs_api"], home.token(), name),
+            live=worker.live if pod.get("CEREBRO_HEALTH_BIND", "own") else None,
         )
 
 

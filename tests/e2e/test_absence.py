@@ -20,6 +20,7 @@ def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0), ("b", 0)]), tags="ab")
     knocks = {knock.worker: knock for knock in (lab.gate.knock(), lab.gate.knock())}
     frozen = knocks["worker-0"]
+    lab.send(lab.info().supervisor.pid, signal.SIGSTOP)  # it would replace the agent before long
     agent = lab.send("worker-0", signal.SIGSTOP)
     lab.send(frozen.pid, signal.SIGSTOP)
     lab.gate.open()
@@ -44,6 +45,7 @@ def test_a_worker_that_stays_away_is_waited_for(own_lab: MakeLab) -> None:
     while not (folder / saved).exists():
         assert not processes.wait_gone(child, 0.05)
     lab.send("worker-0", signal.SIGCONT)
+    lab.send(lab.info().supervisor.pid, signal.SIGCONT)
 
     assert lab.result(fit, experiment).failures() == {}
     assert processes.is_alive(agent)

@@ -11,7 +11,7 @@ import pytest
 from cerebro.errors import ClusterError
 from cerebro.local import cluster, notebooks
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Plan, Service, metrics_port, services
+from cerebro.local.services import Plan, Service, health_port, services
 
 SHELL = {
     "PATH": "/bin",
@@ -91,9 +91,16 @@ def test_asking_for_what_is_not_installed_is_one_sentence(
 
 
 def test_services_without_a_page_tell_metrics_on_a_port_of_their_own(tmp_path: Path) -> None:
-    """On the loopback interface; the others have them behind the token."""
+    """On the loopback interface; the others answer probes alone on theirs, and have metrics behind the token."""
     found, ports = listed(tmp_path)
-    for name in ("controller", "worker-0"):
-        assert found[name].environment["CEREBRO_HEALTH_BIND"] == f"127.0.0.1:{ports[metrics_port(name)]}"
-    for name in ("kvs_api", "dispatcher", "redis"):
-        assert "CEREBRO_HEALTH_BIND" not in found[name].environment
+    for name in ("controller", "worker-0", "kvs_api", "dispatcher"):
+        assert found[name].environment["CEREBRO_HEALTH_BIND"] == f"127.0.0.1:{ports[health_port(name)]}"
+        is_told = found[name].environment.get("CEREBRO_HEALTH_METRICS") != "0"
+        assert is_told == (name not in ("kvs_api", "dispatcher")) == health_port(name).endswith(" metrics")
+
+
+def test_what_hangs_is_noticed_of_all_that_runs_need(tmp_path: Path) -> None:
+    """They are asked where they answer probes; what runs beside them is not."""
+    found, _ = listed(tmp_path)
+    needed = {name for name, service in found.items() if service.required}
+    assert {name for name, service in found.items() if service.live} == needed

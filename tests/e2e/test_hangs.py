@@ -1,0 +1,44 @@
+"""SIGSTOP of a process for good, in the middle of a run: it is replaced, and the run goes on."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+
+import pytest
+
+from cerebro.local import processes
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining
+
+logger = logging.getLogger(__name__)
+
+REPLACED_S = 30.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["worker", "kvs_api", "controller", "dispatcher", "redis"])
+def test_a_process_that_hangs_is_replaced(lab: Lab, prepared: str, victim: str) -> None:
+    """Within half a minute, with what it had started; nothing of it shows in the result."""
+    experiment = lab.attach(prepared)
+    fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
+    knock = lab.gate.knock()
+    target = knock.worker if victim == "worker" else victim
+    child = processes.identify(knock.pid)
+    assert child is not None
+    stopped = lab.send(target, signal.SIGSTOP)
+    began = time.monotonic()
+    assert processes.wait_gone(stopped, REPLACED_S)
+    if victim == "worker":
+        assert processes.wait_gone(child, 5.0)
+    assert lab.recovered().state == "ready"
+    took_s = time.monotonic() - began
+    assert lab.process(target) != stopped
+    lab.gate.open()
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    assert lab.check(experiment).state == "finished"
+    assert "did not answer for" in lab.home.log("supervisor").read_text()
+    logger.info("%s was ready again after %.1f s", target, took_s)
+    assert took_s < REPLACED_S

@@ -1,0 +1,154 @@
+"""Who hangs and who does not, by a clock of the test's own, over real sockets; then with a real process."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import liveness, processes, readiness
+from cerebro.local.child import Child, ChildState
+from cerebro.local.home import ClusterHome
+from cerebro.local.liveness import EVERY_S, LOOKS, Watch
+from cerebro.local.services import Service
+
+GOOD, BAD = b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r\n\r\nthe loop stands still\n"
+
+
+class Process:
+    """What listens and answers only when the test says so, as one that is stopped does; and a clock."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(10.0)
+        self.watch = Watch(liveness.http(int(self._listener.getsockname()[1])))
+        self.now = 1000.0
+
+    def look(self, later_s: float = EVERY_S) -> bool:
+        """Whether it is hung so much later."""
+        self.now += later_s
+        return self.watch.look(self.now)
+
+    def answer(self, content: bytes) -> None:
+        """Answer the oldest question that is open."""
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.recv(1 << 12)
+            connection.sendall(content)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+        self.watch.close()
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    made = Process()
+    yield made
+    made.close()
+
+
+def test_one_that_answers_lives_for_ever(process: Process) -> None:
+    """Each question is answered by the next look."""
+    assert not process.look()
+    for _ in range(5 * LOOKS):
+        process.answer(GOOD)
+        assert not process.look()
+
+
+def test_silence_at_several_looks_in_a_row_is_a_hang(process: Process) -> None:
+    """Not earlier, and each further look says so too; an answer in between, however late, begins anew."""
+    process.look()
+    assert [process.look() for _ in range(LOOKS - 1)] == [False] * (LOOKS - 1)
+    process.answer(GOOD)
+    assert [process.look() for _ in range(LOOKS + 2)] == [False] * LOOKS + [True, True]
+
+
+def test_one_that_says_that_it_is_not_well_is_hung_as_well(process: Process) -> None:
+    """As on Kubernetes: /live says whether starting it anew could help."""
+    found = [process.look()]
+    for _ in range(LOOKS):
+        process.answer(BAD)
+        found.append(process.look())
+    assert found == [False] * LOOKS + [True]
+
+
+def test_one_that_takes_no_question_is_hung_as_well(process: Process) -> None:
+    """Nobody listens where it should."""
+    process.close()
+    assert [process.look() for _ in range(LOOKS + 1)] == [False] * LOOKS + [True]
+
+
+def test_who_was_suspended_with_the_supervisor_gets_all_its_time_again(process: Process) -> None:
+    """A laptop that slept for an hour: the silence of that hour counts for nothing, nor what was before it."""
+    process.look()
+    for _ in range(3):
+        assert [process.look() for _ in range(LOOKS - 1)] == [False] * (LOOKS - 1)
+        assert not process.look(3600.0)
+    process.answer(GOOD)  # to a question of before, which nobody waits for
+    assert [process.look() for _ in range(LOOKS)] == [False] * (LOOKS - 1) + [True]
+
+
+def test_a_database_that_answers_anything_lives(tmp_path: Path) -> None:
+    """Also that it is busy."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        watch, now = Watch(liveness.redis(tmp_path / "socket")), 0.0
+        for _ in range(2 * LOOKS):
+            assert not watch.look(now)
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(64) == b"PING\r\n"
+                connection.sendall(b"-BUSY Redis is busy running a script\r\n")
+            now += EVERY_S
+        watch.close()
+
+
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def test_a_process_that_is_stopped_is_killed_and_started_anew(tmp_path: Path) -> None:
+    """The service is ready again in another process, and says why it was replaced."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    home = ClusterHome(tmp_path)
+    home.create()
+    service = Service(
+        name="one",
+        command=(sys.executable, "-I", "-c", SERVER, str(port)),
+        environment={},
+        stage=0,
+        ready=readiness.http(port, "/live"),
+        live=liveness.http(port),
+    )
+    child, now = Child(service, log=home.log("one"), folder=tmp_path), 0.0
+    child.start(now)
+    first = child.info().process
+    assert first is not None
+    while child.state is not ChildState.READY:
+        processes.wait_gone(first, 0.02)
+        now += EVERY_S
+        child.act(now)
+    assert processes.send(first, signal.SIGSTOP)
+    for _ in range(LOOKS + 2):
+        now += EVERY_S
+        child.act(now)
+    assert processes.wait_gone(first, 10.0)
+    assert child.reap(now)
+    assert child.info().state == "restarting"
+    assert child.problem == f"did not answer for {EVERY_S * LOOKS:g} s and was ended by SIGKILL"
+    child.kill()
