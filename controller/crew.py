@@ -74,7 +74,8 @@ def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
     """Whether a pod that is wanted has no worker yet, and nothing is known that keeps it from starting."""
     registered = {status.record.pod.uid for status in statuses if status.record.pod}
     pods = (pod for name, pod in fleet.pods.items() if fleet.is_wanted(name))
-    return sum(pod.uid in registered or bool(pod.trouble) for pod in pods) < fleet.size
+    accounted = sum(pod.uid in registered or bool(pod.trouble) for pod in pods)
+    return accounted + len(fleet.unmade) < fleet.size
 
 
 def seen(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s: float) -> Seen:
@@ -108,6 +109,8 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
     pod = fleet.pods.get(ref.name)
     if pod is None:
         reason = f"its pod {ref.name} is no longer there"
+        if why := fleet.unmade.get(ref.name):
+            reason += f". {why}"
         return Absence(how=Away.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.uid != ref.uid:
         reason = _replaced(ref) + (f", which does not start: {pod.trouble}" if pod.trouble else "")

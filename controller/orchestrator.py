@@ -57,15 +57,22 @@ class Fleet:
     """All pods of the worker set, by name, and how many are wanted. A pod that is not listed does not exist.
 
     `size` counts from ordinal 0: a pod ``NAME-K`` with K >= size is not wanted, and will not come back.
+
+    `unmade`: pods that are wanted and do not exist -> why the cluster manager cannot make them, where it says so.
     """
 
     pods: Mapping[str, Pod]
     size: int
+    unmade: Mapping[str, str] = field(default_factory=dict)
 
     def is_wanted(self, pod: str) -> bool:
         """Whether a pod of this name will be there again."""
         ordinal = pod.rpartition("-")[2]
         return not ordinal.isdigit() or int(ordinal) < self.size
+
+    def troubles(self) -> dict[str, str]:
+        """Pods that do not start -> why."""
+        return {name: pod.trouble for name, pod in self.pods.items() if pod.trouble} | dict(self.unmade)
 
 
 class Orchestrator(Protocol):

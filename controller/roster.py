@@ -170,7 +170,7 @@ class Roster:
             self._read_at = -self._tick_s
 
     def _tell_troubles(self, fleet: Fleet) -> None:
-        troubles = Troubles(pods={name: pod.trouble for name, pod in fleet.pods.items() if pod.trouble})
+        troubles = Troubles(pods=fleet.troubles())
         if troubles != self._told:
             self._kvs.tell_troubles(troubles)
             self._told = troubles

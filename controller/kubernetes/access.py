@@ -18,6 +18,7 @@ _MOUNTED = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 RULES: Final = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]},
     {
         "apiGroups": ["apps"],
         "resources": ["statefulsets"],

@@ -1,7 +1,8 @@
 """The pods of the worker StatefulSet as `controller.orchestrator` has them.
 
-Two threads keep two copies up: of the StatefulSet (its size and its selector) and of its pods. `fleet` reads them and
-never waits. Neither is written down anywhere: a controller that starts lists again.
+Three threads keep three copies up: of the StatefulSet (its size and its selector), of its pods, and of the set's
+events, which alone tell why a pod was not even made. `fleet` reads them and never waits. None is written down anywhere:
+a controller that starts lists again.
 
 What is out of date is `None`, not a guess. A view that lags is worse than none: it would show a pod's predecessor, and
 a worker that has just joined would be taken for one whose pod is gone. Silence then tells, as it does on one machine.
@@ -18,6 +19,7 @@ from typing import Any
 from cerebro.errors import ClusterError, RetryableError
 from controller.kubernetes.access import Access
 from controller.kubernetes.api import ApiServer, ChangedError, Object
+from controller.kubernetes.making import Making, read_making, unmade
 from controller.kubernetes.reading import read_pod
 from controller.kubernetes.watching import PATIENCE_S, Mirror
 from controller.orchestrator import Fleet, Pod
@@ -73,9 +75,19 @@ class KubernetesOrchestrator:
             clock=clock,
             changed=changed,
         )
+        self._events: Mirror[Making] = Mirror(
+            self._server,
+            what=f"events of StatefulSet {name}",
+            path=f"/api/v1/namespaces/{access.namespace}/events",
+            query=lambda: {"fieldSelector": f"involvedObject.kind=StatefulSet,involvedObject.name={name}"},
+            read=read_making,
+            clock=clock,
+            changed=changed,
+            without="nothing tells why pods are not made",
+        )
         self._threads = [
             threading.Thread(target=mirror.run, args=(self._stop,), name=f"kubernetes-{kind}", daemon=True)
-            for kind, mirror in (("set", self._sets), ("pods", self._pods))
+            for kind, mirror in (("set", self._sets), ("pods", self._pods), ("events", self._events))
         ]
 
     def start(self) -> None:
@@ -98,7 +110,10 @@ class KubernetesOrchestrator:
         sets, pods = self._sets.items(), self._pods.items()
         if sets is None or pods is None or self._name not in sets:
             return None
-        return Fleet(pods=pods, size=sets[self._name].size)
+        size = sets[self._name].size
+        # Without events nothing is known of pods that are not there: no reason to doubt those that are.
+        missing = {f"{self._name}-{ordinal}" for ordinal in range(size)} - pods.keys()
+        return Fleet(pods=pods, size=size, unmade=unmade(missing, (self._events.items() or {}).values()))
 
     def scale(self, workers: int) -> None:
         """See `Orchestrator.scale`. Doing it again changes nothing."""

@@ -108,5 +108,20 @@ UNSCHEDULABLE: Final[Mapping[str, str]] = {
 """Parts of the scheduler's message -> cure; compared without case. Documentation: "Assigning Pods to Nodes", "Taints
 and Tolerations", "Pod Topology Spread Constraints"."""
 
+REFUSED: Final[Mapping[str, str]] = {
+    "exceeded quota": "raise the namespace's ResourceQuota, or lower worker.replicas or worker.resources",
+    "failed quota": "the namespace's ResourceQuota wants what worker.resources does not say: set it there",
+    "is being deleted": "it goes when no pod uses it any more (`kubectl get pvc`), and is then made anew, empty",
+    "violates PodSecurity": "the namespace enforces a Pod Security profile: see storage.handOver, or label it anew",
+    "per Container is": "the namespace's LimitRange: change worker.resources or the range",
+    "per Pod is": "the namespace's LimitRange: change worker.resources or the range",
+    "no PriorityClass": "set priorityClasses.create to true, or name one that there is",
+    "serviceaccount": "`helm upgrade` restores the chart's service accounts",
+    "admission webhook": "a policy of the cluster refuses it: ask who runs the cluster",
+    "failed calling webhook": "a program that the cluster asks about pods does not answer: ask who runs the cluster",
+}
+"""Parts of what is said of a pod or claim that could not be made -> cure; compared without case. Documentation:
+"Resource Quotas", "Limit Ranges", "Pod Security Admission", "Dynamic Admission Control"."""
+
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu")
 """Documentation: "Schedule GPUs". GPUs are given in limits, whole."""

@@ -61,6 +61,7 @@ class Mirror(Generic[Item]):
         read: makes an item of an object, or `None` of one that does not belong here.
         clock: monotonic seconds.
         changed: called after each change, and whenever the server was heard.
+        without: what it means that the collection is not known, for people.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class Mirror(Generic[Item]):
         read: Callable[[Object], Item | None],
         clock: Callable[[], float] = time.monotonic,
         changed: Callable[[], None] = lambda: None,
+        without: str = "only silence tells of lost workers",
     ) -> None:
+        self._without = without
         self._server, self._what, self._path, self._query = server, what, path, query
         self._read, self._clock, self._changed = read, clock, changed
         self._selectors: Mapping[str, str] | None = None
@@ -198,4 +201,4 @@ class Mirror(Generic[Item]):
         if complaint == self._complaint:
             return
         self._complaint = complaint
-        log.warning("%s: only silence tells of lost workers, the API server %s", self._what, error)
+        log.warning("%s: %s, the API server %s", self._what, self._without, error)

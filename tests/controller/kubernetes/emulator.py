@@ -51,7 +51,7 @@ class Emulator:
     """Objects by (resource, name), and the log of all that happened to them."""
 
     def __init__(self, token_file: Path | None = None) -> None:
-        self.objects: dict[str, dict[str, Json]] = {"pods": {}, "statefulsets": {}}
+        self.objects: dict[str, dict[str, Json]] = {"pods": {}, "statefulsets": {}, "events": {}}
         self.requests: list[Request] = []
         self.faults: deque[Fault] = deque()
         self.token, self.token_file = "", token_file
@@ -129,7 +129,7 @@ class Emulator:
 
     def allows(self, request: Request) -> bool:
         """Whether a rule covers it, as RBAC decides."""
-        named = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        named = _selected(request).get("metadata.name", "")
         if request.resource == "statefulsets/scale":
             named = SET
         return any(
@@ -176,9 +176,36 @@ class Emulator:
         """Selectors: of a name, and of equal labels."""
         metadata = content["metadata"]
         if "fieldSelector" in request.query:
-            return bool(request.query["fieldSelector"] == f"metadata.name={metadata['name']}")
+            return all(_field(content, path) == value for path, value in _selected(request).items())
         wanted = dict(part.split("=") for part in request.query["labelSelector"].split(","))
         return bool(wanted.items() <= metadata["labels"].items())
+
+
+def _selected(request: Request) -> dict[str, str]:
+    """Field selector: path -> value."""
+    parts = request.query.get("fieldSelector", "").split(",")
+    return dict(part.split("=", 1) for part in parts if part)
+
+
+def _field(content: Json, path: str) -> Any:
+    for name in path.split("."):
+        content = content.get(name, {})
+    return content
+
+
+def creation(pod: str, problem: str = "", *, time: str = "2026-11-21T06:00:00Z", name: str = "") -> Json:
+    """An event of the set about a try to make a pod."""
+    told = f"failed error: {problem}" if problem else "successful"
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name or f"{SET}.{time}", "namespace": NAMESPACE, "creationTimestamp": time},
+        "involvedObject": {"kind": "StatefulSet", "name": SET, "namespace": NAMESPACE},
+        "reason": "FailedCreate" if problem else "SuccessfulCreate",
+        "message": f"create Pod {pod} in StatefulSet {SET} {told}",
+        "lastTimestamp": time,
+        "type": "Warning" if problem else "Normal",
+    }
 
 
 def worker_set(size: int) -> Json:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.kubernetes.watching import PATIENCE_S, WATCH_S
-from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, worker_set
+from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, creation, worker_set
 from tests.controller.kubernetes.pods import deleted, pod
 from tests.controller.kubernetes.watching import Watched
 
@@ -68,6 +68,33 @@ def test_scaling_asks_for_a_number_and_its_effect_is_seen(watched: Watched) -> N
     fleet = watched.until(lambda fleet: fleet is not None and fleet.size == 2)
     assert fleet is not None
     assert [fleet.is_wanted(name) for name in (FIRST, SECOND, f"{SET}-2")] == [True, True, False]
+
+
+QUOTA = 'pods "cerebro-worker-1" is forbidden: exceeded quota: team, requested: requests.memory=384Mi'
+
+
+def test_a_pod_that_is_not_made_is_explained_by_the_events_of_its_set(watched: Watched) -> None:
+    """It does not exist, so it cannot tell itself; once it is made, nothing is left to explain."""
+    watched.emulator.delete("pods", SECOND)
+    watched.emulator.put("events", creation(SECOND, QUOTA))
+    fleet = watched.until(lambda fleet: fleet is not None and SECOND in fleet.unmade)
+    assert fleet is not None
+    assert "exceeded quota: team" in fleet.unmade[SECOND]
+    assert "raise the namespace's ResourceQuota" in fleet.unmade[SECOND]
+    assert fleet.troubles() == {SECOND: fleet.unmade[SECOND]}
+    watched.emulator.put("pods", pod(1))
+    watched.until(lambda fleet: fleet is not None and not fleet.unmade)
+
+
+def test_events_that_are_not_to_be_had_hide_no_pod(
+    emulator: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Role of an earlier chart does not allow them: all else is seen as before, and what is missing is said."""
+    emulator.rules = tuple(rule for rule in emulator.rules if rule["resources"] != ["events"])
+    with caplog.at_level(logging.INFO), Watched(emulator).watching() as watched:
+        watched.sees_the_truth()
+        watched.until(lambda _: "nothing tells why pods are not made" in caplog.text)
+        assert "only silence tells" not in caplog.text
 
 
 def test_only_what_the_role_allows_is_asked(watched: Watched) -> None:
@@ -139,7 +166,7 @@ def test_a_set_that_is_made_anew_may_select_other_pods(watched: Watched) -> None
 def test_after_any_fault_of_a_watch_the_truth_is_seen_again(watched: Watched, fault: Fault) -> None:
     """What happened meanwhile included, a deletion too, of which no later event tells."""
     with watched.emulator.news:
-        watched.emulator.fail(fault, fault)
+        watched.emulator.fail(fault, fault, fault)
         watched.emulator.delete("pods", SECOND)
         watched.emulator.put("pods", pod(5))
     watched.sees_the_truth()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from controller.kubernetes import KubernetesOrchestrator
+from controller.kubernetes.making import read_making, unmade
 from controller.kubernetes.reading import read_pod
 from controller.orchestrator import Fleet
 from tests.controller.kubernetes.emulator import SET, Emulator
@@ -50,7 +51,10 @@ class Watched:
         if SET not in objects["statefulsets"]:
             return None
         pods = {name: read_pod(content) for name, content in objects["pods"].items()}
-        return Fleet(pods=pods, size=objects["statefulsets"][SET]["spec"]["replicas"])
+        size = objects["statefulsets"][SET]["spec"]["replicas"]
+        missing = {f"{SET}-{ordinal}" for ordinal in range(size)} - pods.keys()
+        tries = [read_making(event) for event in objects["events"].values()]
+        return Fleet(pods=pods, size=size, unmade=unmade(missing, filter(None, tries)))
 
     def sees_the_truth(self) -> None:
         """Waits until it does."""

@@ -1,0 +1,83 @@
+"""What the events of the worker set say of pods that are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.kubernetes.making import Making, read_making, unmade
+from tests.controller.kubernetes.emulator import SET, creation
+
+FIRST, SECOND = f"{SET}-0", f"{SET}-1"
+
+
+@pytest.mark.parametrize(
+    ("problem", "cure"),
+    [
+        ('pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=3', "ResourceQuota"),
+        ("pvc shards-cerebro-worker-1 is being deleted", "made anew, empty"),
+        ('pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsUser=0', "storage.handOver"),
+        ("maximum memory usage per Container is 1Gi, but limit is 4Gi", "LimitRange"),
+        ("no PriorityClass with name lab-cerebro-worker was found", "priorityClasses.create"),
+        ('admission webhook "policy.example.org" denied the request', "who runs the cluster"),
+        ("something that nobody has seen yet", "something"),
+    ],
+)
+def test_a_refusal_is_told_with_what_to_do(problem: str, cure: str) -> None:
+    """In the words of Kubernetes, and in those of the chart's values."""
+    making = read_making(creation(SECOND, problem))
+    assert making is not None
+    told = unmade({SECOND}, [making])[SECOND]
+    assert told.startswith(f"Kubernetes does not make it: {problem}")
+    assert cure in told
+
+
+def test_events_of_one_cause_that_were_put_together_are_read() -> None:
+    """As Kubernetes does with many; the time is that of the last."""
+    event = creation(SECOND, "no", time="2026-11-21T06:00:00Z")
+    event["message"] = f"(combined from similar events): {event['message']}"
+    event |= {"lastTimestamp": None, "series": {"lastObservedTime": "2026-11-21T07:00:00.000000Z"}}
+    assert read_making(event) == Making(pod=SECOND, time="2026-11-21T07:00:00.000000Z", problem="no")
+
+
+def test_other_events_of_the_set_say_nothing_of_pods() -> None:
+    """Such as of a claim that was made."""
+    event = creation(SECOND)
+    event["message"] = f"create Claim shards-{SECOND} Pod {SECOND} in StatefulSet {SET} success"
+    assert read_making(event) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([FIRST, SECOND]), st.integers(0, 59), st.sampled_from(["", "quota"])),
+        unique_by=lambda item: item[:2],
+    ),
+    st.sets(st.sampled_from([FIRST, SECOND])),
+)
+def test_the_newest_try_counts(tries: list[tuple[str, int, str]], missing: set[str]) -> None:
+    """Of each pod that is missing, in whatever order events are heard; one that worked is no reason."""
+    made = [
+        Making(pod=pod, time=f"2026-11-21T06:00:{second:02d}Z", problem=why) for pod, second, why in tries
+    ]
+    expected = set()
+    for pod in missing:
+        own = sorted((second, why) for name, second, why in tries if name == pod)
+        expected |= {pod} if own and own[-1][1] else set()
+    assert set(unmade(missing, made)) == expected
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["message", "series", "lastTimestamp", "metadata", "eventTime"]),
+        st.one_of(
+            st.none(), st.integers(), st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
+        ),
+    )
+)
+def test_no_event_is_too_odd_to_be_read(fields: dict[str, Any]) -> None:
+    """Any field may be missing or of another type."""
+    made = read_making(creation(SECOND, "no") | fields)
+    assert made is None or made.pod == SECOND or "message" in fields
