@@ -100,6 +100,9 @@ class FitResult(FitFigures):
     def leaderboard(self) -> pd.DataFrame:
         """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
         parameters, failure.
+
+        The metric is that of validation, on the whole split; without validation data it is the mean over the units of
+        an epoch, weighted by rows.
         """
         rows = []
         for model in self._run.models.values():

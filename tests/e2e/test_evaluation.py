@@ -1,13 +1,21 @@
-"""What `run_test` measures on a real cluster: the same as validation of the same checkpoint on the same split."""
+"""What `run_test` measures on a real cluster: what validation does, and what one process does with the whole split."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import torch
 
-from tests.e2e.harness import Lab
-from tests.e2e.specs import TinyTraining
+from cerebro.data.loader import PartitionLoader
+from cerebro.local.scaling import scale
+from cerebro.training import checkpoint as checkpoints
+from cerebro.training.feed import Feed
+from cerebro.training.seeds import unit_seed
+from cerebro.training.unit import create, evaluate, restore
+from tests.e2e.conftest import MakeLab
+from tests.e2e.harness import DEADLINE_S, Lab
+from tests.e2e.specs import TinyETL, TinyTraining
 
 
 class Ranking(TinyTraining):
@@ -38,3 +46,29 @@ def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
     with pytest.warns(UserWarning, match="the split 'train' are means over 2 parts"):
         parts = experiment.run_test(split="train", progress=False)
     assert list(parts["parts"]) == [2]
+
+
+@pytest.mark.slow
+def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: MakeLab) -> None:
+    """Every metric, to the bit; and the rows of the split come in one order, however many workers cut it."""
+    lab = own_lab()
+    cpu, orders = torch.device("cpu"), set()
+    for workers in (5, 4, 3, 2, 1):
+        scale(lab.home.path, workers, timeout_s=DEADLINE_S)
+        experiment = lab.experiment(lab.tables(train=30, test=41))
+        experiment.run_etl(TinyETL(), progress=False)
+        result = lab.result(lab.fit(experiment, Ranking(), tags="a", epochs=1), experiment)
+        table = experiment.run_test(progress=False)
+        (folder,) = lab.volumes.shared.glob(f"datasets/{experiment.name}-*/test")
+        folders = sorted(folder.iterdir())
+        assert len(folders) == workers
+        loader = PartitionLoader(folders, batch_size=5, seed=None)
+        orders.add(tuple(loader.stored_ids()))
+        trainee = create(Ranking(), result.best.hyperparams, seed=3, model="m00", device=cpu)
+        restore(trainee, checkpoints.load(lab.volumes.checkpoints, result.best.checkpoint, cpu))
+        expected = evaluate(
+            Ranking(), trainee, Feed(loader), result.best.hyperparams, seed=unit_seed(3, "m00", 1, -1)
+        )
+        assert table.loc["m00", list(expected)].to_dict() == expected
+        assert expected["num_rows"] == 41
+    assert len(orders) == 1
