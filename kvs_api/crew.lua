@@ -14,6 +14,13 @@ function calls.register()
   return {seq = 0}
 end
 
+-- What its owner has read. Another incarnation's cursor is of another inbox.
+function calls.trim()
+  if redis.call('HGET', request.worker, 'incarnation') ~= request.incarnation then return {current = false} end
+  redis.call('XTRIM', request.inbox, 'MINID', string.format('%d-0', request.after + 1))
+  return {current = true}
+end
+
 function calls.remove()
   local known = redis.call('HGET', request.worker, 'incarnation')
   if not known then return {missing = true} end

@@ -28,8 +28,17 @@ _GIVEN = steps.UNNUMBERED | {"worker"}
 """Fields of a live point that its sender does not choose."""
 
 
+_TRIMMED = 32
+"""So many entries that were read are removed from an inbox at a time: a write for each would be one more per unit."""
+
+
 class CrewStore(Database):
     """Reads and changes of all that concerns workers."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._trimmed: dict[str, tuple[str, int]] = {}
+        """Worker -> incarnation, and up to which entry this process removed what that has read."""
 
     # --- workers ---------------------------------------------------------------------------------
 
@@ -140,7 +149,11 @@ class CrewStore(Database):
         return {"record": record.model_copy(update={"holdings": holdings}).model_dump_json()}
 
     def inbox(self, worker: str, incarnation: str, after: int, wait_s: float) -> Iterator[str]:
-        """Inbox entries as JSON objects; none for an incarnation that was replaced."""
+        """Inbox entries as JSON objects; none for an incarnation that was replaced.
+
+        The reader has all up to `after`, and will not ask for them again: they are removed, some at a time.
+        """
+        self._trim(worker, incarnation, after)
         for _, entries in self._block({keys.inbox(worker): after}, wait_s):
             with translated():
                 if self._redis.hget(keys.worker(worker), "incarnation") != incarnation.encode():
@@ -148,6 +161,21 @@ class CrewStore(Database):
             for identity, fields in entries:
                 body = fields[b"b"].decode() or "null"
                 yield f'{{"seq":{seq_of(identity)},"body":{body},{fields[b"e"].decode()[1:]}'
+
+    def _trim(self, worker: str, incarnation: str, after: int) -> None:
+        known, trimmed = self._trimmed.get(worker, ("", 0))
+        is_known = known == incarnation and trimmed <= after
+        if after - (trimmed if is_known else 0) < _TRIMMED:
+            return
+        call = {
+            "call": "trim",
+            "worker": keys.worker(worker),
+            "inbox": keys.inbox(worker),
+            "incarnation": incarnation,
+            "after": after,
+        }
+        if self._run(call)["current"]:
+            self._trimmed[worker] = incarnation, after
 
     # --- the cluster's size ----------------------------------------------------------------------
 

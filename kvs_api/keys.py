@@ -26,7 +26,7 @@
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
 | worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled | worker | all | never  |
-| worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | at registration |
+| worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | once read      |
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
 | worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them |
 | worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |

@@ -18,6 +18,7 @@
 --   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
+--   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
 --   {call = "lead", leader, holder, ttl_ms}
@@ -118,7 +119,10 @@ function apply.revoke(step)
     return refused('the lease of ' .. task.worker .. ' runs for another ' .. (task.lease_until - now) .. ' ms')
   end
   redis.call('HSET', step.key, 'state', 'revoked')
-  post(step.inbox, step.entry, '')
+  -- A worker that was removed, or is another process by now, has nothing to give back, and nobody would read it.
+  if task.incarnation and redis.call('HGET', step.worker_key, 'incarnation') == task.incarnation then
+    post(step.inbox, step.entry, '')
+  end
   append(step.log, step.event)
   return done()
 end

@@ -53,11 +53,11 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
         "key": keys.task(experiment, step.task),
         "log": keys.log(experiment),
         "inbox": keys.inbox(step.worker),
+        "worker_key": keys.worker(step.worker),
         "entry": _entry(experiment, step),
     }
     if isinstance(step, api.Assign):
         return table | {
-            "worker_key": keys.worker(step.worker),
             "incarnation": step.incarnation,
             "body": step.body.model_dump_json(),
             "event": _json(TaskAssigned(**named)),

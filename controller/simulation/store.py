@@ -259,7 +259,7 @@ class VirtualStore(VirtualCrewStore):
             return refused(f"the lease of {task.worker} still runs")
         task.state = "revoked"
         worker = self._workers.get(step.worker)
-        if worker is not None:
+        if worker is not None and worker.record.incarnation == task.incarnation:
             self._post(worker, experiment, step.task, step.attempt, None)
         self._append(
             experiment,

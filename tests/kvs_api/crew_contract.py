@@ -67,6 +67,13 @@ class CrewContract:
         assert isinstance(event, TaskRevoked)
         assert (event.reason, event.loss) == ("gone", FailureKind.OUT_OF_MEMORY)
 
+    def test_a_worker_is_not_told_what_its_predecessor_is_to_give_back(self, bench: Bench) -> None:
+        """Its process never had it; nor is anybody told of a worker that was removed."""
+        bench.run_until("running")
+        bench.store.register(worker("b"))
+        assert bench.revoke(force=True) == "done"
+        assert bench.inbox("b") == []
+
     # --- the size of the cluster -----------------------------------------------------------------
 
     def test_a_wish_is_pending_until_it_is_taken_away(self, bench: Bench) -> None:

@@ -1,0 +1,96 @@
+"""Inboxes hold what their workers have yet to read, and little more; workers that are gone leave nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from cerebro.contract import api
+from cerebro.contract.records import WorkerUsage
+from cerebro.kvs import KvsClient
+from kvs_api import keys
+from tests.kvs_api.bench import Bench, worker
+from tests.kvs_api.real import Service
+from tests.kvs_api.test_contract import pass_a_moment
+
+
+@pytest.fixture
+def bench(kvs: KvsClient) -> Bench:
+    """With a worker."""
+    made = Bench(store=kvs, pass_a_moment=pass_a_moment)
+    kvs.register(worker("a"))
+    return made
+
+
+@pytest.fixture
+def database(service: Service) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(service.database.url)
+    yield client
+    client.close()
+
+
+def assign(bench: Bench, count: int, first: int = 0) -> None:
+    """Tasks are assigned to worker-0."""
+    for number in range(first, first + count):
+        assert bench.assign(task=f"etl-1/etl/train/p{number}") == "done"
+
+
+def held(database: redis.Redis) -> int:
+    """Entries of worker-0's inbox in the database."""
+    found = database.xlen(keys.inbox("worker-0"))
+    assert isinstance(found, int)
+    return found
+
+
+def test_what_was_read_is_removed(bench: Bench, database: redis.Redis) -> None:
+    """A worker that reads as it works never has more than some dozens in the store, however long it lives, and misses
+    nothing. An answer that was lost is given again."""
+    cursor, read = 0, []
+    for number in range(120):
+        assign(bench, 1, number)
+        found = bench.store.inbox("worker-0", "a", cursor, wait_s=0)
+        assert bench.store.inbox("worker-0", "a", cursor, wait_s=0) == found
+        read += [item.task for item in found]
+        cursor = found[-1].seq
+        assert held(database) <= 33
+    assert read == [f"etl-1/etl/train/p{number}" for number in range(120)]
+
+
+def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
+    """The cursor of a read says what the one before it brought, and nothing of what this one brings."""
+    assign(bench, 60)
+    first = bench.store.inbox("worker-0", "a", 0, wait_s=0)
+    assert (len(first), held(database)) == (60, 60)
+    rest = bench.store.inbox("worker-0", "a", 40, wait_s=0)
+    assert [item.seq for item in rest] == list(range(41, 61))
+    assert held(database) == 20
+
+
+def test_a_predecessor_removes_nothing(bench: Bench, database: redis.Redis) -> None:
+    """Its cursor is of an inbox that is gone; nor does one that was never registered."""
+    bench.store.register(worker("b"))
+    for number in range(3):
+        assert bench.assign(task=f"etl-1/etl/train/p{number}", incarnation="b") == "done"
+    for incarnation in ("a", "c"):
+        assert bench.store.inbox("worker-0", incarnation, 500, wait_s=0) == ()
+    assert held(database) == 3
+    assert bench.store.inbox("worker-0", "b", 0, wait_s=0)[-1].seq == 3
+
+
+def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.Redis) -> None:
+    """Also if what it had is taken back only then."""
+    assign(bench, 40)
+    cursor = bench.store.inbox("worker-0", "a", 0, wait_s=0)[-1].seq
+    bench.store.inbox("worker-0", "a", cursor, wait_s=0)
+    usage = WorkerUsage(cores=1)
+    bench.store.report("worker-0", api.ReportRequest(incarnation="a", lease_s=1, usage=usage))
+    bench.store.remove_worker("worker-0")
+    step = api.Revoke(task="etl-1/etl/train/p0", attempt=1, worker="worker-0", reason="gone", force=True)
+    assert bench.decide(step) == ["done"]
+    bench.report()
+    bench.store.inbox("worker-0", "a", cursor, wait_s=0)
+    left = itertools.chain(database.scan_iter(f"{keys.worker('')}*"), database.smembers(keys.WORKERS))
+    assert list(left) == []
