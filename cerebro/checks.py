@@ -48,13 +48,17 @@ def check_spec(spec: object, template: type, method: str, needed: Collection[str
     for name, promised in inspect.getmembers(template, inspect.isfunction):
         if name.startswith("_"):
             continue
-        found = getattr(spec, name)
-        if getattr(found, "__func__", None) is not promised:
-            _check_method(type(spec).__name__, name, found, promised)
+        if has_method(spec, template, name):
+            _check_method(type(spec).__name__, name, getattr(spec, name), promised)
         elif name in needed:
             raise SpecError(_missing(spec, template, name, promised))
     if isinstance(spec, ETLSpec):
         named_columns(spec.is_feature_download)
+
+
+def has_method(spec: object, template: type, name: str) -> bool:
+    """Whether a method is the user's own, not the template's."""
+    return getattr(getattr(spec, name), "__func__", None) is not getattr(template, name)
 
 
 def check_features(spec: _Naming, split: str, columns: Sequence[str], *, has_objects: bool) -> None:

@@ -17,7 +17,7 @@ from cerebro.analysis import averaged, tested
 from cerebro.checks import check_features, check_spec
 from cerebro.connection import Connection, connect
 from cerebro.contract.base import SPLITS
-from cerebro.contract.records import ExperimentRecord, Locators
+from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
 from cerebro.creation import created
 from cerebro.encoding import encode
@@ -31,7 +31,7 @@ from cerebro.errors import (
 from cerebro.files import cache_folder
 from cerebro.locators import absolute, known_columns, parse_locators
 from cerebro.scheduling.policies import POLICIES
-from cerebro.search import SearchSpace, configurations
+from cerebro.search import SearchSpace, configurations, first_configuration
 from cerebro.session import Session, author
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState
@@ -42,6 +42,7 @@ from cerebro.usercode import UserCode
 if TYPE_CHECKING:
     import pandas as pd
 
+    from cerebro.dry_run import DryRun
     from cerebro.results import EtlResult, FitResult
 
 _Split = Literal["train", "valid", "test", "predict"]
@@ -299,6 +300,49 @@ class Experiment(Steered):
         from cerebro.results import prediction_table
 
         return prediction_table(run, self.connection.files)
+
+    # --- without the cluster ---------------------------------------------------------------------
+
+    def try_out(
+        self,
+        etl: ETLSpec,
+        spec: SubEpochSpec | None = None,
+        hyperparams: SearchSpace | None = None,
+        *,
+        rows: int = 8,
+    ) -> DryRun:
+        """A dry run in this process: the first rows of each split, and one batch of them through the models.
+
+        It does what workers do, by the same code: reads metadata, fetches objects, calls `row_preprocessor`, makes a
+        batch, calls `create_models` and `train`, saves and loads the checkpoint, trains on from it, calls `test` and
+        `predict`. Nothing is sent to the cluster and nothing stays; the global random generators are put back.
+
+        Args:
+            spec: left out, only rows are tried.
+            hyperparams: one configuration, or a search space, of which the first is tried.
+            rows: of each split at most; a batch has so many, or as many as ``batch_size`` says.
+
+        Raises:
+            SpecError, SearchSpaceError, LocatorError, MetadataError, RowError, MetricError: as the cluster would say.
+            Whatever `create_models`, `train`, `test` and `predict` raise.
+        """
+        check_spec(etl, ETLSpec, "try_out", {"row_preprocessor"})
+        if rows < 1:
+            raise DataError(f"rows is {rows}, expected at least 1")
+        configuration: Hyperparameters = {}
+        if spec is not None:
+            is_validated = self.locators.valid is not None
+            needed = {"create_models", "train", *(["test"] if is_validated else [])}
+            check_spec(spec, SubEpochSpec, "try_out", needed)
+            if hyperparams is None:
+                raise SearchSpaceError(
+                    "no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}"
+                )
+            configuration = first_configuration(hyperparams)
+        from cerebro.dry_run import dry_run
+
+        record, kvs = self._session.record, self.connection.kvs
+        return dry_run(record, kvs.archive, etl, spec, configuration, rows=rows)
 
     # --- a run that goes on ----------------------------------------------------------------------
 

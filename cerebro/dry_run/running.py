@@ -1,0 +1,99 @@
+"""The order of a dry run, and what is put back after it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cerebro.contract.records import ExperimentRecord, Hyperparameters
+from cerebro.dry_run.outcome import DryRun, TriedRows
+from cerebro.dry_run.rows import try_rows
+from cerebro.encoding import encode
+from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.usercode import UserCode, generators_kept
+
+
+def dry_run(
+    record: ExperimentRecord,
+    archive: Callable[[str], bytes],
+    etl: ETLSpec,
+    training: SubEpochSpec | None,
+    hyperparams: Hyperparameters,
+    *,
+    rows: int,
+) -> DryRun:
+    """Try user code; see `cerebro.Experiment.try_out`.
+
+    Args:
+        archive: bytes of a code archive by its hash.
+        hyperparams: one configuration; not looked at without `training`.
+        rows: of each split, at most.
+    """
+    if training is not None:
+        # Before the generators are remembered: torch has one of its own.
+        from cerebro.dry_run.training import TrainingTrial
+    with (
+        tempfile.TemporaryDirectory(prefix="cerebro-dry-run-", ignore_cleanup_errors=True) as name,
+        _modules_kept(folder := Path(name).resolve()),
+        generators_kept(),
+    ):
+        code = UserCode(record=record, archive=archive, folder=folder)
+        with code.importable():
+            # As they reach a worker; and what they change in themselves is not changed in the notebook.
+            etl_copy = code.spec(encode(etl).encoded)
+            tried = {each.split: each for each in try_rows(etl_copy, record.locators, rows, folder)}
+            if training is None:
+                return _outcome(record, tried, skipped={"training": "no SubEpochSpec was given"})
+            trial = TrainingTrial(
+                code.spec(encode(training).encoded), hyperparams, tried, folder / "training"
+            )
+            trial.run()
+    size = hyperparams["batch_size"]
+    assert isinstance(size, int)
+    used = tried.get("train") or next(iter(tried.values()))
+    batch = min(size, used.rows)
+    skipped = dict(trial.skipped)
+    if batch < size:
+        skipped["a whole batch"] = (
+            f"{batch} rows were tried of batch_size {size}: rows={size} tries all of them"
+        )
+    return DryRun(
+        experiment=record.name,
+        rows=tried,
+        batch={field.name: f"{field.dtype} {(batch, *field.shape)}" for field in used.fields},
+        device=str(trial.device),
+        steps=tuple(trial.steps),
+        metrics=trial.metrics,
+        parameters=trial.parameters,
+        checkpoint_bytes=trial.checkpoint_bytes,
+        skipped=skipped,
+    )
+
+
+def _outcome(record: ExperimentRecord, tried: dict[str, TriedRows], skipped: dict[str, str]) -> DryRun:
+    return DryRun(
+        experiment=record.name,
+        rows=tried,
+        batch={},
+        device="",
+        steps=(),
+        metrics={},
+        parameters=None,
+        checkpoint_bytes=None,
+        skipped=skipped,
+    )
+
+
+@contextmanager
+def _modules_kept(folder: Path) -> Iterator[None]:
+    """Forget modules that were imported from a folder, which is about to go."""
+    try:
+        yield
+    finally:
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file is not None and Path(file).is_relative_to(folder):
+                del sys.modules[name]

@@ -1,0 +1,260 @@
+"""`Experiment.try_out`: what workers would do, on a few rows, in this process, without a trace."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from cerebro import ETLSpec, Experiment, SubEpochSpec
+from cerebro.archive import pack
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.errors import (
+    LocatorError,
+    MetadataError,
+    MetricError,
+    NonFiniteMetricError,
+    RowError,
+    SearchSpaceError,
+    SpecError,
+)
+
+CONFIGURATION = {"lr": 0.1, "batch_size": 4}
+
+
+class Arrays(ETLSpec):
+    """An object of two numbers, scaled by a file's, and a label."""
+
+    def __init__(self, broken: tuple[int, ...] = ()) -> None:
+        self.is_feature_download = ["array"]
+        self.broken = broken
+        self.scale = 1.0
+
+    def initialize_worker(self) -> None:
+        self.scale = float((Path(self.misc_dir) / "scale.txt").read_text())
+
+    def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
+        if row["id"] in self.broken:
+            raise ValueError(f"cannot read {row['id']}")
+        pixels = np.load(f"{object_dir}/{row['array']}") * np.float32(self.scale) + random.random() * 0
+        return pixels.astype(np.float32), None if mode == "predict" else row["label"]
+
+
+class Linear(SubEpochSpec):
+    """A linear classifier; `wrong` says what is to go wrong."""
+
+    def __init__(self, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.units = 0
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        return [torch.nn.Linear(2, 3)]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        if "optimizer" in checkpoint:
+            if self.wrong == "second unit":
+                raise KeyError("no such state")
+            optimizer.load_state_dict(checkpoint["optimizer"])
+        self.units += 1
+        for inputs, labels in dataloader:
+            loss = functional.cross_entropy(network(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
+            optimizer.step()
+            dataloader.report(loss=loss)
+        checkpoint["optimizer"] = optimizer if self.wrong == "checkpoint" else optimizer.state_dict()
+        if self.wrong == "exit":
+            sys.exit(3)
+        return {"nan": {"loss": float("nan")}, "metrics": 3.0}.get(self.wrong, {"loss": loss.item()})
+
+    def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        (network,) = models
+        return {
+            "accuracy": float(sum((network(x).argmax(1) == y).sum() for x, y in dataloader))
+            / dataloader.num_rows
+        }
+
+    def predict(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        (network,) = models
+        for inputs, _ in dataloader:
+            count = len(inputs) - (self.wrong == "predictions")
+            yield {"label": network(inputs).argmax(1)[:count]}
+
+
+class OnlyTrained(SubEpochSpec):
+    """Neither tested nor asked for predictions."""
+
+    create_models = Linear.create_models
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        return {"rows": float(sum(len(labels) for _, labels in dataloader))}
+
+
+@pytest.fixture
+def locators(tmp_path: Path) -> Locators:
+    """Twenty training rows, five to validate, three to predict."""
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "scale.txt").write_text("0.5")
+    found = {}
+    for split, count in (("train", 20), ("valid", 5), ("predict", 3)):
+        lines = ["id,array,label", *(f"{number},{number}.npy,{number % 3}" for number in range(count))]
+        (tmp_path / f"{split}.csv").write_text("\n".join(lines) + "\n")
+        found[split] = Locator(metadata=str(tmp_path / f"{split}.csv"), objects=str(tmp_path / "objects"))
+    for number in range(20):
+        np.save(tmp_path / "objects" / f"{number}.npy", np.array([number, 1], dtype=np.float32))
+    return Locators(**found, misc=(str(tmp_path / "scale.txt"),))
+
+
+def experiment(locators: Locators, archive: bytes | None = None) -> Experiment:
+    """One whose cluster cannot be asked for anything but its code archive."""
+    record = ExperimentRecord(name="one", locators=locators, archive="a" * 64 if archive else None)
+    made = Experiment.__new__(Experiment)
+    kvs = SimpleNamespace(archive=lambda sha256: archive)
+    made._session = SimpleNamespace(record=record, connection=SimpleNamespace(kvs=kvs))  # type: ignore[assignment]
+    return made
+
+
+def test_everything_is_tried(locators: Locators) -> None:
+    """Rows of each split, a batch, two units with a checkpoint between them, a test and predictions; told in lines."""
+    found = experiment(locators).try_out(Arrays(), Linear(), CONFIGURATION)
+    assert {split: (tried.rows, tried.of) for split, tried in found.rows.items()} == {
+        "train": (8, 20),
+        "valid": (5, 5),
+        "predict": (3, 3),
+    }
+    steps = [step.name for step in found.steps]
+    assert steps == [
+        "initialize_worker", "create_models", "train", "checkpoint", "train again", "test", "predict"
+    ]  # fmt: skip
+    assert found.batch == {"input": "float32 (4, 2)", "output": "int64 (4,)"}
+    assert found.parameters == 9
+    assert (found.checkpoint_bytes or 0) > 100
+    assert set(found.metrics) == {"train", "test"}
+    assert found.skipped == {}
+    shown = repr(found)
+    for line in (
+        "rows of train    8 of 20",
+        "input float32 (2,), output int64 ()",
+        "1 modules, 9 parameters",
+        "accuracy ",
+    ):
+        assert line in shown
+
+
+def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
+    """Methods that are not needed, data that are not there, and rows of a large batch."""
+    only = Locators(train=locators.train, misc=locators.misc)
+    found = experiment(only).try_out(Arrays(), OnlyTrained(), {"batch_size": [32, 64]}, rows=6)
+    assert found.metrics == {"train": {"rows": 6.0}}
+    assert set(found.skipped) == {"test", "predict", "a whole batch"}
+    assert "6 rows were tried of batch_size 32" in repr(found)
+    assert experiment(only).try_out(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
+
+
+def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file, no change of the specs, of the random generators, of what can be imported."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    expected = random.random(), float(np.random.rand()), float(torch.rand(()))
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    etl, training, path, modules = Arrays(), Linear(), list(sys.path), set(sys.modules)
+    experiment(locators).try_out(etl, training, CONFIGURATION)
+    assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == expected
+    assert (etl.scale, etl.misc_dir, training.units) == (1.0, "", 0)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert sys.path == path
+    assert not {
+        name
+        for name in set(sys.modules) - modules
+        if "dry-run" in str(getattr(sys.modules[name], "__file__", ""))
+    }
+
+
+class Imports(SubEpochSpec):
+    """Uses a file of the code archive."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        import nets_of_mine  # type: ignore[import-not-found]
+
+        return [nets_of_mine.net()]
+
+    train = OnlyTrained.train
+    test = Linear.test
+
+
+def test_files_of_the_code_archive_can_be_imported(locators: Locators, tmp_path: Path) -> None:
+    """While it is tried, and not after it."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/nets_of_mine.py").write_text(
+        "import torch\n\ndef net():\n    return torch.nn.Linear(2, 3)\n"
+    )
+    found = experiment(locators, pack(tmp_path / "code")).try_out(Arrays(), Imports(), CONFIGURATION)
+    assert found.parameters == 9
+    assert "nets_of_mine" not in sys.modules
+
+
+def test_failed_rows_are_told(locators: Locators) -> None:
+    """All of those that were tried, each in a line, the first with the user's frames."""
+    with pytest.raises(RowError, match=r"2 of the first 8 rows of split 'train' failed") as caught:
+        experiment(locators).try_out(Arrays(broken=(2, 5)))
+    text = str(caught.value)
+    assert "  row 2: ValueError: cannot read 2\n  row 5: ValueError: cannot read 5\n" in text
+    assert "in row_preprocessor" in text
+    assert text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ("second unit", KeyError, "no such state"),
+        ("checkpoint", SpecError, "holds a torch.optim.adam.Adam"),
+        ("nan", NonFiniteMetricError, "loss became nan"),
+        ("metrics", MetricError, r"train\(\) returned a float, expected a dict"),
+        ("predictions", SpecError, r"predict\(\) returned 2 values of 'label' for 3 rows"),
+        ("exit", SpecError, r"user code called exit\(3\) in train"),
+    ],
+)
+def test_what_would_fail_on_a_worker_fails_here(
+    locators: Locators, wrong: str, error: type[Exception], message: str
+) -> None:
+    """With the same type of error, and the step in a note."""
+    with pytest.raises(error, match=message) as caught:
+        experiment(locators).try_out(Arrays(), Linear(wrong), CONFIGURATION)
+    assert wrong == "exit" or "of the dry run" in "".join(caught.value.__notes__)
+
+
+def test_what_cannot_be_tried_is_told_first(locators: Locators, tmp_path: Path) -> None:
+    """Metadata that cannot be used, a configuration that is missing or incomplete."""
+    one = experiment(locators)
+    with pytest.raises(SearchSpaceError, match="no hyperparams"):
+        one.try_out(Arrays(), Linear())
+    with pytest.raises(SearchSpaceError, match="lacks 'batch_size'"):
+        one.try_out(Arrays(), Linear(), {"lr": 0.1})
+    with pytest.raises(SpecError, match=r"OnlyTrained has no method 'test'"):
+        one.try_out(Arrays(), OnlyTrained(), CONFIGURATION)
+    (tmp_path / "valid.csv").write_text("id,label\n1,2\n")
+    with pytest.raises(
+        SpecError, match=r"names the column 'array', but the metadata of 'valid' has only id, label"
+    ):
+        one.try_out(Arrays())
+    (tmp_path / "valid.csv").write_text("x,label\n1,2\n")
+    with pytest.raises(MetadataError, match="has no column 'id'"):
+        one.try_out(Arrays())
+    (tmp_path / "valid.csv").unlink()
+    with pytest.raises(LocatorError, match=r"valid\.csv does not exist"):
+        one.try_out(Arrays())
