@@ -112,7 +112,7 @@ def _status(options: argparse.Namespace) -> int:
         kvs = cli_status.client(info)
     if options.experiment:
         state, problem = cli_status.load_readable(kvs, options.experiment)
-        print(*cli_status.state_lines(state), sep="\n")
+        print(*cli_status.state_lines(state, troubles=kvs.troubles().pods), sep="\n")
         if problem is not None:
             raise problem
         return 0

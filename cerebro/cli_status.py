@@ -18,7 +18,19 @@ from cerebro.kvs import KvsClient
 from cerebro.local import processes
 from cerebro.local.home import ClusterInfo, ServiceInfo
 from cerebro.local.supervisor import ClusterState
-from cerebro.state import ExperimentState, Model, Run, breaks, gap, schedule_lines, waiting_for, wording
+from cerebro.state import (
+    ExperimentState,
+    Model,
+    Run,
+    Worker,
+    breaks,
+    explained,
+    gap,
+    lost_because,
+    schedule_lines,
+    waiting_for,
+    wording,
+)
 from cerebro.usage.cores import crowded
 
 _PATIENCE_S = 3.0
@@ -112,13 +124,30 @@ def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
         workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
-    states = states_of(kvs, experiments)
+    lost: dict[str, Worker] = {}
+    states = states_of(kvs, experiments, lost)
+    words = {name: worker.lost for name, worker in lost.items()}
     late = [f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items())]
-    return ["", *worker_lines(workers), *late, "", *experiment_lines(experiments, states, now)]
+    return [
+        "",
+        *worker_lines(workers, words, troubles),
+        *late,
+        "",
+        *experiment_lines(experiments, states, now),
+    ]
 
 
-def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
-    """One line per worker that ever registered."""
+def worker_lines(
+    workers: Sequence[WorkerStatus],
+    words: Mapping[str, str] | None = None,
+    troubles: Mapping[str, str] | None = None,
+) -> list[str]:
+    """One line per worker that ever registered.
+
+    Args:
+        words: why workers were given up, by name, as logs tell it.
+        troubles: why pods do not start, by name.
+    """
     held: dict[str, set[Holding]] = defaultdict(set)
     for status in workers:
         held[status.record.volume or status.record.worker] |= set(status.record.holdings)
@@ -131,7 +160,7 @@ def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
             str(len(status.record.gpus)),
             str(len(held[status.record.volume or status.record.worker])),
             " ".join(status.record.kinds),
-            status.running or "idle",
+            _doing(status, words or {}, troubles or {}),
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
@@ -140,11 +169,25 @@ def worker_lines(workers: Sequence[WorkerStatus]) -> list[str]:
     return [*table(heads, rows), *crowds] or ["  no worker has registered yet"]
 
 
-def states_of(kvs: KvsClient, experiments: Sequence[ExperimentSummary]) -> dict[str, str]:
+def _doing(status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str]) -> str:
+    """What it last said that it runs holds no more of one that is lost."""
+    if status.is_lost:
+        return f"lost: {lost_because(status, words.get(status.record.worker, ''), troubles)}"
+    if status.leaving:
+        return f"stopping: {status.leaving}"
+    return status.running or "idle"
+
+
+def states_of(
+    kvs: KvsClient, experiments: Sequence[ExperimentSummary], lost: dict[str, Worker] | None = None
+) -> dict[str, str]:
     """Of each experiment the state of its run in progress, else of its newest run, in the page's words.
 
     Logs are read for a few seconds at most, newest first; of an experiment whose log was not read it is only told
     whether a run is in progress.
+
+    Args:
+        lost: gets the workers that these logs say were lost, each as the log that tells of it last has it.
     """
     deadline, found = time.monotonic() + _PATIENCE_S, {}
     for summary in experiments:
@@ -156,15 +199,18 @@ def states_of(kvs: KvsClient, experiments: Sequence[ExperimentSummary]) -> dict[
         elif time.monotonic() > deadline:
             found[name] = f"in progress: {', '.join(summary.open_runs)}" if summary.open_runs else "ended"
         else:
-            found[name] = _state_word(kvs, name)
+            found[name] = _state_word(kvs, name, {} if lost is None else lost)
     return found
 
 
-def _state_word(kvs: KvsClient, name: str) -> str:
+def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker]) -> str:
     try:
         state = load(kvs, name)
     except CerebroError:  # deleted since, or the log cannot be read
         return "unreadable"
+    for worker in state.workers.values():
+        if worker.lost and (worker.name not in lost or worker.since > lost[worker.name].since):
+            lost[worker.name] = worker
     shown = wording.shown_run(state)
     return f"{wording.run(shown)} {shown.id}" if shown else "new"
 
@@ -230,10 +276,16 @@ def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, Unreadabl
     return state, problem
 
 
-def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str]:
-    """Runs of an experiment, and of its newest fit the schedule, epochs and models."""
+def state_lines(
+    state: ExperimentState, *, troubles: Mapping[str, str] | None = None, now: float | None = None
+) -> list[str]:
+    """Runs of an experiment, and of its newest fit the schedule, epochs and models.
+
+    Args:
+        troubles: why pods do not start, for runs that wait for workers.
+    """
     now = time.time() if now is None else now
-    rows = [_run_row(state, run, now) for run in state.runs.values()]
+    rows = [_run_row(state, run, troubles or {}, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
     fits = [run for run in state.runs.values() if run.models]
@@ -245,9 +297,9 @@ def state_lines(state: ExperimentState, *, now: float | None = None) -> list[str
     return lines
 
 
-def _run_row(state: ExperimentState, run: Run, now: float) -> tuple[str, ...]:
+def _run_row(state: ExperimentState, run: Run, troubles: Mapping[str, str], now: float) -> tuple[str, ...]:
     done, total = run.progress()
-    note = waiting_for(state, run) or run.error
+    note = explained(waiting_for(state, run), troubles) or run.error
     spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
     return (run.id, wording.run(run), f"{done}/{total}", spent, _first_line(note))
 

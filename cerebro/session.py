@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from cerebro.connection import Connection
@@ -18,7 +18,7 @@ from cerebro.contract.runs import EvaluateRequest, FitRequest, Request
 from cerebro.errors import ConflictError, IllegalEventError, RunFailedError, UnreadableError
 from cerebro.planning import plan_evaluation, plan_fit
 from cerebro.progress import Progress
-from cerebro.state import ExperimentState, Run, RunState, explained, schedule_lines, waiting_for
+from cerebro.state import ExperimentState, Run, RunState, explained, lost_because, schedule_lines, waiting_for
 from cerebro.steering import (
     OF_EXPERIMENT,
     Action,
@@ -90,10 +90,19 @@ class Session:
             why = run.error or explained(waits, self._troubles(run))
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
+        return "\n".join([*lines, *self._worker_lines(state)])
+
+    def _worker_lines(self, state: ExperimentState) -> Iterator[str]:
+        """What each worker does for the experiment; what the store knows of its silence is newer than the log."""
+        known = {status.record.worker: status for status in self._kvs.workers()}
+        troubles = self._kvs.troubles().pods
         for worker in (worker for worker in state.workers.values() if not worker.is_removed):
+            status = known.get(worker.name)
             doing = worker.open_tasks[0] if worker.open_tasks else "idle"
-            lines.append(f"  {worker.name}: {doing if worker.is_alive else f'lost ({worker.lost})'}")
-        return "\n".join(lines)
+            if not worker.is_alive or (status is not None and status.is_lost):
+                doing = f"lost ({lost_because(status, worker.lost, troubles)})"
+            yield f"  {worker.name}: {doing}"
+        yield from (f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items()))
 
     def chosen(self, run: str | None) -> Run:
         """The run of that name; else the open one, else the newest.

@@ -13,7 +13,7 @@ from cerebro.state.steering import Action
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
 from cerebro.state.visits import Visit
-from cerebro.state.waiting import explained, waiting_for
+from cerebro.state.waiting import explained, lost_because, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "epoch_report",
     "explained",
     "gap",
+    "lost_because",
     "plan_line",
     "schedule_lines",
     "schedule_now",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cerebro.contract.records import WorkerStatus
 from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
@@ -28,6 +29,21 @@ def explained(reason: str, troubles: Mapping[str, str]) -> str:
     """A reason to wait, with what keeps workers from starting (`Troubles.pods`) if it is them that are waited for."""
     told = [f"{pod} does not start: {why}" for pod, why in sorted(troubles.items())]
     return "; ".join([reason, *told]) if reason.startswith(_WAITING) else reason
+
+
+def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str, str]) -> str:
+    """Why a worker is lost, in the same words wherever people are told of it.
+
+    Args:
+        status: as the store knows it; `None`: it does not.
+        words: why the controller gave it up, as a log tells; empty: no log does.
+        troubles: why pods do not start (`Troubles.pods`).
+    """
+    words = words or (status.leaving if status else "")
+    pod = status.record.pod.name if status and status.record.pod else ""
+    why = troubles.get(pod, "")
+    told = [words, f"{pod} does not start: {why}" if why and why not in words else ""]
+    return "; ".join(filter(None, told)) or "it does not report"
 
 
 _WAITING = "waiting for "

@@ -19,6 +19,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.state import lost_because
 from dispatcher.views.glimpse import Glimpse, doing
 from dispatcher.views.queue import QueueRow, queue_rows
 from dispatcher.views.slots import occupied, slots
@@ -141,7 +142,7 @@ class Told:
 def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> ClusterView:
     """The view at `now` (seconds since the epoch), with histories of a `SPANS`; `page` of workers, from 1."""
     held = _held(told.statuses)
-    cards = [_card(status, held, told.glimpses) for status in in_order(told.statuses)]
+    cards = [_card(status, held, told.glimpses, told.troubles.pods) for status in in_order(told.statuses)]
     pages = max(1, -(-len(cards) // PAGE))
     page = min(max(1, page), pages)
     there = [card for card in cards if card.state != "lost"]
@@ -178,7 +179,10 @@ def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
 
 
 def _card(
-    status: WorkerStatus, held: Mapping[str, set[tuple[str, int]]], glimpses: Mapping[str, Glimpse]
+    status: WorkerStatus,
+    held: Mapping[str, set[tuple[str, int]]],
+    glimpses: Mapping[str, Glimpse],
+    troubles: Mapping[str, str],
 ) -> WorkerCard:
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
@@ -189,7 +193,9 @@ def _card(
     return WorkerCard(
         name=record.worker,
         state=state,
-        note=status.leaving or (_last_words(record.worker, glimpses) if is_lost else ""),
+        note=lost_because(status, _last_words(record.worker, glimpses), troubles)
+        if is_lost
+        else status.leaving,
         host=record.host,
         kinds=record.kinds,
         silent_s=status.silent_s,

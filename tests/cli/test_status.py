@@ -8,21 +8,23 @@ import pytest
 
 from cerebro import cli_status, cli_text
 from cerebro.contract import api
-from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
 from cerebro.contract.records import (
+    SILENT_S,
     ExperimentRecord,
     ExperimentSummary,
     Holding,
     Hyperparameters,
     Locator,
     Locators,
+    PodRef,
     WorkerRecord,
     WorkerStatus,
 )
 from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.kvs import KvsClient
-from cerebro.state import ModelState
+from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
 from controller.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
@@ -122,6 +124,49 @@ def test_a_fit_shows_how_well_it_is_scheduled() -> None:
         "  EPOCHS OF fit-1  ENDED AFTER  AT BEST  GAP    IDLE",
         "  1                40.0 s       40.0 s   0.0 %  0.0 s",
     ]
+
+
+def test_a_lost_worker_is_not_called_idle() -> None:
+    """Nor does it run what it last said: why it is lost, as a log or its pod tells it."""
+    told = _worker("worker-0", "digits/fit-1/train/m00/e1/p0").model_copy(update={"silent_s": SILENT_S + 1})
+    pod = PodRef(name="pod-1", uid="1", container="worker")
+    in_pod = told.model_copy(
+        update={"record": told.record.model_copy(update={"worker": "worker-1", "pod": pod})}
+    )
+    leaving = _worker("worker-2", None).model_copy(update={"leaving": "SIGTERM"})
+    lines = cli_status.worker_lines(
+        [told, in_pod, leaving], {"worker-0": "its pod was evicted"}, {"pod-1": "no node fits"}
+    )
+    assert [line.split("train", 1)[1].strip() for line in lines[1:]] == [
+        "lost: its pod was evicted",
+        "lost: pod-1 does not start: no node fits",
+        "stopping: SIGTERM",
+    ]
+    (line,) = cli_status.worker_lines([told])[1:]
+    assert line.endswith("lost: it does not report")
+
+
+def test_the_words_of_the_newest_log_tell_why_a_worker_was_lost() -> None:
+    """Of all experiments' logs that are read, whatever their order."""
+    clock = [0.0]
+    store = VirtualStore(lambda: clock[0])
+    kvs, term = cast(KvsClient, store), store.lead("controller-0", 1e9).term
+    joined = WorkerJoined(worker="w-0", incarnation="a", weight=1, kinds=("train",))
+    for name, why, clock[0] in (("one", "evicted", 9.0), ("two", "OOMKilled", 5.0)):
+        store.create_experiment(_summary(name, 0, ()).experiment)
+        for seq, event in enumerate((joined, WorkerLost(worker="w-0", incarnation="a", reason=why))):
+            step = api.Note.model_validate({"event": event})
+            store.decide(name, api.DecideRequest(term=term, after=seq, steps=(step,)))
+    lost: dict[str, Worker] = {}
+    cli_status.states_of(kvs, store.experiments(), lost)
+    assert {name: worker.lost for name, worker in lost.items()} == {"w-0": "evicted"}
+
+
+def test_a_run_that_waits_says_what_keeps_pods() -> None:
+    """Below the experiment's name, as in a notebook."""
+    state = _state()
+    lines = cli_status.state_lines(state, troubles={"pod-1": "no node fits"}, now=200.0)
+    assert any("pod-1 does not start: no node fits" in line for line in lines)
 
 
 def test_workers_that_share_too_few_cores_are_told_of() -> None:

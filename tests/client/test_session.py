@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,15 +10,34 @@ import pytest
 
 from cerebro import Experiment, SubEpochSpec
 from cerebro.contract.events import Event, RunFinished, RunStopRequested
-from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.records import (
+    SILENT_S,
+    ExperimentRecord,
+    Locator,
+    Locators,
+    PodRef,
+    Troubles,
+    WorkerRecord,
+    WorkerStatus,
+)
 from cerebro.session import Session
 from tests.state.runs import TimedStory
 from tests.state.stories import SHA, unit
 
 
-def opened(log: Sequence[Event], now: float) -> Session:
-    """A session over a store that holds this log."""
-    connection: Any = SimpleNamespace(kvs=SimpleNamespace(events=lambda name, after: tuple(log[after:])))
+def opened(
+    log: Sequence[Event],
+    now: float,
+    statuses: Sequence[WorkerStatus] = (),
+    troubles: Mapping[str, str] | None = None,
+) -> Session:
+    """A session over a store that holds this log, and knows this of workers."""
+    kvs = SimpleNamespace(
+        events=lambda name, after: tuple(log[after:]),
+        workers=lambda: statuses,
+        troubles=lambda: Troubles(pods=dict(troubles or {})),
+    )
+    connection: Any = SimpleNamespace(kvs=kvs)
     record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     return Session(connection, record, clock=lambda: now)
 
@@ -38,6 +57,31 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     story.ends(unit(2, 0), 0, 52.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
+
+
+def test_the_status_tells_of_lost_workers_why() -> None:
+    """Also of one that the log does not know to be lost yet; with what keeps its pod, and pods that never were."""
+    story = TimedStory(workers=2)
+    story.fit(models=1, partitions=1)
+    record = WorkerRecord(
+        worker="worker-0",
+        incarnation="a",
+        weight=1,
+        cores=1,
+        kinds=("train",),
+        pod=PodRef(name="cerebro-worker-0", uid="1", container="worker"),
+    )
+    silent = WorkerStatus(record=record, silent_s=SILENT_S + 1)
+    troubles = {"cerebro-worker-0": "no node fits", "cerebro-worker-7": "Kubernetes does not make it: quota"}
+    lines = opened(story.log, story.zero, [silent], troubles).status().splitlines()
+    assert lines[-4:] == [
+        "  worker-0: lost (cerebro-worker-0 does not start: no node fits)",
+        "  worker-1: idle",
+        "  cerebro-worker-0 does not start: no node fits",
+        "  cerebro-worker-7 does not start: Kubernetes does not make it: quota",
+    ]
+    lines = opened(story.log, story.zero, [silent]).status().splitlines()
+    assert "  worker-0: lost (it does not report)" in lines
 
 
 class Spec(SubEpochSpec):
