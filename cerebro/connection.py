@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cerebro.errors import ClusterError
+from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.files import FetchedFiles, Files, MountedFiles, cache_folder
 from cerebro.kvs import KvsClient
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
 from cerebro.volumes import Volumes
+
+_CONTACT_S, _CONTACT_TRY_S = 6.0, 3.0
+"""How long an address that was given is tried, and a single try of these: a wrong one is told within ten seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +77,12 @@ def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
     # OpenSSL knows SSL_CERT_FILE by itself, but not the name that other Python programs use.
     ca_file = environment.get("REQUESTS_CA_BUNDLE") or None
     volumes = Volumes.from_environment(environment)
-    kvs = KvsClient(address, token, ca_file=ca_file)
-    prefix = kvs.api_prefix()
+    prefix = _prefix(address, token, ca_file)
     if not prefix:
+        kvs = KvsClient(address, token, ca_file=ca_file)
         return Connection(kvs=kvs, volumes=volumes, files=MountedFiles(volumes), token=token)
-    page, api = kvs.address, kvs.address + prefix
-    kvs.close()
+    page = address.rstrip("/")
+    api = page + prefix
     return Connection(
         kvs=KvsClient(api, token, ca_file=ca_file),
         volumes=volumes,
@@ -87,6 +90,28 @@ def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
         page=page,
         token=token,
     )
+
+
+def _prefix(address: str, token: str, ca_file: str | None) -> str:
+    """See `KvsClient.api_prefix`. Who has just typed an address is told soon that nothing answers there; once something
+    has, an outage is waited for.
+
+    Raises:
+        ClusterError: nothing answers, or no Cerebro.
+    """
+    kvs = KvsClient(address, token, patience_s=_CONTACT_S, timeout_s=_CONTACT_TRY_S, ca_file=ca_file)
+    try:
+        return kvs.api_prefix()
+    except StoreUnavailableError as cause:
+        why = cause.__cause__ or "its store is away"
+        raise ClusterError(
+            f"no Cerebro answers at {address} ({why}): give the address of its web page, with http:// or https://, as "
+            "server=... or in CEREBRO_SERVER. A cluster on Kubernetes that is not open to the "
+            "outside is reached with `kubectl -n NAMESPACE port-forward service/RELEASE-dispatcher 7080:80` (`helm "
+            'status RELEASE` prints that line) and server="http://127.0.0.1:7080". If it is being started, try again'
+        ) from cause
+    finally:
+        kvs.close()
 
 
 def _stopped(home: Path) -> str:

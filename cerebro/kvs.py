@@ -43,6 +43,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _TRY_AGAIN = frozenset({502, 503, 504})
 _MAX_PAUSE_S = 0.5
 _SUCCESS = 300
+_CONNECT_S = 5.0
 
 
 class _AnyHealth(BaseModel):
@@ -379,13 +380,16 @@ class KvsClient:
         deadline = time.monotonic() + self._patience_s
         pause_s = 0.02
         while True:
+            away: urllib3.exceptions.HTTPError | None = None
             try:
                 response = self._http.request(
                     method,
                     self.address + path,
                     body=content,
                     headers={**self._http.headers, **headers} if headers else None,
-                    timeout=urllib3.Timeout(connect=5.0, read=wait_s + self._timeout_s),
+                    timeout=urllib3.Timeout(
+                        connect=min(_CONNECT_S, self._timeout_s), read=wait_s + self._timeout_s
+                    ),
                 )
             except urllib3.exceptions.HTTPError as cause:
                 if cause.args and isinstance(cause.args[0], ssl.SSLCertVerificationError):
@@ -393,7 +397,7 @@ class KvsClient:
                         f"the certificate of {self.address} is not trusted ({cause.args[0].verify_message}): name the "
                         "file of the authority that signed it in SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
                     ) from cause
-                problem = f"{type(cause).__name__}: {cause}"
+                problem, away = f"{type(cause).__name__}: {cause}", cause
                 status = 0
             else:
                 status = response.status
@@ -407,7 +411,7 @@ class KvsClient:
                     self._gone()
                     or f"kvs_api at {self.address} did not answer for {self._patience_s:g} s ({problem}): "
                     "see `cerebro status` and `cerebro logs kvs_api`"
-                )
+                ) from away
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,38 @@ def test_an_address_without_a_token_is_refused(service: Service) -> None:
     """With the two ways to give one."""
     with pytest.raises(ClusterError, match=r"token=.*CEREBRO_TOKEN"):
         connect(service.address)
+
+
+def _closed() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_an_address_where_nothing_answers_is_told_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the address, and how a cluster elsewhere is reached."""
+    monkeypatch.setattr("cerebro.connection._CONTACT_S", 0.0)
+    address = _closed()
+    told = rf"no Cerebro answers at {address} \(.*refused.*CEREBRO_SERVER.*port-forward service/.*7080"
+    with pytest.raises(ClusterError, match=told):
+        connect(address, TOKEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_wrong_address_is_told_within_ten_seconds(is_silent: bool) -> None:
+    """Whether the connection is refused, or taken and never answered."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}" if is_silent else _closed()
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match=address):
+            connect(address, TOKEN)
+        assert time.monotonic() - began < 10.0
+
+
+def test_who_is_connected_waits_out_an_outage(service: Service) -> None:
+    """Only the first contact is short of patience."""
+    assert connect(service.address, TOKEN).kvs._patience_s >= 60.0
 
 
 def test_without_an_address_the_local_cluster_is_started() -> None:
