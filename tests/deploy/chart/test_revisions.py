@@ -5,63 +5,14 @@ The stand-in refuses what an API server refuses: other values of fields of claim
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.deploy.chart.rendering import CHART, NAMESPACE, RELEASE, HelmError, run
-from tests.deploy.cluster.objects import DEFAULT_CLASS, FREE, Json, Objects
-from tests.deploy.cluster.serving import serving
-
-WORKERS = ("statefulsets", NAMESPACE, "cerebro-worker")
-
-
-class Cluster:
-    """A stand-in cluster of one node with a release of the chart."""
-
-    def __init__(self, objects: Objects, address: str) -> None:
-        self.objects, self._address = objects, address
-
-    def helm(self, command: str, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
-        """Output of a helm command on the release."""
-        flags = ["--namespace", NAMESPACE, "--kube-apiserver", self._address, "--qps", "10000"]
-        if command in ("install", "upgrade"):
-            # The stand-in has no schemas; the chart's are those of the API: test_schemas.
-            flags += [str(CHART), "--disable-openapi-validation", "--values", "-"]
-        return run(command, RELEASE, *arguments, *flags, stdin=json.dumps(values or {}))
-
-    def fixed(self) -> Mapping[str, Json]:
-        """Of all claims and StatefulSets the part that cannot change."""
-        return {
-            f"{resource}/{one['metadata']['name']}": {
-                name: value for name, value in one["spec"].items() if name not in free
-            }
-            for resource, free in FREE.items()
-            for one in self.objects.all(resource)
-        }
-
-
-def storage_class(name: str, *, is_default: bool) -> Json:
-    annotations = {DEFAULT_CLASS: "true"} if is_default else {}
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name, "annotations": annotations},
-        "provisioner": "rancher.io/local-path",
-    }
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """With a class that is the default."""
-    objects = Objects()
-    objects.create(("storageclasses", "", "fast"), storage_class("fast", is_default=True))
-    objects.create(("storageclasses", "", "standard"), storage_class("standard", is_default=False))
-    objects.create(("nodes", "", "a"), {"kind": "Node", "metadata": {"name": "a"}, "spec": {}})
-    with serving(objects) as address:
-        yield Cluster(objects, address)
+from tests.deploy.chart.rendering import NAMESPACE, HelmError
+from tests.deploy.cluster.objects import DEFAULT_CLASS
+from tests.deploy.cluster.release import Cluster
 
 
 def make_default(cluster: Cluster, name: str) -> None:

@@ -143,12 +143,12 @@ def test_uninstalling_keeps_secret_and_claims(values: str) -> None:
         assert one["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
 
 
-def test_the_test_pod_stays_until_the_next_one() -> None:
-    """Its log can be read after a failure; it ends by itself."""
+def test_a_test_pod_that_failed_stays_until_the_next_one() -> None:
+    """Its log can be read; one that succeeded goes, or an uninstallation would leave it. It ends by itself."""
     (pod,) = render("defaults").of("Pod")
     assert pod["metadata"]["annotations"] == {
         "helm.sh/hook": "test",
-        "helm.sh/hook-delete-policy": "before-hook-creation",
+        "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
     }
     assert pod["spec"]["restartPolicy"] == "Never"
     assert pod["spec"]["activeDeadlineSeconds"] == 900

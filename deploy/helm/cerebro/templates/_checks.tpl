@@ -5,6 +5,7 @@
 {{- include "cerebro.checks.store" . }}
 {{- include "cerebro.checks.pages" . }}
 {{- include "cerebro.checks.storage" . }}
+{{- include "cerebro.checks.podSecurity" . }}
 {{- include "cerebro.checks.secrets" . }}
 {{- include "cerebro.checks.monitoring" . }}
 {{- end -}}
@@ -22,6 +23,10 @@ monitoring.{{ . }}.enabled is true and the cluster has no Prometheus operator (m
 
 {{- define "cerebro.checks.worker" -}}
 {{- $worker := .Values.worker }}
+{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "cerebro.component" (dict "root" . "component" "worker")) }}
+{{- with include "cerebro.worker.scaledBy" (dict "wanted" $worker.replicas "set" $set) }}
+worker.replicas is {{ $worker.replicas }}, and {{ . }} has made it {{ $set.spec.replicas }} since it was {{ index $set.metadata.annotations "cerebro/replicas" }}; Helm does not overrule others: scale first (kubectl -n {{ $.Release.Namespace }} scale statefulset/{{ $set.metadata.name }} --replicas={{ $worker.replicas }}, or in the cluster: cerebro scale --workers {{ $worker.replicas }}), or leave worker.replicas as it was
+{{- end }}
 {{- if and (gt (int $worker.gpus) 0) (not .Values.images.worker.cuda) }}
 worker.gpus is {{ $worker.gpus }} and images.worker.cuda is false: build the worker image with CUDA and set images.worker.cuda=true, or set worker.gpus=0
 {{- end }}
@@ -29,6 +34,30 @@ worker.gpus is {{ $worker.gpus }} and images.worker.cuda is false: build the wor
 {{- range list "limits" "requests" }}
 {{- if hasKey (index $resources . | default dict) $worker.gpuResource }}
 worker.resources.{{ $container }}.{{ . }} names {{ $worker.gpuResource }}: GPUs belong to the container `worker`; set worker.gpus instead
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Pods that begin as root where the namespace admits none: they would never be made. Not asked where nothing of the cluster
+     is seen. */}}
+{{- define "cerebro.checks.podSecurity" -}}
+{{- if dig "nodes" 0 (include "cerebro.storage.cluster" . | fromJson) }}
+{{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace | default dict }}
+{{- if eq "restricted" (dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" $namespace) }}
+{{- $roots := list }}
+{{- range list "checkpoints" "code" "metrics" "shared" }}
+{{- if include "cerebro.storage.isRoots" (dict "root" $ "decision" (include "cerebro.storage.shared" (dict "root" $ "name" .) | fromJson)) }}
+{{- $roots = append $roots (printf "storage.%s" .) }}
+{{- end }}
+{{- end }}
+{{- range list (dict "component" "worker" "field" "worker.shards" "volume" .Values.worker.shards) (dict "component" "redis" "field" "redis.storage" "volume" .Values.redis.storage) }}
+{{- if include "cerebro.storage.isRoots" (dict "root" $ "decision" (include "cerebro.storage.template" (merge (dict "root" $) .) | fromJson)) }}
+{{- $roots = append $roots .field }}
+{{- end }}
+{{- end }}
+{{- with $roots }}
+namespace {{ $.Release.Namespace }} enforces the Pod Security profile `restricted`, and volumes of {{ join ", " . }} belong to root (storage.handOver={{ $.Values.storage.handOver }}), so that pods would have to begin as root and would never be made: set storage.className and storage.podClassName to classes whose volumes their user may write to; or storage.handOver=never, with volumes that belong to user 1000; or have the namespace enforce less (kubectl label namespace {{ $.Release.Namespace }} --overwrite pod-security.kubernetes.io/enforce=baseline)
 {{- end }}
 {{- end }}
 {{- end }}

@@ -7,6 +7,22 @@
 {{- if eq $before (toString .wanted) }}{{ .set.spec.replicas }}{{ else }}{{ .wanted }}{{ end -}}
 {{- end -}}
 
+{{/* Who has scaled the set since Helm applied it, where that keeps Helm from giving it another number, which is wanted;
+     empty: nobody. Helm 4 refuses to overrule others who wrote a field ("conflict"), Helm 3 does not ask, which its way of
+     writing tells. Of: (dict "wanted" 4 "set" SET). */}}
+{{- define "cerebro.worker.scaledBy" -}}
+{{- $set := default dict .set -}}
+{{- $before := dig "metadata" "annotations" "cerebro/replicas" "" $set -}}
+{{- if and $before (ne $before (toString .wanted)) (ne (toString $set.spec.replicas) (toString .wanted)) -}}
+{{- $isApplied := false }}{{ $by := "" -}}
+{{- range dig "metadata" "managedFields" list $set -}}
+{{- if and (eq .manager "helm") (eq .operation "Apply") }}{{ $isApplied = true }}
+{{- else if hasKey (dig "fieldsV1" "f:spec" dict .) "f:replicas" }}{{ $by = .manager }}{{ end -}}
+{{- end -}}
+{{- if $isApplied }}{{ $by }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Threads that a container computes with: worker.cores; else what it may use or, without a limit, what it asks for, in
      whole cores. What the node has only if told so ("node"): several workers on it would each take all of it, and train
      several times slower. Of: (dict "worker" .Values.worker "container" "etl"). */}}
