@@ -161,7 +161,7 @@ def test_notes_tell_how_to_reach_everything(tmp_path: Path) -> None:
         "helm test cerebro -n lab",
         "`helm uninstall cerebro -n lab` keeps the data",
         "cerebro-checkpoints",
-        "delete persistentvolumeclaim,secret -l app.kubernetes.io/instance=cerebro",
+        "delete persistentvolumeclaim,secret,pod -l app.kubernetes.io/instance=cerebro",
         "Each trains with 1 thread, as many as the cores that it asks for",
     ):
         assert needed in notes
