@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cerebro import cli_cluster, cli_scale, cli_steer
+from cerebro import cli_cluster, cli_failed, cli_scale, cli_steer
 from cerebro.errors import CerebroError, ClusterError
 
 _INTERRUPTED = 130
@@ -266,6 +266,7 @@ def _parser() -> argparse.ArgumentParser:
     _register_studies(commands)
     cli_cluster.register(commands)
     cli_scale.register(commands, common, _count)
+    cli_failed.register(commands, common)
     cli_steer.register(commands, common)
     return parser
 

@@ -177,7 +177,7 @@ class Experiment(Steered):
         from cerebro.results import EtlResult
 
         assert isinstance(run.plan, EtlPlan)
-        return EtlResult.of(self.state().datasets[run.plan.dataset], run)
+        return EtlResult.of(self.state().datasets[run.plan.dataset], run, self.connection.files)
 
     def run_fit(  # noqa: PLR0913 - the user's whole vocabulary, by keyword
         self,
@@ -353,6 +353,20 @@ class Experiment(Steered):
     def result(self, run: str | None = None) -> FitResult:
         """The result, so far, of a fit run; the newest if none is named."""
         return self._fit_result(self._session.chosen_fit(run))
+
+    def failed_rows(self, run: str | None = None) -> pd.DataFrame:
+        """Rows whose function raised in an ETL run, the newest if none is named, also in one that failed for them.
+
+        Returns:
+            A table: split, id, error, traceback. Of a run that failed, those that were found until it ended.
+
+        Raises:
+            NotFoundError: there is no such ETL run.
+        """
+        from cerebro.results import failed_table
+
+        _, plan = self._session.chosen_etl(run)
+        return failed_table(plan, self.connection.files)
 
     # --- mechanism -------------------------------------------------------------------------------
 

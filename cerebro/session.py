@@ -14,8 +14,15 @@ from typing import Any
 from cerebro.connection import Connection
 from cerebro.contract.events import Event, RunRequested
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.runs import EvaluateRequest, FitRequest, Request
-from cerebro.errors import ConflictError, IllegalEventError, RunFailedError, UnreadableError
+from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import (
+    ConflictError,
+    IllegalEventError,
+    NotFoundError,
+    RunFailedError,
+    UnreadableError,
+)
 from cerebro.planning import plan_evaluation, plan_fit
 from cerebro.progress import Progress
 from cerebro.state import ExperimentState, Run, RunState, explained, lost_because, schedule_lines, waiting_for
@@ -116,6 +123,21 @@ class Session:
         """The run of that name, else the newest fit run; `NotFoundError` if there is none."""
         return chosen_fit(self.state(), run)
 
+    def chosen_etl(self, run: str | None) -> tuple[Run, EtlPlan]:
+        """The ETL run of that name, else the newest that had a plan, with its plan.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        state = self.state()
+        found = chosen_run(state, run) if run is not None else None
+        known = [found] if found is not None else list(reversed(state.runs.values()))
+        for each in known:
+            if isinstance(each.plan, EtlPlan):
+                return each, each.plan
+        what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
+        raise NotFoundError(f"{what} has preprocessed no rows: call run_etl, or name another run")
+
     def request(self, request: Request) -> str:
         """Ask for a run; returns its id.
 
@@ -171,7 +193,7 @@ class Session:
         """
         run = self.follow(self.request(request), progress=progress)
         if run.state is RunState.FAILED:
-            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}")
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}{self._hint(run)}")
         if run.state is RunState.STOPPED and run.kind != "fit":
             raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
         return run
@@ -197,6 +219,16 @@ class Session:
                 ".stop() ends it"
             )
             raise
+
+    def _hint(self, run: Run) -> str:
+        """Where more is to be found of an ETL run that failed for its rows."""
+        failures = [task.failure for task in run.tasks.values() if task.failure is not None]
+        if run.kind != "etl" or not any(failure.kind is FailureKind.DATA for failure in failures):
+            return ""
+        return (
+            f"\nThe rows that failed, as a table: Experiment.attach({self.name!r}).failed_rows(), or "
+            f"`cerebro failed-rows {self.name}`"
+        )
 
     def _troubles(self, run: Run) -> Mapping[str, str]:
         """Why workers do not start, for a run that may be waiting for them."""

@@ -68,7 +68,7 @@ class Volumes:
 
     def failed_rows(self, dataset: str, split: str, partition: int) -> Path:
         """What is told of the rows of one partition that preprocessing left out; absent if there are none."""
-        return self.shared / "datasets" / dataset / "failed" / f"{split}-{partition:04d}.json"
+        return self.shared / failed_rows_file(dataset, split, partition)
 
     def downloads(self, dataset: str, split: str) -> Path:
         """Objects fetched from a remote store while a split is preprocessed."""
@@ -117,6 +117,11 @@ class Volumes:
     def task_log(self, experiment: str, task: str, attempt: int) -> Path:
         """Output of one attempt's child process."""
         return self.logs / "tasks" / experiment / f"{task.replace('/', '.')}.a{attempt}.log"
+
+
+def failed_rows_file(dataset: str, split: str, partition: int) -> str:
+    """Path of `Volumes.failed_rows` on the shared volume."""
+    return f"datasets/{dataset}/failed/{split}-{partition:04d}.json"
 
 
 def checkpoint_file(*, unit: int, epoch: int, partition: int, attempt: int) -> str:

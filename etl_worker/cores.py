@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from cerebro.data.manifests import FailedRow
 from cerebro.errors import PreemptedError, RetryableError
+from cerebro.preprocessing.failures import NAMED
 from cerebro.preprocessing.job import ShardRange
 from cerebro.preprocessing.shard import Preprocessor
 from etl_worker.errors import CoreDiedError
@@ -198,7 +199,7 @@ def _observer(
 
     def on_row(position: int, failed: FailedRow | None) -> None:
         if failed is not None:
-            if mine[_FAILED] == 0:  # told before it is counted: who sees the count can name a row
+            if mine[_FAILED] < NAMED:  # told before it is counted: who sees the count can name rows
                 pipe.send(("failed", (position, failed)))
             mine[_FAILED] += 1
         mine[_DONE] += 1

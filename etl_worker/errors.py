@@ -1,6 +1,24 @@
-"""Errors of preprocessing that are not the user's input."""
+"""Errors of preprocessing that say more than their text."""
 
-from cerebro.errors import WorkerCrashedError
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cerebro.data.manifests import FailedRow
+from cerebro.errors import RowError, WorkerCrashedError
+
+
+class TooManyFailedError(RowError):
+    """More rows failed than may.
+
+    Attributes:
+        count: of the rows that failed.
+        rows: those of them that are known, in their order.
+    """
+
+    def __init__(self, message: str, count: int, rows: Sequence[FailedRow]) -> None:
+        super().__init__(message)
+        self.count, self.rows = count, tuple(rows)
 
 
 class CoreDiedError(WorkerCrashedError):

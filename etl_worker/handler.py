@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 
 from cerebro.agent.context import Context
 from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
 from cerebro.data.durable import write_json
+from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
 from cerebro.preprocessing.job import EtlJob, EtlProgress
+from etl_worker.errors import TooManyFailedError
 from etl_worker.partition import preprocess_partition
 
 _ROWS_TOLD, _TRACEBACK = 1_000, 2_000
@@ -42,10 +45,14 @@ class Handler:
             if seen.rows_done < seen.rows_total:
                 self._context.give_way()
 
-        manifest = preprocess_partition(
-            job, self._context.spec_factory(body.code, body.locators.misc), progress
-        )
-        self._tell_failed(body, job, manifest.rows_failed)
+        try:
+            manifest = preprocess_partition(
+                job, self._context.spec_factory(body.code, body.locators.misc), progress
+            )
+        except TooManyFailedError as error:
+            self._tell_failed(body, error.count, error.rows)
+            raise
+        self._tell_failed(body, manifest.rows_failed, failed_rows(job.output_folder))
         return TaskResult(
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
@@ -53,18 +60,15 @@ class Handler:
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )
 
-    def _tell_failed(self, body: EtlTask, job: EtlJob, total: int) -> None:
-        """Write where the page can read it which rows are left out: the partition itself may be on this worker only."""
+    def _tell_failed(self, body: EtlTask, total: int, rows: Iterable[FailedRow]) -> None:
+        """Write where all can read it which rows failed: the partition itself may be on this worker only."""
         path = self._volumes.failed_rows(body.dataset, body.split, body.partition)
         if not total:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [
-            asdict(row) | {"traceback": row.traceback[-_TRACEBACK:]}
-            for row in islice(failed_rows(job.output_folder), _ROWS_TOLD)
-        ]
-        write_json(path, {"total": total, "rows": rows})
+        told = [asdict(row) | {"traceback": row.traceback[-_TRACEBACK:]} for row in islice(rows, _ROWS_TOLD)]
+        write_json(path, {"total": total, "rows": told})
 
     def preload(self, body: TaskBody) -> None:
         """Nothing to load ahead."""

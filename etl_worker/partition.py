@@ -29,8 +29,8 @@ def preprocess_partition(
     user code (``spec_factory`` is called in each core). With 1 it does the work itself.
 
     Raises:
-        RowError: more rows failed than allowed, or rows differ in fields, shapes or dtypes. Failed and
-            unusual rows are then tried again by the next call: what is mended may be the data and not the
+        RowError: more rows failed than allowed (`TooManyFailedError`), or rows differ in fields, shapes or dtypes.
+            Failed and unusual rows are then tried again by the next call: what is mended may be the data and not the
             spec.
         CoreDiedError: a core process ended by itself.
         SpecError, MetadataError, LocatorError: what was given cannot be used.
@@ -48,10 +48,10 @@ def preprocess_partition(
         tally.update(0, 0)
         _make(job, plan.todo, prepare, tally)
         manifest = PartitionManifest.of(source, tally.shards)
-        if manifest != _existing(job):
-            write_manifest(job.output_folder, manifest)
         before = sum(shard.rows_in for shard in plan.done), sum(len(shard.failed) for shard in plan.done)
         tally.update(manifest.rows_in - before[0], manifest.rows_failed - before[1], final=True)
+        if manifest != _existing(job):
+            write_manifest(job.output_folder, manifest)
         return manifest
     except RowError:
         forget_doubtful(job.output_folder, source)

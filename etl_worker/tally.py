@@ -6,14 +6,18 @@ Progress is reported on the way. How shards are made, and by whom, is not known 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cerebro.data.manifests import FailedRow, ShardManifest
-from cerebro.errors import RowError
+from cerebro.preprocessing.failures import NAMED, named
 from cerebro.preprocessing.job import EtlJob, EtlProgress, ProgressCallback
+from etl_worker.errors import TooManyFailedError
 
 REPORT_S = 0.25
 """Shortest pause between two reports."""
+SEARCH_S = 10.0
+"""Longest time a job goes on that is going to fail for its failed rows: so that more than the first is known, and the
+user need not run it again for each."""
 
 
 class Tally:
@@ -21,23 +25,33 @@ class Tally:
 
     Args:
         done: shards of an earlier attempt, in row order.
+        clock: seconds, monotonic.
 
     Attributes:
         shards: all that are complete.
     """
 
     def __init__(
-        self, job: EtlJob, rows_total: int, done: Sequence[ShardManifest], progress: ProgressCallback
+        self,
+        job: EtlJob,
+        rows_total: int,
+        done: Sequence[ShardManifest],
+        progress: ProgressCallback,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._job, self._total, self._progress = job, rows_total, progress
         self._done_before = sum(shard.rows_in for shard in done)
         self._failed_before = sum(len(shard.failed) for shard in done)
         self._reported_at = float("-inf")
-        self._first_failure: tuple[int, FailedRow] | None = None
+        self._failures: dict[int, FailedRow] = {}
+        self._doomed_at: float | None = None
+        """Since when more have failed than may."""
         self.shards: list[ShardManifest] = list(done)
         for shard in done:
-            if shard.failed:
-                self.saw_failure(shard.start, shard.failed[0])
+            for place, row in enumerate(shard.failed[:NAMED]):
+                self.saw_failure(shard.start + place, row)
 
     def add(self, shard: ShardManifest) -> None:
         """Take in a shard that this attempt has made.
@@ -56,30 +70,33 @@ class Tally:
             pair[0].layout.check_layout(pair[1].layout)
 
     def saw_failure(self, position: int, row: FailedRow) -> None:
-        """Remember a failed row, to be named if the job ends for it; the first by position is named."""
-        if self._first_failure is None or position < self._first_failure[0]:
-            self._first_failure = (position, row)
+        """Remember a failed row, to be named if the job ends for it."""
+        self._failures[position] = row
 
     def update(self, done: int, failed: int, *, final: bool = False) -> None:
         """Take in how many rows this attempt has done (failed ones included) and how many of them failed.
 
         Raises:
-            RowError: more than the allowed share of the partition's rows has failed.
+            TooManyFailedError: more than the allowed share of the partition's rows has failed, and as many are known as
+                are named, or looking for more took `SEARCH_S`, or this is `final`.
         """
         done, failed = self._done_before + done, self._failed_before + failed
-        now = time.monotonic()
+        now = self._clock()
         if final or now - self._reported_at >= REPORT_S:
             self._reported_at = now
             self._progress(EtlProgress(rows_done=done, rows_failed=failed, rows_total=self._total))
         if failed > self._job.max_failed_fraction * self._total:
-            raise RowError(self._too_many(failed))
+            self._doomed_at = now if self._doomed_at is None else self._doomed_at
+            if final or len(self._failures) >= NAMED or now - self._doomed_at >= SEARCH_S:
+                raise self._too_many(failed)
 
-    def _too_many(self, failed: int) -> str:
-        message = (
-            f"preprocessing of split {self._job.split!r} ended: {failed} of the {self._total} rows of a "
-            f"partition failed ({failed / self._total:.1%}; allowed are {self._job.max_failed_fraction:.1%})"
+    def _too_many(self, failed: int) -> TooManyFailedError:
+        rows = [row for _, row in sorted(self._failures.items())]
+        error = TooManyFailedError(
+            f"preprocessing of split {self._job.split!r} ended: {failed} of the {self._total} rows of a partition "
+            f"failed ({failed / self._total:.1%}; allowed are {self._job.max_failed_fraction:.1%}){named(rows)}",
+            failed,
+            rows,
         )
-        if self._first_failure is not None:
-            row = self._first_failure[1]
-            message += f". The first was row {row.id!r}: {row.error}\n{row.traceback}"
-        return message
+        error.user_traceback = rows[0].traceback if rows else ""
+        return error

@@ -14,7 +14,7 @@ from cerebro.data.tables import write_table
 from cerebro.dry_run.outcome import TriedRows
 from cerebro.errors import RowError
 from cerebro.locators import read_metadata
-from cerebro.preprocessing.failures import failed_text
+from cerebro.preprocessing.failures import named
 from cerebro.preprocessing.job import EtlJob, ShardRange, Spec
 from cerebro.preprocessing.metadata import Metadata
 from cerebro.preprocessing.shard import Preprocessor, initialize, open_preprocessor
@@ -51,7 +51,8 @@ def try_rows(spec: Spec, locators: Locators, most: int, folder: Path) -> Iterato
         shard = preprocessor.shard(ShardRange(index=0, start=0, stop=rows), on_row)
         if failed:
             raise RowError(
-                f"{len(failed)} of the first {rows} rows of split {split!r} failed{failed_text(failed)}"
+                f"{len(failed)} of the first {rows} rows of split {split!r} failed{named(failed)}\n"
+                f"The first, row {failed[0].id!r}:\n{failed[0].traceback.rstrip()}"
             )
         partition = PartitionManifest.of(preprocessor.source, [shard])
         write_manifest(preprocessor.job.output_folder, partition)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cerebro import figures
 from cerebro.analysis import SplitProgress
+from cerebro.contract.runs import EtlPlan
 from cerebro.figures import Theme
+from cerebro.files import Files
+from cerebro.results.failed import failed_table
 from cerebro.results.plots import plotted
 from cerebro.state import Dataset, Run
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
 
@@ -24,7 +28,7 @@ class EtlResult:
         dataset: id of the data set; the same call gives the same one.
         rows: per split, rows in; `rows == kept + failed`, always.
         kept, failed: per split, rows preprocessed and rows whose function raised.
-        seconds: from request to end.
+        seconds: from its start to its end; waiting in the queue is left out.
     """
 
     dataset: str
@@ -32,9 +36,11 @@ class EtlResult:
     kept: dict[str, int]
     failed: dict[str, int]
     seconds: float
+    plan: EtlPlan = field(repr=False)
+    files: Files = field(repr=False)
 
     @classmethod
-    def of(cls, dataset: Dataset, run: Run) -> EtlResult:
+    def of(cls, dataset: Dataset, run: Run, files: Files) -> EtlResult:
         """The result of a finished ETL run."""
         splits = dataset.plan.splits
         kept = {s: sum(dataset.rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()}
@@ -42,7 +48,19 @@ class EtlResult:
             s: sum(dataset.failed_rows.get((s, p.partition), 0) for p in parts) for s, parts in splits.items()
         }
         rows = {split: sum(p.rows for p in parts) for split, parts in splits.items()}
-        return cls(dataset=dataset.id, rows=rows, kept=kept, failed=failed, seconds=run.ended - run.requested)
+        return cls(
+            dataset=dataset.id,
+            rows=rows,
+            kept=kept,
+            failed=failed,
+            seconds=run.ended - run.started,
+            plan=dataset.plan,
+            files=files,
+        )
+
+    def failed_rows(self) -> pd.DataFrame:
+        """The rows whose function raised: split, id, error, traceback; see `cerebro.results.failed_table`."""
+        return failed_table(self.plan, self.files)
 
     def plot_rows(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
         """Rows preprocessed and failed, per split; see `FitResult.plot_curves` for `path`."""

@@ -357,13 +357,13 @@ def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
 # --- ETL, test, predict ------------------------------------------------------------------------------
 
 
-def test_rows_in_are_rows_kept_plus_rows_failed() -> None:
+def test_rows_in_are_rows_kept_plus_rows_failed(volumes: Volumes) -> None:
     """Per split; always."""
     story = Story()
     story.etl(splits={"train": 10, "test": 3})
     dataset = story.state.datasets[DATASET]
     dataset.rows["train", 1], dataset.failed_rows["train", 1] = 8, 2
-    result = EtlResult.of(dataset, story.state.runs["etl-1"])
+    result = EtlResult.of(dataset, story.state.runs["etl-1"], MountedFiles(volumes))
     assert result.rows == {"train": 20, "test": 6}
     assert result.kept == {"train": 18, "test": 6}
     assert result.failed == {"train": 2, "test": 0}

@@ -107,7 +107,7 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
     session: Any = opened(story.log, story.time)
     session.complete = lambda request, *, progress: session.state().runs["fit-1"]
     session.connection.kvs.put_code = lambda code: SimpleNamespace(sha256=SHA)
-    session.connection.kvs.code = session.connection.files = None
+    session.connection.kvs.code = session.connection.kvs.archive = session.connection.files = None
     experiment._session = session
     with pytest.warns(UserWarning, match=r"fit-1 .* was stopped by ann after 1 of 2 tasks: .*resume") as told:
         result = experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min")

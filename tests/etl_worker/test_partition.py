@@ -16,11 +16,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
 from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
+from cerebro.preprocessing.failures import NAMED
 from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.spec import ETLSpec, Mode
+from etl_worker.errors import TooManyFailedError
 from etl_worker.partition import preprocess_partition
+from etl_worker.tally import SEARCH_S, Tally
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, stored, write_metadata
 
 
@@ -119,24 +123,54 @@ def test_progress_can_end_the_job(tmp_path: Path, cores: int) -> None:
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
-    """The error names split, counts, share, the first failing row and its traceback."""
+    """The error names split, counts, share and the failed rows, a line each; it has the first one's traceback."""
     job = make_job(
         tmp_path, [f"row-{i}" for i in range(20)], cores=cores, max_failed_fraction=0.1, split="valid"
     )
-    with pytest.raises(RowError) as caught:
+    with pytest.raises(TooManyFailedError) as caught:
         preprocess_partition(job, lambda: FailOn(range(20)), nothing)
     text = str(caught.value)
     for part in [
         "'valid'",
         "of the 20 rows",
         "allowed are 10.0%",
-        "ValueError: value",
-        "in row_preprocessor",
     ]:
         assert part in text
-    if cores == 1:
-        assert "3 of the 20 rows of a partition failed (15.0%" in text
-        assert "The first was row 'row-0': ValueError: value 0 is bad" in text
+    assert [row.id for row in caught.value.rows] == [f"row-{i}" for i in range(20)]
+    assert "20 of the 20 rows of a partition failed (100.0%" in text
+    lines = [f"  row 'row-{i}': ValueError: value {i} is bad" for i in range(20)]
+    assert text.splitlines()[1:] == lines
+    assert "in row_preprocessor" in caught.value.user_traceback
+    assert caught.value.user_traceback.rstrip().endswith("ValueError: value 0 is bad")
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_job_that_fails_for_one_row_looks_for_more(tmp_path: Path, cores: int) -> None:
+    """All of a small partition; of a large one it ends once as many are known as are named."""
+    small = make_job(tmp_path / "small", list(range(60)), cores=cores)
+    with pytest.raises(TooManyFailedError) as caught:
+        preprocess_partition(small, lambda: FailOn([3, 30, 59]), nothing)
+    assert ([row.id for row in caught.value.rows], caught.value.count) == ([3, 30, 59], 3)
+    large = make_job(tmp_path / "large", list(range(2000)), cores=cores)
+    with pytest.raises(TooManyFailedError) as caught:
+        preprocess_partition(large, lambda: FailOn(range(2000), tmp_path / "log"), nothing)
+    assert len(caught.value.rows) >= NAMED
+    assert str(caught.value).count("\n  row ") == NAMED
+
+
+def test_looking_for_more_failed_rows_takes_no_longer_than_it_may(tmp_path: Path) -> None:
+    """Rows may be slow: some seconds after the first one too many it ends with what is known."""
+    job, now = make_job(tmp_path, list(range(100))), [0.0]
+    tally = Tally(job, 100, (), nothing, clock=lambda: now[0])
+    tally.update(1, 0)
+    now[0] = 50.0
+    tally.saw_failure(7, FailedRow(id=7, error="ValueError: bad", traceback="Traceback"))
+    tally.update(8, 1)
+    now[0] += SEARCH_S - 0.1
+    tally.update(9, 1)
+    now[0] += 0.1
+    with pytest.raises(TooManyFailedError, match=r"(?s)1 of the 100 rows .*row 7: ValueError: bad"):
+        tally.update(10, 1)
 
 
 def test_as_many_failures_as_allowed_are_no_error(tmp_path: Path) -> None:

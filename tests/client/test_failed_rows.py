@@ -1,0 +1,112 @@
+"""Failed rows as a table and as lines, of runs that went on without them and of runs that failed for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro import Experiment
+from cerebro.cli_failed import lines
+from cerebro.contract.events import RunFinished, RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EtlRequest
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import NotFoundError, RunFailedError
+from cerebro.files import MountedFiles
+from cerebro.results import EtlResult, failed_table
+from cerebro.session import Session
+from cerebro.state import TaskKey
+from cerebro.volumes import Volumes
+from tests.state.stories import DATASET, SHA, Story, etl_plan
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+
+
+def wrote(volumes: Volumes, split: str, partition: int, ids: list[Any], total: int | None = None) -> None:
+    """What the worker of a partition tells."""
+    path = volumes.failed_rows(DATASET, split, partition)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"id": each, "error": f"ValueError: {each}\nmore", "traceback": f"Traceback\n  {each}\n"}
+        for each in ids
+    ]
+    path.write_text(json.dumps({"total": len(ids) if total is None else total, "rows": rows}))
+
+
+def test_failed_rows_are_a_table(volumes: Volumes) -> None:
+    """With split, id, error and traceback, over all partitions; one that nothing failed of has written nothing."""
+    story = Story()
+    story.etl(splits={"train": 10, "valid": 4})
+    wrote(volumes, "train", 1, [7, 3])
+    wrote(volumes, "valid", 0, ["a"], total=2_000)
+    result = EtlResult.of(story.state.datasets[DATASET], story.state.runs["etl-1"], MountedFiles(volumes))
+    table = result.failed_rows()
+    assert table[["split", "id"]].to_numpy().tolist() == [["train", 7], ["train", 3], ["valid", "a"]]
+    assert table["error"][0] == "ValueError: 7\nmore"
+    assert table.attrs["total"] == 2_002
+    assert list(lines("etl-1", table, with_traceback=False)) == [
+        "split    id error",
+        "train    7  ValueError: 7",
+        "train    3  ValueError: 3",
+        "valid    a  ValueError: a",
+        "2,002 rows of etl-1 failed; the first 3 are shown.",
+    ]
+    assert "      7" in list(lines("etl-1", table, with_traceback=True))
+
+
+def test_no_failed_rows_are_an_empty_table(volumes: Volumes) -> None:
+    """With its columns."""
+    story = Story()
+    story.etl()
+    table = failed_table(story.state.datasets[DATASET].plan, MountedFiles(volumes))
+    assert (list(table.columns), len(table)) == (["split", "id", "error", "traceback"], 0)
+    assert list(lines("etl-1", table, with_traceback=True)) == ["No row of etl-1 failed."]
+
+
+def test_seconds_leave_the_queue_out() -> None:
+    """From the run's start, not from its request."""
+    story = Story()
+    story.etl()
+    run = story.state.runs["etl-1"]
+    run.requested, run.started, run.ended = 100.0, 160.0, 165.0
+    files: Any = None
+    assert EtlResult.of(story.state.datasets[DATASET], run, files).seconds == 5.0
+
+
+def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) -> None:
+    """In the error; the table is there although no data set is complete."""
+    story = Story()
+    plan = etl_plan(2, {"train": 10})
+    story.tell(
+        RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+        RunStarted(run="etl-1", plan=plan),
+    )
+    key = TaskKey(run="etl-1", kind="etl", split="train", partition=0)
+    story.fail(key, 0, FailureKind.DATA, "2 of the 10 rows failed")
+    story.tell(RunFinished(run="etl-1", outcome="failed", error="2 of the 10 rows failed"))
+    wrote(volumes, "train", 0, [1, 2])
+    kvs = SimpleNamespace(
+        events=lambda name, after, **_: tuple(story.log[after:]), live=lambda name, after: ()
+    )
+    connection: Any = SimpleNamespace(kvs=kvs, files=MountedFiles(volumes))
+    session = Session(
+        connection, ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
+    )
+    session.request = lambda request: "etl-1"  # type: ignore[method-assign]
+    with pytest.raises(
+        RunFailedError, match=r"2 of the 10 rows failed\n.*failed_rows\(\), or `cerebro failed-rows one`"
+    ):
+        session.complete(EtlRequest(code=SHA, code_fingerprint=SHA), progress=False)
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = session
+    assert list(experiment.failed_rows()["id"]) == [1, 2]
+    assert list(experiment.failed_rows("etl-1")["id"]) == [1, 2]
+    with pytest.raises(NotFoundError, match="no run 'etl-9'"):
+        experiment.failed_rows("etl-9")
