@@ -8,6 +8,7 @@ each; from the call to the result, with what the call has to start, while cluste
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -138,7 +139,13 @@ def _contender(way: str, python: str, root: Path) -> float:
     with tempfile.TemporaryDirectory(dir=root) as into:
         command = [python, contenders.__file__, way, str(root), json.dumps(RATES), into]
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=True, timeout=_LIMIT_S, cwd=into
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=_LIMIT_S,
+            cwd=into,
+            env={**os.environ, "HOME": into},  # Ray writes there
         )
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return told["seconds"]
