@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -330,3 +331,25 @@ def test_only_a_kernel_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
         assert is_notebook() is expected
     monkeypatch.delitem(sys.modules, "IPython")
     assert is_notebook() is False
+
+
+def test_no_rate_is_shown_of_what_was_done_in_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Found done when a client attaches, or done before it looked again; of what it saw done the rate is true."""
+    story = etl_story()
+    now, rows = [0.0], {str(etl_key(0)): 4}
+    run = story.state.runs["etl-1"]
+
+    def rates() -> list[str]:
+        return re.findall(r"([\d.,?kM]+)\s*row/s", capsys.readouterr().err)
+
+    screen = TerminalScreen(lambda: now[0])
+    screen.draw(story.state, run, rows, "")
+    screen.draw(story.state, run, dict.fromkeys((str(etl_key(0)), str(etl_key(1))), 10), "")
+    screen.close()
+    assert set(rates()) == {"?"}
+    screen = TerminalScreen(lambda: now[0])
+    screen.draw(story.state, run, rows, "")
+    now[0] = 5.0
+    screen._bars["train"].start_t -= 5.0
+    screen.draw(story.state, run, {str(etl_key(0)): 10, str(etl_key(1)): 4}, "")
+    assert 1.9 < float(rates()[-1]) <= 2.0
