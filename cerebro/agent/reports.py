@@ -14,14 +14,18 @@ from dataclasses import dataclass
 
 from cerebro.agent.ending import Ending
 from cerebro.agent.lease import Lease
+from cerebro.agent.looking import Look
 from cerebro.agent.settings import Settings
 from cerebro.contract import api
 from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
-from cerebro.errors import RetryableError
+from cerebro.contract.tasks import FailureKind
 from cerebro.kvs import KvsClient
 from cerebro.usage.meter import Meter
 
 log = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+"""What a report waits for a volume, where it has to tell of it: far less than a lease."""
 
 
 class SupersededError(Exception):
@@ -55,7 +59,10 @@ class Reports:
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
         """Number of the list of data sets that nobody uses, as last heard."""
-        self._changed = threading.Event()
+        self._holdings = Look("holdings", resources.holdings)
+        self._told = 0
+        """Number of the newest answer about holdings that the store has."""
+        self._free_bytes = Look("checkpoints", self._look_for_room)
         self._sending = threading.Lock()
 
     def register(self, kinds: Sequence[str]) -> None:
@@ -79,8 +86,8 @@ class Reports:
         log.info("registered %s with %d partitions", record.worker, len(record.holdings))
 
     def changed(self) -> None:
-        """The worker's holdings may have changed: the next report tells them."""
-        self._changed.set()
+        """The worker's holdings may have changed: a report tells them as soon as they have been looked at."""
+        self._holdings.ask()
 
     def send(
         self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
@@ -94,33 +101,26 @@ class Reports:
             SupersededError: another process has this worker's name now.
             RetryableError: the store was away for longer than the client's patience.
         """
+        self._look(steps)
         for step in steps:
             if isinstance(step, (api.Commit, api.Fail)):
                 self._lease.end(step)
         with self._sending:
             item, points = self._lease.take_points()
-            if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
-                self._changed.set()
-            if has_changed := self._changed.is_set():
-                # Before looking: what changes from now on is told the next time.
-                self._changed.clear()
+            number, holdings = self._holdings.newest()
             request = api.ReportRequest(
                 incarnation=self.incarnation,
                 lease_s=self._settings.lease_s,
                 steps=tuple(steps),
                 live={item.experiment: points} if item and points else {},
-                checkpoint_free_bytes=self._free_bytes(),
+                checkpoint_free_bytes=self._free_bytes.newest()[1],
                 running=self._lease.described,
-                holdings=self._resources.holdings() if has_changed else None,
+                holdings=holdings if number > self._told else None,
                 leaving="" if self._ending.is_superseded else self._ending.why,
                 usage=usage,
             )
-            try:
-                answer = self._kvs.report(self._settings.worker, request)
-            except RetryableError:
-                if has_changed:
-                    self._changed.set()
-                raise
+            answer = self._kvs.report(self._settings.worker, request)
+            self._told = number
         if not answer.current:
             raise SupersededError
         self.reclaim = answer.reclaim
@@ -129,7 +129,19 @@ class Reports:
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
         return answer.outcomes
 
-    def _free_bytes(self) -> int | None:
+    def _look(self, steps: Sequence[api.Report]) -> None:
+        """Have the volumes looked at, and wait a moment where a step is to be told together with what is found.
+
+        Not while a report is sent, which renews a lease: a file system may hang. What was not found in time is told by
+        a later report.
+        """
+        room = self._free_bytes.ask()
+        if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
+            self._free_bytes.wait(room, _LOOK_S)
+        if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
+            self._holdings.wait(self._holdings.ask(), _LOOK_S)
+
+    def _look_for_room(self) -> int | None:
         try:
             return shutil.disk_usage(self._settings.volumes.checkpoints).free
         except OSError:

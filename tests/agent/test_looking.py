@@ -1,0 +1,109 @@
+"""Volumes are looked at beside the reports: what is found is told soon, and one that hangs holds nothing up."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cerebro.agent import looking, reports
+from cerebro.agent.ending import Ending
+from cerebro.agent.lease import Lease
+from cerebro.agent.looking import Look
+from cerebro.agent.reports import Reports, Resources
+from cerebro.agent.settings import Settings
+from cerebro.contract import api
+from cerebro.contract.records import Holding
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.errors import StoreUnavailableError
+
+HELD = (Holding(dataset="d", partition=0),)
+COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, result=TaskResult())
+FULL = api.Fail(
+    experiment="one", task="t", attempt=1, failure=Failure(kind=FailureKind.STORAGE_FULL, message="no room")
+)
+
+
+class Store:
+    """Takes reports; away as often as it is told to be."""
+
+    def __init__(self) -> None:
+        self.reports: list[api.ReportRequest] = []
+        self.away = 0
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        self.reports.append(request)
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailableError("away")
+        return api.ReportAnswer(
+            current=True, outcomes=tuple(api.StepOutcome(outcome="done") for _ in request.steps)
+        )
+
+
+def made(store: Any, look: Any) -> Reports:
+    settings = Settings.from_environment(
+        {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": "/nowhere"}
+    )
+    resources = Resources(gpus=(), holdings=look, host="h", pid=1)
+    return Reports(store, settings, resources, Lease(), Ending())
+
+
+def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
+    """Also where the store was away: then with the next report."""
+    store = Store()
+    told = made(store, lambda: HELD)
+    told.send([])
+    store.away = 1
+    with pytest.raises(StoreUnavailableError):
+        told.send([COMMIT])
+    told.send([])
+    told.send([])
+    told.send([COMMIT])
+    assert [request.holdings for request in store.reports] == [None, HELD, HELD, None, HELD]
+
+
+def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found when it answers again is told by the next report."""
+    monkeypatch.setattr(reports, "_LOOK_S", 0.05)
+    let_go, store = threading.Event(), Store()
+    told = made(store, lambda: let_go.wait(60) and HELD)
+    told.send([COMMIT])
+    let_go.set()
+    assert told._holdings.wait(1, 20)
+    told.send([])
+    told.send([])
+    assert [request.holdings for request in store.reports] == [None, HELD, None]
+
+
+def test_a_full_volume_is_told_with_the_room_it_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with what it had before: the run would go on at once, and fail again."""
+    free, store = [7, 0], Store()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.pop(0)))
+    told = made(store, lambda: HELD)
+    told.send([])
+    assert told._free_bytes.wait(1, 20)
+    told.send([FULL])
+    assert store.reports[-1].checkpoint_free_bytes == 0
+
+
+def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer before stays the newest."""
+    monkeypatch.setattr(looking, "_AGAIN_S", 0.0)
+    answers: list[Any] = [1, OSError("stale"), 2]
+
+    def look() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return int(answer)
+
+    asked = Look("it", look)
+    assert asked.newest() == (0, None)
+    assert asked.wait(asked.ask(), 20)
+    assert asked.newest() == (1, 1)
+    assert asked.wait(asked.ask(), 20)
+    assert asked.newest() == (2, 2)
