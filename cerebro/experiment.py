@@ -6,6 +6,7 @@ Checks what the user gave and shapes what comes back. Runs belong to the cluster
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -236,8 +237,8 @@ class Experiment(Steered):
             ("hang_timeout_s", hang_timeout_s),
             ("max_attempts", max_attempts),
         ):
-            if value <= 0:
-                raise DataError(f"{name} is {value}, expected more than 0")
+            if not 0 < value < math.inf:
+                raise DataError(f"{name} is {value}, expected a number of more than 0 that is not infinite")
         if scheduler not in POLICIES:
             raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
         if not isinstance(planner, bool):

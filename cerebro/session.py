@@ -94,7 +94,7 @@ class Session:
         for run in state.runs.values():
             done, total = run.progress()
             waits = waiting_for(state, run) or self._queued(run)
-            why = run.error or explained(waits, self._troubles(run))
+            why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
         return "\n".join([*lines, *self._worker_lines(state)])

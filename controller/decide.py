@@ -22,7 +22,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import FailureKind
-from cerebro.state import ExperimentState, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Task, TaskKey, TaskState, Worker
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
 from controller.assigning import assign, revoke_task
@@ -116,6 +116,8 @@ def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
                 yield _note(WorkerRemoved(worker=name, reason=_REMOVED.reason))
 
 
+_NAMED = 5
+"""Models that are named of those that failed for one cause."""
 _ENDING = Exit(reason="it was asked to end", kind=FailureKind.PREEMPTED)
 _REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
 
@@ -160,9 +162,22 @@ def _finished(run: Run) -> Step:
         return _note(RunFinished(run=run.id, outcome="finished"))
     if ModelState.STOPPED in states:
         return _note(RunFinished(run=run.id, outcome="stopped"))
-    reasons = "\n".join(f"{m.id}: {m.failure.message}" for m in run.models.values() if m.failure)
-    error = f"all {len(run.models)} models failed:\n{reasons}"
-    return _note(RunFinished(run=run.id, outcome="failed", error=error))
+    return _note(RunFinished(run=run.id, outcome="failed", error=_all_failed(run)))
+
+
+def _all_failed(run: Run) -> str:
+    """Why no model is left: each cause once, the commonest first and in full. The first line says what matters."""
+    causes: dict[str, list[Model]] = {}
+    for model in run.models.values():
+        causes.setdefault(model.failure.line if model.failure else "", []).append(model)
+    first, *others = sorted(causes.items(), key=lambda cause: -len(cause[1]))
+    share = f", {len(first[1])} of them" if others else ""
+    failure = first[1][0].failure
+    told = [f"all {len(run.models)} models failed{share}: {failure.text if failure else 'no cause'}"]
+    for cause, models in others:
+        more = f" and {len(models) - _NAMED} more" if len(models) > _NAMED else ""
+        told.append(f"{', '.join(model.id for model in models[:_NAMED])}{more}: {cause}")
+    return "\n".join(told)
 
 
 def _fatal_message(run: Run) -> str:
@@ -173,7 +188,7 @@ def _fatal_message(run: Run) -> str:
     if failure.kind is FailureKind.CHECKPOINT:
         # The way out of it is of more use than where the code noticed.
         return f"{failure.message}. Choose another model with models=..., or train again with run_fit"
-    return f"{failure.message}\n{failure.traceback}".rstrip() or str(failure.kind)
+    return failure.text or str(failure.kind)
 
 
 def _metric_problem(run: Run) -> str:

@@ -71,8 +71,8 @@ def unmakable(state: ExperimentState, run: Run) -> str:
         if partition in needed_partitions(state, run) and not state.holders(run.plan.dataset, partition):
             return (
                 f"training partition {partition} is held by no worker any more, and it could not be made anew: "
-                f"{task.failure.message}\n{task.failure.traceback}"
-            ).rstrip()
+                f"{task.failure.text}"
+            )
     return ""
 
 

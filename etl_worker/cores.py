@@ -18,7 +18,6 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,10 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cerebro.data.manifests import FailedRow
-from cerebro.errors import PreemptedError, RetryableError
+from cerebro.errors import CerebroError, PreemptedError, RetryableError
 from cerebro.preprocessing.failures import NAMED
 from cerebro.preprocessing.job import ShardRange
 from cerebro.preprocessing.shard import Preprocessor
+from cerebro.tracebacks import line_of, text_of
 from etl_worker.errors import CoreDiedError
 from etl_worker.tally import REPORT_S, Tally
 
@@ -219,11 +219,14 @@ def _flush() -> None:
 
 def _sendable(error: BaseException) -> BaseException:
     """``error``, or its text where it cannot be pickled; with its traceback, which pickling drops."""
-    error.add_note("".join(traceback.format_exception(error)))
+    if isinstance(error, CerebroError):
+        error.user_traceback = text_of(error)
+    else:
+        error.add_note(text_of(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - user code's exceptions may raise anything here
-        return RetryableError(f"a preprocessing process failed: {error!r}")
+        return RetryableError(f"a preprocessing process failed: {line_of(error)}")
     return error
 
 

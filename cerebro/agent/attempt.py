@@ -5,6 +5,7 @@ Ends it where it hangs, was taken away, or holds up the end of the worker. Knows
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from collections.abc import Callable
@@ -19,8 +20,16 @@ from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, 
 from cerebro.data.durable import discard_leftovers
 from cerebro.volumes import Volumes, checkpoint_file
 
+log = logging.getLogger(__name__)
+
 _START_S = 300.0
 """A child that has not said that it is ready for so long never will."""
+
+_LONGEST_WAIT_S = 3600.0
+"""Of one wait: the kernel takes no infinite one, which a run may ask for."""
+
+_UNEXPLAINED = frozenset({FailureKind.HANG, FailureKind.CRASH})
+"""Kinds of failures whose cause may be what else was noticed."""
 
 Answer = TaskResult | Failure
 
@@ -54,6 +63,21 @@ class Attempt:
 
     def follow(self) -> Answer:
         """Listen until the child answers, dies, hangs, or the attempt is not to go on."""
+        before = self._child.channel.strays
+        answer = self._follow()
+        strays = self._child.channel.strays - before
+        if not strays:
+            return answer
+        wrote = (
+            f"user code wrote to the connection between its process and the worker, which it did not open: {strays} "
+            f"times what is no message, such as {self._child.channel.stray!r}"
+        )
+        log.warning("%s", wrote)
+        if not isinstance(answer, Failure) or answer.kind not in _UNEXPLAINED:
+            return answer
+        return answer.model_copy(update={"message": f"{answer.message}. Before that, {wrote}"})
+
+    def _follow(self) -> Answer:
         child = self._child
         with selectors.DefaultSelector() as selector:
             for source in (child.channel, self._bell, child.end):
@@ -61,9 +85,9 @@ class Attempt:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    timeout_s = min(self._patience_s(), self._ending.left_s)
+                    timeout_s = min(self._patience_s(), self._ending.left_s, _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
-                    verdict = self._verdict(is_silent=not ready)
+                    verdict = self._verdict()
                     if verdict is not None:
                         return verdict
                     if self._bell in ready:
@@ -73,11 +97,13 @@ class Attempt:
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):
                         return child.bury()
-                answer = self._take(message) if message is not None else None
+                    if message is None and self._patience_s() <= 0:
+                        return self._hung()
+                answer = self._understood(message) if message is not None else None
                 if answer is not None:
                     return answer
 
-    def _verdict(self, *, is_silent: bool) -> Failure | None:
+    def _verdict(self) -> Failure | None:
         """Why the attempt is not to go on, its process ended by then; `None` while it may."""
         if self._lease.is_lost or self._ending.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
@@ -87,11 +113,20 @@ class Attempt:
         if self._ending.left_s <= 0:
             reason = "it came to no batch boundary in time, so its process was ended"
             return self._kill(FailureKind.PREEMPTED, f"{self._ending.why}; {reason}")
-        if is_silent and self._patience_s() <= 0:
-            hint = "If the work is only slow, raise run_fit(hang_timeout_s=...)"
-            reason = f"no batch for {self._limit_s:g} s: the process was ended. {hint}"
-            return self._kill(FailureKind.HANG, reason)
         return None
+
+    def _hung(self) -> Failure:
+        hint = "If the work is only slow, raise run_fit(hang_timeout_s=...)"
+        reason = f"no batch for {self._limit_s:g} s: the process was ended. {hint}"
+        return self._kill(FailureKind.HANG, reason)
+
+    def _understood(self, message: dict[str, Any]) -> Answer | None:
+        """What a message says; nothing, where it is none that the child sends: user code may have written it."""
+        try:
+            return self._take(message)
+        except (LookupError, TypeError, ValueError):
+            self._child.channel.drop(message)
+            return None
 
     def _take(self, message: dict[str, Any]) -> Answer | None:
         if message["is"] == "ready":
@@ -109,10 +144,11 @@ class Attempt:
             reason = "it was left between two batches and is done again from its start"
             return Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; {reason}")
         else:
-            position = (message["rows"], message["batch"])
+            point = self._point(message)
+            position = (point.rows, point.batch)
             if position != self._position:
                 self._advanced, self._position = time.monotonic(), position
-            self._lease.progress(self._point(message))
+            self._lease.progress(point)
         return None
 
     def _patience_s(self) -> float:

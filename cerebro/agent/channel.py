@@ -29,8 +29,8 @@ class Channel:
 
     Attributes:
         is_closed: whether the other end was found to be gone.
-        strays: lines that were no messages.
-        stray: the newest of them, for people; cut.
+        strays: how many lines were no messages.
+        stray: the newest of these, for people; cut.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -76,6 +76,13 @@ class Channel:
         """Close this end."""
         self._socket.close()
 
+    def drop(self, message: dict[str, Any]) -> None:
+        """Count a message that was understood by nobody."""
+        self._drop(json.dumps(message)[:_QUOTED])
+
+    def _drop(self, text: str) -> None:
+        self.strays, self.stray = self.strays + 1, cleaned(text, _QUOTED)
+
     def _read(self) -> bool:
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -106,8 +113,7 @@ class Channel:
         if message is not None:
             self._messages.append(message)
         else:
-            self.strays += 1
-            self.stray = cleaned(line[:_QUOTED].decode(errors="replace"), _QUOTED)
+            self._drop(line[:_QUOTED].decode(errors="replace"))
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -11,9 +11,9 @@ import importlib
 import os
 import socket
 import sys
-import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import TypeAdapter
 
@@ -22,10 +22,10 @@ from cerebro.agent import memory
 from cerebro.agent.channel import Channel
 from cerebro.agent.context import Context, Handler
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.tracebacks import line_of, text_of
 from cerebro.volumes import Volumes
 
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
-_MAX_TRACEBACK = 20_000
 
 _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (errors.CheckpointCorruptError, FailureKind.CHECKPOINT),
@@ -44,14 +44,20 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An exception as a `Failure` for people: user code's frames only, where there are any."""
+    """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any."""
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
     if type(error).__name__ == "OutOfMemoryError":
         kind = FailureKind.OUT_OF_MEMORY
-    text = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
-    message = str(error) if isinstance(error, errors.CerebroError) else f"{type(error).__name__}: {error}"
-    needs = getattr(error, "needs_bytes", 0)
-    return Failure(kind=kind, message=message, traceback=text, needs_bytes=needs)
+    needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
+    return Failure(kind=kind, message=_message(error), traceback=text_of(error), needs_bytes=needs)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"user code called exit({line_of(error).removeprefix('SystemExit').removeprefix(': ')})"
+    if isinstance(error, Exception):
+        return line_of(error)
+    return f"{line_of(error)} (user code raised what is no Exception, and is meant to end a program)"
 
 
 class Child:
@@ -71,45 +77,65 @@ class Child:
                 self._channel.send(self._run(message))
 
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:
-        _redirect(Path(message["log"]))
-        self._context.learn(message["codes"])
-        self._context.begin(message["asked"])
         answer = self._answer(message)
         # Whatever user code made of being left in its middle: a result, or an error of its own.
         return {"is": "preempted"} if self._context.has_given_way else answer
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._context.begin(message["asked"])
         try:
+            _redirect(Path(message["log"]))
+            self._context.learn(message["codes"])
             body = _BODY.validate_python(message["body"])
             result = self._handler.handle(body, message["attempt"])
             return {"is": "done", "result": result.model_dump(mode="json")}
         except errors.PreemptedError as error:
-            print(f"left in its middle: {error}")  # noqa: T201 - into the log of this attempt
+            _print(f"left in its middle: {line_of(error)}")
             if not self._context.has_given_way:
-                traceback.print_exc()
+                _print(text_of(error))
             return {"is": "preempted"}
-        except Exception as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded
-            traceback.print_exc()
-            return {"is": "failed", "failure": failure_of(error).model_dump(mode="json")}
-        except SystemExit as error:
-            return {
-                "is": "failed",
-                "failure": failure_of(RuntimeError(f"user code called exit({error.code})")).model_dump(),
-            }
+        except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told
+            failure = failure_of(error)
+            _print(failure.text)
+            return {"is": "failed", "failure": failure.model_dump(mode="json")}
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush()
 
 
 def _redirect(path: Path) -> None:
-    """Send what user code prints, from whatever library, to the log of this attempt."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    """Send what user code prints, from whatever library, to the log of this attempt.
+
+    Raises:
+        RetryableError: the log cannot be written.
+    """
+    _flush()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as cause:
+        raise errors.RetryableError(f"the log of the attempt, {path}, cannot be written: {cause}") from cause
     os.dup2(target, 1)
     os.dup2(target, 2)
-    os.close(target)
+    if target > 2:  # user code may have closed the two, so that their numbers were free
+        os.close(target)
+    # Made anew: an earlier task's user code may have closed or replaced them. Whatever is printed can be written.
+    sys.stdout, sys.stderr = _text_to(1), _text_to(2)
+
+
+def _text_to(descriptor: int) -> TextIO:
+    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+
+
+def _print(text: str) -> None:
+    """Into the log of this attempt, if user code has left it open."""
+    with suppress(Exception):
+        print(text, flush=True)  # noqa: T201
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def main() -> None:

@@ -135,8 +135,10 @@ class ChildProcess:
         if self.is_ready:
             return how
         # It never came to redirect its output to a task's log.
-        said = self._log.read_bytes()[self._log_start :].decode(errors="replace")
-        return f"{how} before it could begin: {said[-_TAIL:].strip()}"
+        with self._log.open("rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _TAIL))
+            said = log.read(_TAIL).decode(errors="replace")
+        return f"{how} before it could begin: {said.strip()}"
 
     def kill(self) -> None:
         """End it and what it started, at once. Calling twice is safe."""

@@ -72,9 +72,10 @@ class Failure(Contract):
 
     @property
     def text(self) -> str:
-        """All that is known, with the message once: a traceback ends in it."""
-        told = self.traceback.rstrip()
-        return told if told.endswith(self.message.rstrip()) else f"{self.message}\n{told}".strip()
+        """All that is known: the message first, then the traceback, which does not end in the message once more."""
+        return (
+            f"{self.message.strip()}\n{self.traceback.rstrip().removesuffix(self.message.rstrip())}".rstrip()
+        )
 
     @property
     def line(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import xxhash
 
 from cerebro.checks import check_features
+from cerebro.contract.texts import cleaned
 from cerebro.data.manifests import FailedRow, ShardManifest, Source
 from cerebro.data.shards import ShardWriter
 from cerebro.data.trees import RowId
@@ -27,8 +27,9 @@ from cerebro.objects import ObjectStore, open_store
 from cerebro.preprocessing.downloads import ShardObjects
 from cerebro.preprocessing.job import EtlJob, ShardRange, Spec, SpecFactory
 from cerebro.preprocessing.metadata import Metadata
+from cerebro.tracebacks import line_of, text_of
 
-_MAX_TRACEBACK = 4_000  # characters, of its end; a partition may have many failed rows
+_MAX_TRACEBACK = 4_000  # characters; a partition may have many failed rows
 _MAX_ERROR = 500
 
 RowCallback = Callable[[int, FailedRow | None], None]
@@ -164,18 +165,9 @@ def _user_code(what: str, call: Callable[[], Any]) -> Any:
     except PermanentError:
         raise
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{what}: {_line(error)}\n{_text(error)}") from error
+        raise SpecError(f"{what}: {line_of(error)}") from error
 
 
 def _failed(row_id: RowId, error: BaseException) -> FailedRow:
-    return FailedRow(id=row_id, error=_line(error), traceback=_text(error))
-
-
-def _line(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()[:_MAX_ERROR]
-
-
-def _text(error: BaseException) -> str:
-    """The traceback from user code on: the frame that called it is of no interest to the user."""
-    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    return "".join(traceback.format_exception(type(error), error, inner))[-_MAX_TRACEBACK:]
+    told = cleaned(line_of(error), _MAX_ERROR)
+    return FailedRow(id=row_id, error=told, traceback=cleaned(text_of(error), _MAX_TRACEBACK))

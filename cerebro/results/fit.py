@@ -202,11 +202,7 @@ class FitResult(FitFigures):
 
     def failures(self) -> dict[str, str]:
         """Model id -> message and traceback of models that were given up."""
-        return {
-            model.id: f"{model.failure.message}\n{model.failure.traceback}".rstrip()
-            for model in self._run.models.values()
-            if model.failure
-        }
+        return {model.id: model.failure.text for model in self._run.models.values() if model.failure}
 
     def _best_epoch(self, model: Model) -> int | None:
         return model.best_epoch(self._request.metric, self._request.mode, validated=self._run.is_validated)

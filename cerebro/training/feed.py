@@ -7,6 +7,7 @@ from typing import Any
 
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.errors import SpecError
+from cerebro.training.unit import checked_name
 
 _MAX_VALUES = 100
 """Of `cerebro.contract.events.LivePoint`."""
@@ -45,7 +46,9 @@ class Feed:
 
     def report(self, **values: Any) -> None:
         """See `cerebro.spec.DataLoader.report`."""
-        self._latest.update(values)
+        self._latest.update(
+            {checked_name(name, "dataloader.report"): value for name, value in values.items()}
+        )
         if len(self._latest) > _MAX_VALUES:
             raise SpecError(
                 f"dataloader.report() got {len(self._latest)} names, at most {_MAX_VALUES} are kept"

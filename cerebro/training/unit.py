@@ -14,10 +14,14 @@ from typing import Any, cast
 
 import torch
 
+from cerebro.contract.texts import cleaned
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.training.checkpoint import State
 from cerebro.training.seeds import model_seed, seed_everything, unit_seed
+
+_MAX_METRICS, _MAX_NAME = 1_000, 200
+"""Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
 
 
 @dataclass(kw_only=True)
@@ -128,11 +132,31 @@ def checked_metrics(returned: object, function: str, where: str) -> dict[str, fl
         raise MetricError(
             f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers"
         )
-    metrics = {str(name): _number(value, function, str(name)) for name, value in returned.items()}
+    if len(returned) > _MAX_METRICS:
+        raise MetricError(f"{function}() returned {len(returned)} metrics, at most {_MAX_METRICS} are kept")
+    metrics = {
+        (named := checked_name(name, function)): _number(value, function, named)
+        for name, value in returned.items()
+    }
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise NonFiniteMetricError(f"{name} became {value} in {where}: the model is given up")
     return metrics
+
+
+def checked_name(name: object, function: str) -> str:
+    """A metric's name as text that can be stored and shown.
+
+    Raises:
+        MetricError: it cannot.
+    """
+    text = str(name)
+    if not 0 < len(text) <= _MAX_NAME or not text.isprintable():
+        raise MetricError(
+            f"{function}() names a metric {cleaned(text, _MAX_NAME)!r}, expected 1 to {_MAX_NAME} characters that can "
+            "be shown"
+        )
+    return text
 
 
 def _number(value: object, function: str, name: str) -> float:

@@ -111,6 +111,10 @@ class Crew:
         assert self.bench.decide(step) == ["done"]
         return key
 
+    def log(self, partition: int, attempt: int = 1) -> str:
+        """What a task's process printed."""
+        return (self._root / f"logs/tasks/one/fit-1.train.m00.e1.p{partition}.a{attempt}.log").read_text()
+
     def gate(self, partition: int) -> Path:
         """The file that lets a waiting task go on."""
         return self._root / f"gate-{partition}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import stat
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cerebro.agent.context import Context
@@ -14,6 +17,80 @@ from cerebro.errors import NonFiniteMetricError, PreemptedError
 
 KINDS = ("train",)
 HANDLER = "tests.agent.fake_handler"
+
+
+class UnprintableError(Exception):
+    """One whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Beyond(BaseException):
+    """User code's own way to end a program."""
+
+
+def _huge() -> None:
+    raise ValueError("x" * 100_000_000)
+
+
+def _raise(error: BaseException) -> Callable[[], None]:
+    def raising() -> None:
+        raise error
+
+    return raising
+
+
+def _closed(*streams: int) -> None:
+    sys.stdout.close()
+    sys.stderr.close()
+    for number in streams:
+        os.close(number)
+    raise ValueError("with closed streams")
+
+
+def _replaced() -> None:
+    sys.stdout = None
+    raise ValueError("without stdout")
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+def _babble(pieces: Iterable[bytes]) -> None:
+    """Write to the connection with the agent, as a stray write to a wrong descriptor would, then fail."""
+    number = next(number for number in range(3, 256) if _is_socket(number))
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(number, left) :]
+    raise ValueError("after the babble")
+
+
+HOSTILE: dict[str, Callable[[], None]] = {
+    "surrogate": _raise(ValueError("caf\udce9 \x00\x1b[31m end")),
+    "huge": _huge,
+    "huge exit": lambda: sys.exit("y" * 100_000_000),
+    "odd exit": lambda: sys.exit(("\ud800", 7)),  # type: ignore[arg-type]
+    "interrupt": _raise(KeyboardInterrupt()),
+    "generator exit": _raise(GeneratorExit("done")),
+    "beyond": _raise(Beyond("away")),
+    "unprintable": _raise(UnprintableError()),
+    "closed": _closed,
+    "closed descriptors": lambda: _closed(1, 2),
+    "replaced": _replaced,
+    "text": lambda: _babble([b"hello\n", b"half a line"]),
+    "json": lambda: _babble(
+        [b'[1]\n7\n{"is": "done"}\n{"is": "progress", "rows": "x"}\n{"no": 1}\n' + b"[" * 9999 + b"\n"]
+    ),
+    "binary": lambda: _babble([bytes(range(256)) * 64]),
+    "long": lambda: _babble([b"z" * (100 << 20)]),
+}
+"""What ends as a failure that names itself."""
 
 _BATCHES = ("batches", "careful", "greedy", "confused")
 
@@ -40,6 +117,10 @@ class Handler:
             sys.exit(3)
         if do == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
+        if do in HOSTILE:
+            HOSTILE[do]()
+        if do == "flood":
+            _babble(itertools.repeat(b"noise\n" * 1000))
         if do == "preempt":
             raise PreemptedError("user code's own")
         if do == "lie":

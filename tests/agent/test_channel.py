@@ -6,9 +6,13 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cerebro.agent import channel as channels
 from cerebro.agent.channel import Channel
 
 
@@ -50,3 +54,83 @@ def test_what_was_said_before_the_end_is_heard(pair: tuple[Channel, socket.socke
     assert channel.pending() is None
     assert channel.is_closed
     assert channel.receive() is None
+
+
+# --- what is no message ------------------------------------------------------------------------------
+
+NOISE = [
+    b"\n",
+    b"garbage\n",
+    b"half",
+    b"[1]\n",
+    b'"text"\n',
+    b"7\n",
+    b"\xff\x00\n",
+    b"[" * 5000 + b"\n",
+    b'{"is"',
+]
+
+
+@given(st.lists(st.one_of(st.sampled_from(NOISE), st.binary(max_size=40), st.integers(0, 9)), max_size=20))
+def test_messages_arrive_through_any_noise(sent: list[bytes | int]) -> None:
+    """In order, each once; noise is counted, and quoted in characters that can be shown."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        one, other = Channel(ours), Channel(theirs)
+        for piece in sent:
+            if isinstance(piece, int):
+                other.send({"number": piece})
+            else:
+                theirs.sendall(piece)
+        other.send({"number": "last"})
+        found: list[object] = []
+        while (message := one.receive()) != {"number": "last"}:
+            assert message is not None
+            found.append(message)
+        assert [m for m in found if m in [{"number": n} for n in range(10)]] == [
+            {"number": piece} for piece in sent if isinstance(piece, int)
+        ]
+        one.stray.encode()
+        assert len(one.stray) <= 100
+
+
+def test_a_line_without_end_is_dropped_and_not_kept(
+    pair: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is, little of it is held; what comes after it arrives."""
+    channel, other = pair
+    monkeypatch.setattr(channels, "MAX_LINE", 1 << 20)
+
+    def talk() -> None:
+        for _ in range(300):
+            other.sendall(b"z" * (1 << 16))
+        Channel(other).send({"is": "done"})
+
+    sender = threading.Thread(target=talk)
+    sender.start()
+    held = []
+    while (message := channel.pending()) is None:
+        held.append(sum(map(len, channel._parts)))
+    sender.join()
+    assert message == {"is": "done"}
+    assert max(held) <= 1 << 20
+    assert (channel.strays, channel.stray[:3]) == (1, "zzz")
+
+
+def test_a_flood_leaves_the_reader_time_for_other_things(pair: tuple[Channel, socket.socket]) -> None:
+    """One look reads a bounded part of what is there."""
+    channel, other = pair
+    ended = threading.Event()
+
+    def talk() -> None:
+        with suppress(OSError):
+            while not ended.is_set():
+                other.sendall(b"noise\n" * 1000)
+
+    sender = threading.Thread(target=talk)
+    sender.start()
+    for _ in range(5):
+        assert channel.pending() is None
+    ended.set()
+    channel.close()
+    sender.join()

@@ -34,13 +34,18 @@ def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
 
 
 def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
-    """The error carries each model's message; the experiment is usable afterwards."""
+    """The cause once, with user code's frames; a line in `status`; the experiment is usable afterwards."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(trouble={"a": "raise", "b": "raise"}), tags="ab")
-    with pytest.raises(
-        RunFailedError, match=r"all 2 models failed:\nm00: ZeroDivisionError: a mistake in user code"
-    ):
+    told = "all 2 models failed: ZeroDivisionError: a mistake in user code"
+    with pytest.raises(RunFailedError, match=told) as caught:
         lab.result(fit, experiment)
+    text = str(caught.value)
+    assert (text.count("Traceback"), text.count("in misbehave"), text.count(told)) == (1, 1, 1)
+    assert "cerebro/agent" not in text
+    (line,) = [line for line in experiment.status().splitlines() if "mistake" in line]
+    assert line.endswith(f"done ({told})")
+    assert "Traceback" not in experiment.status()
     assert lab.result(lab.fit(experiment, TinyTraining(), tags="a", epochs=1), experiment).failures() == {}
 
 

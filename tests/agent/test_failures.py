@@ -1,0 +1,194 @@
+"""What is told of a failure: any text can be stored, user code's frames are shown once, chains are kept."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.agent.child import failure_of
+from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureKind
+from cerebro.contract.texts import cleaned
+from cerebro.errors import DataError, MetricError, SpecError
+from cerebro.training.feed import Feed
+from cerebro.training.unit import checked_metrics
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
+
+
+@given(ANY_TEXT, st.integers(60, 300))
+def test_any_text_becomes_one_that_can_be_stored_and_shown(text: str, limit: int) -> None:
+    """Within the limit, without what a terminal would obey; doing it twice changes nothing."""
+    found = cleaned(text, limit)
+    assert len(found) <= limit
+    assert found == cleaned(found, limit)
+    found.encode()
+    assert not [c for c in found if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), max_size=200))
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    """Of whatever language."""
+    assert cleaned(text, 200) == text
+
+
+def test_a_long_text_keeps_both_ends() -> None:
+    """The mark between them says how much is left out."""
+    found = cleaned("a" * 5000 + "z" * 5000, 1000)
+    assert (found[0], found[-1], len(found)) == ("a", "z", 1000)
+    assert "9,000 characters or more are left out" in found
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_a_failure_takes_any_text_and_travels(message: str, traceback: str) -> None:
+    """As JSON and back, unchanged; so does one of an older log."""
+    failure = Failure(kind=FailureKind.USER_ERROR, message=message, traceback=traceback)
+    assert Failure.model_validate_json(failure.model_dump_json()) == failure
+    assert Failure.model_validate(failure.model_dump(mode="json")) == failure
+
+
+# --- frames ------------------------------------------------------------------------------------------
+
+
+def users(report: Callable[[], None]) -> None:
+    report()
+
+
+def fail() -> None:
+    raise ValueError("boom")
+
+
+def caught(call: Callable[[], object]) -> Failure:
+    with pytest.raises(BaseException) as error:
+        call()
+    return failure_of(error.value)
+
+
+def test_frames_of_the_platform_are_left_out() -> None:
+    """User code calls the data loader, which calls user code: only the latter is shown, and the error once."""
+
+    def items() -> list[float]:
+        fail()
+        return []
+
+    class Value:
+        def item(self) -> float:
+            fail()
+            return 0.0
+
+    class Loader:
+        num_rows, batch_size = 1, 1
+
+        def __len__(self) -> int:
+            return 1
+
+        def __iter__(self) -> object:
+            return iter(items())
+
+    failure = caught(lambda: users(lambda: list(Feed(Loader()))))  # type: ignore[arg-type]
+    assert "cerebro/" not in failure.traceback
+    assert [failure.traceback.count(name) for name in ("in users", "in items", "in fail", "Traceback")] == [
+        1
+    ] * 4
+    assert failure.text.count("boom") == 2  # the message, and the line of source that raised it
+    assert failure.line == "ValueError: boom"
+
+
+def test_chains_are_kept() -> None:
+    """Raised from another, or while handling another, each with its frames."""
+
+    def chained() -> None:
+        try:
+            try:
+                fail()
+            except ValueError as error:
+                raise KeyError("middle") from error
+        except KeyError:
+            raise TypeError("last")  # noqa: B904 - the context is what is tested
+
+    told = caught(chained).traceback
+    order = [
+        "ValueError: boom",
+        "was the direct cause of",
+        "KeyError: 'middle'",
+        "During handling",
+        "TypeError: last",
+    ]
+    places = [told.index(part) for part in order]
+    assert places == sorted(places)
+    assert told.count("Traceback") == 3
+    assert "boom" not in caught(_hidden).traceback
+
+
+def _hidden() -> None:
+    try:
+        fail()
+    except ValueError:
+        raise TypeError("last") from None
+
+
+def test_an_error_of_ours_without_user_code_has_no_traceback() -> None:
+    """What it says is all there is to know; with user code in it, that is shown."""
+    assert caught(lambda: None if checked_metrics({}, "train", "-") else failing_metric()).traceback != ""
+    own = failure_of(SpecError("as written"))
+    assert (own.text, own.traceback) == ("as written", "")
+
+
+def failing_metric() -> None:
+    checked_metrics({"x": "no number"}, "train", "epoch 1")
+
+
+def test_an_error_of_the_platform_keeps_all_its_frames() -> None:
+    """A bug of ours is not hidden: where user code has no part in it, every frame is told."""
+    with pytest.raises(TypeError) as error:
+        checked_metrics({}, "train")  # type: ignore[call-arg]
+    assert error.value.__traceback__ is not None
+    error.value.__traceback__ = error.value.__traceback__.tb_next
+    failure = failure_of(error.value)
+    assert failure.message.startswith("TypeError: ")
+
+
+def test_groups_and_notes_are_told() -> None:
+    """Each part of a group, and what was added to an exception."""
+    first, second = ValueError("one"), KeyError("two")
+    first.add_note("seen in the kitchen")
+    told = failure_of(ExceptionGroup("several", [first, second])).traceback
+    for part in ("several", "ValueError: one", "seen in the kitchen", "KeyError: 'two'"):
+        assert part in told
+
+
+def test_long_chains_and_deep_recursion_are_cut() -> None:
+    """Nothing that user code raises takes long or fails to be told."""
+
+    def deep(depth: int) -> None:
+        deep(depth + 1)
+
+    assert "RecursionError" in caught(lambda: deep(0)).message
+    error: BaseException = ValueError("first")
+    for number in range(2000):
+        following = ValueError(f"number {number}")
+        following.__cause__ = error
+        error = following
+    error.__cause__.__cause__ = error  # type: ignore[union-attr]
+    failure = failure_of(error)
+    assert len(failure.traceback) <= MAX_TRACEBACK
+    assert len(failure_of(ValueError("x" * 10**7)).message) <= MAX_MESSAGE
+
+
+@pytest.mark.parametrize("name", ["a\udce9", "", "x" * 201, "two\nlines", "\x1b[31m", "x" * 10**6])
+def test_a_metric_that_cannot_be_stored_is_named(name: str) -> None:
+    """As an error of the spec, in characters that can be."""
+    with pytest.raises(MetricError, match="names a metric") as caught:
+        checked_metrics({name: 1.0}, "train", "epoch 1")
+    assert len(str(caught.value)) < 1000
+    str(caught.value).encode()
+
+
+def test_an_exception_is_no_reason_to_ask_its_attributes() -> None:
+    """Only an error of a full volume says what room it needs."""
+    odd = DataError("x")
+    odd.needs_bytes = "plenty"  # type: ignore[attr-defined]
+    assert failure_of(odd).needs_bytes == 0
