@@ -35,13 +35,18 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import TaskKey
 from controller.advisor import Advisor, ChildHelper
 from controller.core import Core
-from controller.crew import World
+from controller.crew import Seen, World
 from controller.decide import Step
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import DATASET, Scenario
 
 MODELS, WORKERS = 1000, 100
+MANY_WORKERS = 1000
+"""All idle, for the first decision of a run."""
 DECISIONS = 4000
+
+
+_RECORD = ExperimentRecord(name="e", locators=Locators(train=Locator(metadata="made-up.csv")))
 
 
 class _EnoughError(Exception):
@@ -92,7 +97,7 @@ class TimedAdvisor(Advisor):
 def benchmark() -> list[Figure]:
     """Median and 99th percentile of a decision; memory, also with a whole epoch in the log."""
     found = json.loads(_of_child("decisions"))
-    epoch = json.loads(_of_child("epoch"))
+    epoch, first = json.loads(_of_child("epoch")), json.loads(_of_child("first"))
     case = f"a decision with {MODELS:,} models on {WORKERS} workers"
     note = (
         f"{found['count']:,} decisions, {found['units']:,} units committed meanwhile; the longest, which is the "
@@ -102,6 +107,14 @@ def benchmark() -> list[Figure]:
     return [
         _at_most(f"{case}, median", found["median_ms"], 5, "ms", f"{found['median_ms']:.2f} ms", note),
         _at_most(f"{case}, 99th percentile", found["p99_ms"], 20, "ms", f"{found['p99_ms']:.2f} ms"),
+        _at_most(
+            f"the first decision with {MODELS:,} models on {MANY_WORKERS:,} idle workers, the board made for it",
+            first["s"],
+            3,
+            "s",
+            f"{first['s']:.2f} s, of which the board {first['board_s']:.2f} s",
+            f"a unit for each of the {first['units']:,} workers",
+        ),
         _at_most(
             memory,
             found["memory_mb"],
@@ -131,7 +144,8 @@ def _at_most(what: str, value: float, bar: float, unit: str, measured: str, *not
 
 def main() -> None:
     """Measure in this process; prints JSON."""
-    print(json.dumps(_epoch() if sys.argv[1:] == ["epoch"] else _decisions()))
+    of = {"epoch": _epoch, "first": _first, "decisions": _decisions}
+    print(json.dumps(of[sys.argv[1]]()))
 
 
 def _decisions() -> dict[str, float]:
@@ -149,10 +163,26 @@ def _decisions() -> dict[str, float]:
     }
 
 
+def _first() -> dict[str, float]:
+    """All workers are idle, and all models are alike."""
+    core = Core(_RECORD)
+    for event in _opening(MANY_WORKERS):
+        core.apply(event)
+    seen = {n: Seen(incarnation="a", weight=1.0, kinds=("train",), holdings=()) for n in core.state.workers}
+    began = time.perf_counter()
+    board = core.board
+    made = time.perf_counter()
+    steps = core.decide(World(workers=seen))
+    ended = time.perf_counter()
+    if board is None or len(steps) != MANY_WORKERS:
+        raise RuntimeError(f"{len(steps)} units were assigned to {MANY_WORKERS} workers")
+    return {"s": ended - began, "board_s": made - began, "units": len(steps)}
+
+
 def _epoch() -> dict[str, float]:
     """Fold the log of an epoch, made up here: a worker meets the models in turn, each from another one on."""
-    core = Core(ExperimentRecord(name="e", locators=Locators(train=Locator(metadata="made-up.csv"))))
-    for event in _opening():
+    core = Core(_RECORD)
+    for event in _opening(WORKERS):
         core.apply(event)
     step = MODELS // WORKERS
     began = time.perf_counter()
@@ -166,10 +196,10 @@ def _epoch() -> dict[str, float]:
     return {"memory_mb": _peak_mb(), "us": 1e6 * used / (3 * MODELS * WORKERS)}
 
 
-def _opening() -> Iterator[Event]:
-    request, started = _run()
+def _opening(workers: int) -> Iterator[Event]:
+    request, started = _run(workers)
     yield RunRequested(run="fit-1", request=request)
-    for number in range(WORKERS):
+    for number in range(workers):
         yield WorkerJoined(
             worker=_worker(number),
             incarnation="a",
@@ -199,13 +229,13 @@ def _worker(number: int) -> str:
     return f"worker-{number:02}"
 
 
-def _run() -> tuple[FitRequest, RunStarted]:
+def _run(workers: int) -> tuple[FitRequest, RunStarted]:
     models: list[Hyperparameters] = [{"batch_size": 1, "n": n} for n in range(MODELS)]
     request = FitRequest(
         code="0" * 64, models=tuple(models), epochs=2, metric="loss", mode="min", scheduler="lrptw"
     )
     names = {f"m{n:04}": model for n, model in enumerate(models)}
-    plan = FitPlan(dataset=DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 100))
+    plan = FitPlan(dataset=DATASET, models=names, partitions=dict.fromkeys(range(workers), 100))
     return request, RunStarted(run="fit-1", plan=plan)
 
 
@@ -215,7 +245,7 @@ def _simulated() -> TimedCore:
         # Costs and speeds spread over a factor of ten, so that no two events fall together.
         unit_time=lambda body, worker: 1.0 + zlib.crc32(f"{body.key} {worker}".encode()) % 9001 / 1000,
     )
-    simulation = Simulation(scenario, *_run())
+    simulation = Simulation(scenario, *_run(WORKERS))
     simulation.advisor = TimedAdvisor(ChildHelper())
     simulation.core = core = TimedCore(simulation.core.record)
     gc.collect()

@@ -19,7 +19,7 @@ from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
 from cerebro.scheduling.board import NEVER, Choice
-from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.workers import QUEUE_DEPTH
 from controller import placement, tasks
@@ -167,13 +167,13 @@ class _Units:
             self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
         self._assigner.give_ready(1, calmest_first)
-        self._fill(1, self._places, self._choose)
+        self._fill(1, self._places, self._in_turn())
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._assigner.steps, taken_back]
-        soon = [w for w in self._soon if not self._is_to_be_alone(w)]
-        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w in soon])
-        self._fill(QUEUE_DEPTH, soon, self._choose)
+        soon = {w.name: w for w in self._soon if not self._is_to_be_alone(w)}
+        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w.name in soon])
+        self._fill(QUEUE_DEPTH, [*soon.values()], self._in_turn())
         return [*self._assigner.steps]
 
     def undo(self) -> None:
@@ -214,23 +214,43 @@ class _Units:
         board, load = self._fit.board, self._assigner.load
         # A worker takes one unit at a time; queued ones count as running, so their place is free for the next.
         board.free = [max(1, free) for free in board.free]
-        while True:
-            workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
-            choice = choose(workers) if workers else None
-            if choice is None:
-                return
+        workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
+        while workers and (choice := choose(workers)):
             if depth > 1 and choice.model in self._fit.cautious:
                 # It would be loaded beside the running one: the worker is to become idle first.
-                among = [w for w in among if self._fit.worker(w.name) != choice.worker]
+                workers.remove(choice.worker)
                 continue
-            key = self._fit.key(choice)
+            key, name = self._fit.key(choice), self._fit.workers[choice.worker]
             board.start(choice)
             self._started.append(choice.model)
             board.free[choice.worker] = 1
-            self._assigner.give(self._fit.workers[choice.worker], key)
+            self._assigner.give(name, key)
+            if load[name] >= depth:
+                workers.remove(choice.worker)
 
     def _choose(self, workers: list[int]) -> Choice | None:
         return self._interrupted(workers) or self._by_policy(workers)
+
+    def _in_turn(self) -> Callable[[list[int]], Choice | None]:
+        """`_choose`, to be asked again and again with the workers that are left."""
+        policy = self._policy()
+        if not isinstance(policy, CriticalFirst):
+            return self._choose
+        board = self._fit.board
+        ahead: Iterator[Choice] = iter(())
+
+        def choose(workers: list[int]) -> Choice | None:
+            nonlocal ahead
+            interrupted = self._interrupted(workers)
+            if interrupted is not None:
+                return interrupted
+            for choice in ahead:
+                if choice.worker in workers and choice.model not in board.running:
+                    return choice
+            ahead = policy.choices(board, tuple(workers))
+            return next(ahead, None)
+
+        return choose
 
     def _interrupted(self, workers: list[int]) -> Choice | None:
         """A unit that was interrupted, at the worker that has least left to do of those that can take it."""
@@ -253,13 +273,15 @@ class _Units:
 
     def _by_policy(self, workers: list[int]) -> Choice | None:
         board, rng = self._fit.board, self._assigner.rng
-        # A plan knows nothing of workers that a model is kept off.
-        policy = self._fit.dispatch if self._barred else self._fit.policy
-        choice = policy.choose(board, workers, rng)
+        choice = self._policy().choose(board, workers, rng)
         if choice is None and not board.running:
             # Nothing runs whose end the policy could be waiting for.
             return POLICIES[DEFAULT_POLICY].choose(board, workers, rng)
         return choice
+
+    def _policy(self) -> Policy:
+        # A plan knows nothing of workers that a model is kept off.
+        return self._fit.dispatch if self._barred else self._fit.policy
 
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle worker should rather run now: prefetching must never make anybody wait."""

@@ -33,7 +33,6 @@ from cerebro.scheduling.board import Board, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
-from cerebro.scheduling.problem import Problem, Strategy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, Worker
 from cerebro.state.tasks import ENDED
 from controller.unit_times import UnitTimes
@@ -71,26 +70,15 @@ class FitBoard:
         self.interrupted: set[tuple[int, int, int]] = set()
         self._is_holding_known = True
         held = self._held(state)
-        way = (Strategy(seconds=1.0),)
-        self.board = Board(
-            Problem(
-                models=tuple(self.models),
-                workers=tuple(self.workers),
-                gpus=(1,) * len(self.workers),
-                strategies=((way,) * len(self.workers),) * len(self.models),
-                # A problem asks for a holder; the board may be told that there is none.
-                holders=tuple(
-                    tuple(w for w, mask in enumerate(held) if mask >> p & 1) or (0,)
-                    for p in range(len(self.partitions))
-                ),
-                sizes=tuple(count / self.mean_rows for count in rows),
-                epochs=run.request.epochs,
-            )
+        self.board = Board.of_equals(
+            models=len(self.models),
+            sizes=[count / self.mean_rows for count in rows],
+            held=held,
+            epochs=run.request.epochs,
         )
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
         self.policy = self.dispatch
         self._follow(run)
-        self.board.hold(held)
 
     @classmethod
     def of(cls, state: ExperimentState, run: Run, times: UnitTimes | None = None) -> FitBoard:

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from cerebro.scheduling.problem import Problem, shared_s
 
 NEVER = math.inf
+
+_MOST = 0.1
+"""Of all partitions: where more than this share changes hands, all sums are made anew."""
 
 
 class Choice(NamedTuple):
@@ -62,33 +66,57 @@ class Board:
     def __init__(self, problem: Problem) -> None:
         if not problem.is_single:
             raise ValueError("choose a strategy for each model and worker first: Problem.with_strategies")
-        self.time = [[ways[0].seconds if ways else NEVER for ways in row] for row in problem.strategies]
-        self.need = [[ways[0].gpus if ways else 1 for ways in row] for row in problem.strategies]
-        self.sizes = problem.sizes
-        self.everything = problem.all_partitions
-        self.epochs = problem.epochs
-        self.held = [0] * problem.num_workers
+        self.sizes, self.epochs = problem.sizes, problem.epochs
+        held = [0] * problem.num_workers
         for p, workers in enumerate(problem.holders):
             for w in workers:
-                self.held[w] |= 1 << p
-        self.open = list(problem.left)
-        self.epoch = [1] * problem.num_models
+                held[w] |= 1 << p
+        self._begin(
+            [[ways[0].seconds if ways else NEVER for ways in row] for row in problem.strategies],
+            [[ways[0].gpus if ways else 1 for ways in row] for row in problem.strategies],
+            held,
+        )
+        self.open, self.free = list(problem.left), list(problem.gpus)
         for m, mask in enumerate(self.open):
             if not mask and self.epochs > 1:
                 self.open[m], self.epoch[m] = self.everything, 2
+        self.recount()
+        order = sorted(range(problem.num_models), key=lambda m: (-self.model_left[m], m))
+        for place, m in enumerate(order):
+            self.rank[m] = place
+
+    @classmethod
+    def of_equals(cls, *, models: int, sizes: Sequence[float], held: Sequence[int], epochs: int) -> Board:
+        """A board of models that nothing is known of yet: a unit takes a second for a partition of size 1, on the one
+        GPU that each worker has. To write that down as a `Problem` would take many times as long, and a partition
+        need not be held by anybody here.
+
+        Args:
+            sizes: of the partitions.
+            held: of each worker, the mask of its partitions.
+        """
+        board = cls.__new__(cls)
+        board.sizes, board.epochs = tuple(sizes), epochs
+        workers = len(held)
+        board._begin(
+            [[1.0] * workers for _ in range(models)], [[1] * workers for _ in range(models)], [*held]
+        )
+        board.recount()
+        return board
+
+    def _begin(self, time: list[list[float]], need: list[list[int]], held: list[int]) -> None:
+        self.time, self.need, self.held = time, need, held
+        self.everything = (1 << len(self.sizes)) - 1
+        self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
         self.running: dict[int, Running] = {}
-        self.free = list(problem.gpus)
+        self.free = [1] * len(held)
         self.now = 0.0
-        self.model_left = [0.0] * problem.num_models
-        self.worker_left = [0.0] * problem.num_workers
+        self.model_left = [0.0] * len(time)
+        self.worker_left = [0.0] * len(held)
+        self.rank = list(range(len(time)))
         self._holders: list[tuple[int, ...]] = []
         self._unheld = 0
         self.is_replicated = False
-        self.recount()
-        order = sorted(range(problem.num_models), key=lambda m: (-self.model_left[m], m))
-        self.rank = [0] * problem.num_models
-        for place, m in enumerate(order):
-            self.rank[m] = place
 
     def copy(self) -> Board:
         """An independent board in the same state. Times and needs are shared: change them on neither meanwhile."""
@@ -178,10 +206,24 @@ class Board:
         self.hold([held if w == worker else before for w, before in enumerate(self.held)])
 
     def hold(self, held: list[int]) -> None:
-        """Who holds what from now on. Costs a pass over all models and partitions if it differs."""
-        if self.held != held:
+        """Who holds what from now on. Costs a pass over all models for each partition that changes hands."""
+        changed = reduce(operator.or_, map(operator.xor, self.held, held), 0)
+        if changed.bit_count() > len(self.sizes) * _MOST:
             self.held = held
             self.recount()
+            return
+        partitions = [p for p in range(changed.bit_length()) if changed >> p & 1]
+        for sign in (-1, +1):
+            for partition in partitions:
+                for model in range(len(self.time)):
+                    self._count(model, partition, sign * self._visits_left(model, partition))
+            if sign < 0:
+                self.held = held
+                self._see_holders()
+                # Nothing is left for who holds nothing, not even what rounding leaves.
+                self.worker_left = [
+                    s if mask else 0.0 for s, mask in zip(self.worker_left, held, strict=True)
+                ]
 
     def set_time(self, model: int, worker: int, seconds: float) -> None:
         """A better estimate."""
@@ -196,11 +238,7 @@ class Board:
 
     def recount(self) -> None:
         """Sums up all that is left, from nothing."""
-        self._holders = [
-            tuple(w for w, held in enumerate(self.held) if held >> p & 1) for p in range(len(self.sizes))
-        ]
-        self.is_replicated = any(len(holders) > 1 for holders in self._holders)
-        self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
+        self._see_holders()
         self.model_left = [0.0] * len(self.time)
         self.worker_left = [0.0] * len(self.held)
         # Most partitions have one holder: their part is summed in bulk.
@@ -222,6 +260,18 @@ class Board:
                 self._count(model, partition, self._visits_left(model, partition))
         for (_, worker, _), total in zip(single, totals, strict=True):
             self.worker_left[worker] += total
+
+    def _see_holders(self) -> None:
+        found: list[list[int]] = [[] for _ in self.sizes]
+        for worker, held in enumerate(self.held):
+            left = held
+            while left:
+                lowest = left & -left
+                left ^= lowest
+                found[lowest.bit_length() - 1].append(worker)
+        self._holders = [tuple(workers) for workers in found]
+        self.is_replicated = any(len(holders) > 1 for holders in self._holders)
+        self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
 
     def _visits_left(self, model: int, partition: int) -> int:
         return self.epochs - self.epoch[model] + (self.open[model] >> partition & 1)

@@ -177,8 +177,57 @@ def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
 
 def test_pairing_serves_everybody_it_can_and_the_urgent_first() -> None:
     """Worker 1 can only have model 0, so worker 0 gets another one: of those the most urgent that is left."""
-    assert pair({0: [0, 1, 2], 1: [0]}, {0: 0, 1: 1, 2: 1}) == {0: 1, 1: 0}
-    assert pair({0: [2, 0]}, {0: 0, 2: 1}) == {0: 0}
+    assert pair({0: 0b111, 1: 0b001}, [0, 1, 1]) == {0: 1, 1: 0}
+    assert pair({0: 0b11}, [0, 1]) == {0: 0}
+
+
+@st.composite
+def pairings(draw: st.DrawFn) -> tuple[dict[int, int], list[int]]:
+    """Who fits whom, and how urgent models are."""
+    workers, models = draw(st.integers(0, 6)), draw(st.integers(1, 6))
+    fits = {worker: draw(st.integers(0, 2**models - 1)) for worker in range(workers)}
+    return fits, sorted(draw(st.lists(st.integers(0, 3), min_size=models, max_size=models)))
+
+
+@given(case=pairings())
+def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) -> None:
+    """Of all pairings: the workers that come first, then the most urgent models; compared with trying all of them."""
+    fits, level = case
+    found = pair(fits, level)
+    assert all(fits[worker] >> place & 1 for worker, place in found.items())
+    assert len(set(found.values())) == len(found)
+    every: list[dict[int, int]] = [{}]
+    for worker, mask in fits.items():
+        every += [
+            {**each, worker: place}
+            for each in every
+            for place in range(len(level))
+            if mask >> place & 1 and place not in each.values()
+        ]
+
+    def worth(each: dict[int, int]) -> tuple[list[bool], list[int]]:
+        urgent = [sum(level[place] == step for place in each.values()) for step in range(4)]
+        return [worker in each for worker in fits], urgent
+
+    assert worth(found) == max(worth(each) for each in every)
+
+
+@pytest.mark.parametrize("shape", ["equal", "narrow", "staircase", "scarce"])
+def test_pairing_thousands(shape: str) -> None:
+    """Neither recursion nor patience ends it: equals, few choices each, a chain that moves everybody, and too few
+    models."""
+    number = 3000
+    everything = (1 << number) - 1
+    fits = {
+        "equal": dict.fromkeys(range(number), everything),
+        "narrow": {worker: 0b111 << worker & everything for worker in range(number)},
+        # Each takes the place of the one before, who moves on; the last one moves them all.
+        "staircase": {**{w: 0b11 << w & everything for w in range(number - 1)}, number - 1: 1},
+        "scarce": dict.fromkeys(range(number), 0b1111),
+    }[shape]
+    found = pair(fits, [place // 100 for place in range(number)])
+    assert len(found) == (4 if shape == "scarce" else number)
+    assert len(set(found.values())) == len(found)
 
 
 def test_the_default_exists() -> None:

@@ -18,4 +18,4 @@ POLICIES: dict[str, Policy] = {
 
 DEFAULT_POLICY = "lrptw"
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "Policy"]
+__all__ = ["DEFAULT_POLICY", "POLICIES", "CriticalFirst", "Policy"]

@@ -8,7 +8,7 @@ order when models are as many as workers. Where workers contend for models, they
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import chain
 from operator import or_
@@ -25,22 +25,30 @@ class CriticalFirst:
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """See `Policy.choose`."""
+        return next(self.choices(board, workers), None)
+
+    def choices(self, board: Board, workers: Sequence[int]) -> Iterator[Choice]:
+        """What `choose` would say again and again: each choice is started on the board, or the worker left out, before
+        the next is asked for. Workers are paired and sorted once, not for each of them."""
         if board.is_replicated:
-            return _shared(board, workers)
-        if len(workers) == 1:
-            return _choice(board, workers[0], most_left(board, workers[0]))
-        if workers and _is_scarce(board, workers):
-            models = [model for model, mask in enumerate(board.open) if mask and model not in board.running]
-            # To find nothing for a worker costs as much as to find something, and at the end many have nothing.
-            wanted = reduce(or_, (board.open[model] for model in models), 0)
-            workers = [worker for worker in workers if board.held[worker] & wanted]
-            if len(workers) > 1 and _is_even(board, workers, models):
-                return _paired(board, workers, models)
-        for worker in by_level(levels(board.worker_left, workers)):
-            choice = _choice(board, worker, most_left(board, worker))
-            if choice is not None:
-                return choice
-        return None
+            yield from _shared(board, workers)
+        elif len(workers) == 1:
+            yield from _choice(board, workers[0], most_left(board, workers[0]))
+        else:
+            yield from _in_turn(board, workers)
+
+
+def _in_turn(board: Board, workers: Sequence[int]) -> Iterator[Choice]:
+    if workers and _is_scarce(board, workers):
+        models = [model for model, mask in enumerate(board.open) if mask and model not in board.running]
+        # To find nothing for a worker costs as much as to find something, and at the end many have nothing.
+        wanted = reduce(or_, (board.open[model] for model in models), 0)
+        workers = [worker for worker in workers if board.held[worker] & wanted]
+        if len(workers) > 1 and _is_even(board, workers, models):
+            yield from _paired(board, workers, models)
+            return
+    for worker in by_level(levels(board.worker_left, workers)):
+        yield from _choice(board, worker, most_left(board, worker))
 
 
 def most_left(board: Board, worker: int) -> int | None:
@@ -95,37 +103,47 @@ def _is_even(board: Board, workers: Sequence[int], models: Sequence[int]) -> boo
     return all(abs(seconds - unit) <= TOLERANCE * unit for seconds in chain(row, column))
 
 
-def _fits(board: Board, model: int, worker: int) -> bool:
-    return bool(
-        board.open[model] & board.held[worker]
-        and board.need[model][worker] <= board.free[worker]
-        and board.time[model][worker] != NEVER
-    )
-
-
-def _paired(board: Board, workers: Sequence[int], models: Sequence[int]) -> Choice | None:
-    """What the most urgent of the workers gets that get any."""
+def _paired(board: Board, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
+    """What each of the workers gets that get any, the most urgent first."""
     level = levels(board.model_left, models)
     models = by_level(level)
-    fits = {
-        worker: [model for model in models if _fits(board, model, worker)]
-        for worker in by_level(levels(board.worker_left, workers))
-    }
-    found = pair(fits, level)
-    return next((_choice(board, worker, found[worker]) for worker in fits if worker in found), None)
+    fits = _fits(board, by_level(levels(board.worker_left, workers)), models)
+    found = pair(fits, [level[model] for model in models])
+    for worker in fits:
+        if worker in found:
+            yield from _choice(board, worker, models[found[worker]])
 
 
-def _choice(board: Board, worker: int, model: int | None) -> Choice | None:
-    if model is None:
-        return None
-    mask = board.open[model] & board.held[worker]
-    return Choice(worker, model, (mask & -mask).bit_length() - 1)
+def _fits(board: Board, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:
+    """Worker -> mask of the models, by their places, that it could start now."""
+    need, time = board.need, board.time
+    # Numbers are written with the highest place first, and Python reads them faster than it sets bits one by one.
+    wanted = [board.open[model] for model in reversed(models)]
+    # Models that do not fit everywhere are few, if there are any.
+    special = [m for m in models if NEVER in time[m] or max(need[m]) > 1]
+    place = {model: place for place, model in enumerate(models)}
+    found = {}
+    for worker in workers:
+        held, free = board.held[worker], board.free[worker]
+        mask = int("".join(["1" if each & held else "0" for each in wanted]) or "0", 2) if free > 0 else 0
+        for model in special:
+            if need[model][worker] > free or time[model][worker] == NEVER:
+                mask &= ~(1 << place[model])
+        found[worker] = mask
+    return found
+
+
+def _choice(board: Board, worker: int, model: int | None) -> Iterator[Choice]:
+    """The choice of a model, if there is one, on the first partition that is left."""
+    if model is not None:
+        mask = board.open[model] & board.held[worker]
+        yield Choice(worker, model, (mask & -mask).bit_length() - 1)
 
 
 # --- partitions with several holders ------------------------------------------------------------
 
 
-def _shared(board: Board, workers: Sequence[int]) -> Choice | None:
+def _shared(board: Board, workers: Sequence[int]) -> Iterator[Choice]:
     """The same rule, where a worker need not take a unit because another one may.
 
     It leaves units that would end so much later here than on their fastest holder that they would determine the
@@ -138,8 +156,8 @@ def _shared(board: Board, workers: Sequence[int]) -> Choice | None:
         for model, mask in eligible:
             partition = _least_shared(board, model, worker, mask, horizon - board.model_left[model])
             if partition is not None:
-                return Choice(worker, model, partition)
-    return None
+                yield Choice(worker, model, partition)
+                break
 
 
 def _least_shared(board: Board, model: int, worker: int, mask: int, slack_s: float) -> int | None:

@@ -4,69 +4,123 @@ Taken one by one, a worker may take the very model that another could not do wit
 when the makespan waits for it alone; in a bipartite graph some matching covers every vertex of largest degree, on both
 sides at once (Koenig 1916; Mendelsohn and Dulmage 1958), which is also why an open shop of equal times always meets its
 bound (Gonzalez and Sahni 1976). With unequal times it is a heuristic, which spares conflicts at little cost.
+
+Models are bits of masks here, the most urgent the lowest, so a step of a search takes in all models at once. What a
+search reached in vain is searched no more: nothing that comes later can help it (Kuhn 1955). So the number of steps is
+at most that of the pairs times that of the workers or models, and for equals it is one a worker.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 
-def pair(fits: dict[int, list[int]], level: dict[int, int]) -> dict[int, int]:
-    """Worker -> model: as many as can be, and among those the workers, then the models, that come first.
+def pair(fits: Mapping[int, int], level: Sequence[int]) -> dict[int, int]:
+    """Worker -> place of its model: as many as can be, and among those the workers, then the models, that come first.
 
     Args:
-        fits: worker -> models it could take, the most urgent first; the most urgent worker first.
-        level: of each model, the most urgent 0.
+        fits: worker -> mask of the models it could take, by their places; the most urgent worker first.
+        level: of the model at each place, ascending; the same number for equally urgent ones.
     """
-    found: dict[int, int] = {}
-    at: dict[int, int] = {}
-    for worker in fits:
-        _serve_worker(worker, fits, found, at, set())
-    places: dict[int, list[int]] = defaultdict(list)
-    for worker, models in fits.items():
-        for model in models:
-            places[model].append(worker)
-    for model in sorted(places, key=lambda m: (level[m], m)):
-        if model not in at:
-            _serve_model(model, places, found, at, level)
+    found = _serve_workers(fits)
+    _serve_models(fits, found, level)
     return found
 
 
-def _serve_worker(
-    worker: int, fits: dict[int, list[int]], found: dict[int, int], at: dict[int, int], seen: set[int]
-) -> bool:
-    """Finds the worker a model, if need be by giving others another one (an augmenting path)."""
-    for model in fits[worker]:
-        if model not in seen:
-            seen.add(model)
-            if model not in at or _serve_worker(at[model], fits, found, at, seen):
-                found[worker], at[model] = model, worker
-                return True
-    return False
+def _serve_workers(fits: Mapping[int, int]) -> dict[int, int]:
+    """A model for each worker that can have one, if need be by giving others another one (augmenting paths)."""
+    found: dict[int, int] = {}
+    at: dict[int, int] = {}
+    taken = given_up = 0
+    for worker in fits:
+        came_by: dict[int, int] = {}
+        reached, seen = [worker], given_up
+        for current in reached:
+            new = fits[current] & ~seen
+            free = new & ~taken
+            if free:
+                last = _lowest(free)
+                taken |= 1 << last
+                came_by[last] = current
+                _move_up(worker, last, came_by, found, at)
+                break
+            seen |= new
+            for place in _bits(new):
+                came_by[place] = current
+                reached.append(at[place])
+        else:
+            given_up = seen
+    return found
 
 
-def _serve_model(
-    model: int,
-    places: dict[int, list[int]],
-    found: dict[int, int],
-    at: dict[int, int],
-    urgency: dict[int, int],
+def _move_up(
+    worker: int, last: int, came_by: Mapping[int, int], found: dict[int, int], at: dict[int, int]
 ) -> None:
-    """Finds the model a worker at the expense of the least urgent model that can be displaced (an even alternating
-    path). Every worker that could have a model has one already."""
-    came_by: dict[int, tuple[int, int]] = {}
-    reached, last = [model], model
-    for current in reached:
-        for worker in places[current]:
-            displaced = found.get(worker)
-            if displaced is not None and displaced != model and displaced not in came_by:
-                came_by[displaced] = (current, worker)
+    """Along the path that ends at a free model, each worker takes the model that it was left by."""
+    while True:
+        mover = came_by[last]
+        before = found.get(mover)
+        found[mover], at[last] = last, mover
+        if mover == worker or before is None:
+            return
+        last = before
+
+
+def _serve_models(fits: Mapping[int, int], found: dict[int, int], level: Sequence[int]) -> None:
+    """Finds each model a worker, the most urgent first, at the expense of the least urgent one that can be displaced
+    (even alternating paths). Every worker that could have a model has one already."""
+    taken = sum(1 << place for place in found.values())
+    places: list[int] = []
+    names = list(fits)
+    given_up = 0
+    for place in range(len(level)):
+        highest = level[taken.bit_length() - 1] if taken else 0
+        if level[place] >= highest:
+            return  # nobody less urgent is served
+        if taken >> place & 1:
+            continue
+        places = places or _transposed(list(fits.values()), len(level))
+        came_by: dict[int, tuple[int, int]] = {}
+        reached, last, seen = [place], place, given_up
+        for current in reached:
+            new = places[current] & ~seen
+            seen |= new
+            for number in _bits(new):
+                displaced = found.get(names[number])
+                if displaced is None:
+                    continue
+                came_by[displaced] = (current, names[number])
                 reached.append(displaced)
-                if urgency[displaced] > urgency[last]:
+                if level[displaced] > level[last]:
                     last = displaced
-    if last == model:
-        return
-    del at[last]
-    while last != model:
-        last, worker = came_by[last]
-        found[worker], at[last] = last, worker
+            if level[last] == highest:
+                break
+        if last == place:
+            given_up = seen
+            continue
+        taken ^= 1 << last | 1 << place
+        while last != place:
+            last, worker = came_by[last]
+            found[worker] = last
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The places of a mask's bits, ascending."""
+    while mask:
+        place = _lowest(mask)
+        yield place
+        mask &= mask - 1
+
+
+def _transposed(rows: Sequence[int], width: int) -> list[int]:
+    """Masks as the rows of a matrix -> its columns: bit `r` of column `c` is bit `c` of row `r`."""
+    # By way of text, because Python turns text into numbers, and turns it by 90 degrees, a thousand times faster than
+    # it can look at bits one by one.
+    if not rows or not width:
+        return [0] * width
+    texts = [format(row, f"0{width}b") for row in reversed(rows)]
+    return [int("".join(column), 2) for column in zip(*texts, strict=True)][::-1]
+
+
+def _lowest(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
