@@ -1,13 +1,14 @@
-"""Signing in and out."""
+"""Signing in and out, and on to TensorBoard, which asks who comes (`cerebro.local.tensorboard`)."""
 
 from __future__ import annotations
 
 import logging
 import math
 
-from flask import Flask, g, redirect, render_template, request, session, url_for
+from flask import Flask, abort, g, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
+from cerebro import tickets
 from dispatcher.guard import Guard, begin_session, local_path, person
 from dispatcher.services import Services
 
@@ -43,6 +44,17 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
         begin_session(request.form.get("name", ""))
         services.reader.probe()  # the next page then says if the store is away: not the token's fault
         return redirect(target, 303)
+
+    @app.get("/tensorboard")
+    def tensorboard() -> ResponseReturnValue:
+        link = services.settings.link_tensorboard
+        if link is None:
+            abort(404)
+        key = tickets.key_of(services.settings.token)
+        ticket = tickets.issue(key, tickets.Kind.TICKET, services.clock())
+        # A page that goes on by itself, not a redirect: a browser that comes here from the sign-in follows none to
+        # another address, because forms of these pages are sent to these pages alone (Content-Security-Policy).
+        return render_template("tensorboard.html", onward=f"{link}/?{tickets.PARAMETER}={ticket}")
 
     @app.post("/sign-out")
     def sign_out() -> ResponseReturnValue:

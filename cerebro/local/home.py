@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_IMODE, S_ISDIR
 
 from cerebro.errors import ClusterError
 from cerebro.local.processes import ProcessId, is_alive
 
+logger = logging.getLogger(__name__)
+
 _PRIVATE = 0o700
+_OTHERS = 0o077
 LONGEST_SOCKET_PATH = 100
 """Bytes; the kernel takes 107, and file systems that encrypt names or containers may lengthen a path."""
 
@@ -151,26 +155,52 @@ class ClusterHome:
         return self.volumes / "shards" / worker
 
     def create(self) -> None:
-        """Make all folders and the token. Calling twice is safe.
+        """Make all folders and the token, and close what is there to other users. Calling twice is safe.
 
         Raises:
-            ClusterError: a folder cannot be made or written.
+            ClusterError: a folder cannot be made or written, or the home belongs to another user.
         """
         try:
-            # What users train on and with is in here: other users of the machine have no business in it.
             self.path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
-            for folder in (self.store, self.run, self.scratch):
-                folder.mkdir(exist_ok=True, mode=_PRIVATE)
-                folder.chmod(_PRIVATE)
+            self._require_own()
+            self._close()
             for name in ("shared", "checkpoints", "metrics", "code", "shards"):
                 (self.volumes / name).mkdir(parents=True, exist_ok=True)
-            self.logs.mkdir(exist_ok=True)
             self.token()
         except OSError as cause:
             raise ClusterError(
                 f"the cluster's home {self.path} cannot be used ({cause.strerror}: {cause.filename}): make "
                 "it writable, or choose another folder with --home or CEREBRO_HOME"
             ) from cause
+
+    def _require_own(self) -> None:
+        owner = self.path.stat().st_uid
+        if owner != os.getuid():
+            raise ClusterError(
+                f"the cluster's home {self.path} belongs to another user (number {owner}), who could read and change "
+                "all that is in it: choose a folder of your own with --home or CEREBRO_HOME"
+            )
+
+    def _close(self) -> None:
+        """What users train on and with is in here: other users of the machine have no business in it."""
+        own = (self.store, self.volumes, self.logs, self.notebooks, self.run)
+        for folder in (self.store, self.volumes, self.logs, self.run, self.scratch):
+            folder.mkdir(exist_ok=True, mode=_PRIVATE)
+        # A folder with other things in it (somebody's `~`, or `/srv`) may be meant for others to look at.
+        is_home_alone = all(path in own for path in self.path.iterdir())
+        opened = [
+            folder
+            for folder in (*([self.path] if is_home_alone else []), *own, self.scratch)
+            if folder.is_dir() and S_IMODE(folder.stat().st_mode) & _OTHERS
+        ]
+        for folder in opened:
+            folder.chmod(_PRIVATE)
+        if opened:
+            logger.warning(
+                "%s was open to other users of this machine, and is now for you alone: %s",
+                self.path,
+                ", ".join(map(str, opened)),
+            )
 
     def token(self) -> str:
         """The bearer token of this home's cluster, made at the first call. Two first calls at once agree."""

@@ -17,6 +17,7 @@ settings from the environment, where they find:
     CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
     CEREBRO_HEALTH_BIND         host:port for probes, and metrics   kvs_api, dispatcher, controller, workers
     CEREBRO_HEALTH_METRICS      0: no metrics there                 kvs_api, dispatcher
+    CEREBRO_TENSORBOARD_KEY, CEREBRO_PAGE   who may come in, and where they sign in   tensorboard
     CEREBRO_HOME                the cluster that notebooks join     notebook
 
 Other CEREBRO_... variables of whoever starts the cluster, such as CEREBRO_WEIGHT, are handed on to these.
@@ -30,7 +31,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro.local import database, environment, liveness, readiness
+from cerebro import tickets
+from cerebro.local import database, environment, liveness, readiness, tensorboard
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
@@ -257,15 +259,18 @@ class _List:
             "--port",
             str(port),
         )
+        own = {
+            tensorboard.KEY: tickets.key_of(self._home.token()).hex(),
+            tensorboard.PAGE: f"http://{HOST}:{self._ports['dispatcher']}",
+            # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
+            "TMPDIR": str(self._home.scratch),
+        }
         return Service(
             name="tensorboard",
-            command=_module("tensorboard.main", *place, "--reload_interval", "5"),
-            # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
-            environment=environment.bare(self._inherited)
-            | {"TMPDIR": str(self._home.scratch)}
-            | self._marker,
+            command=_module("cerebro.local.tensorboard", *place, "--reload_interval", "5"),
+            environment=environment.bare(self._inherited) | own | self._marker,
             stage=_REST,
-            ready=readiness.http(port, "/"),
+            ready=readiness.http(port, "/live"),
             required=False,
             niceness=BACKGROUND,
         )

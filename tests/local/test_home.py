@@ -44,6 +44,43 @@ def test_a_home_is_private(tmp_path: Path) -> None:
     assert len(home.token()) >= 32
 
 
+def test_a_home_that_was_open_is_closed_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was made by hand, or by an earlier version under the usual umask."""
+    home = ClusterHome(tmp_path / "home")
+    for folder in (home.logs, home.volumes / "shards" / "worker-0", home.notebooks):
+        folder.mkdir(parents=True)
+    for folder in (home.path, home.logs, home.volumes, home.notebooks):
+        folder.chmod(0o755)
+    home.create()
+    for folder in (home.path, home.logs, home.volumes, home.notebooks, home.run):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+    (message,) = caplog.messages
+    assert message.startswith(f"{home.path} was open to other users of this machine")
+    home.create()
+    assert len(caplog.messages) == 1
+
+
+def test_a_folder_with_other_things_stays_open_and_what_is_ours_is_closed(tmp_path: Path) -> None:
+    """A home in somebody's `~`, or in `/srv`: that one is not ours to close."""
+    (tmp_path / "paper.tex").touch()
+    tmp_path.chmod(0o755)
+    home = ClusterHome(tmp_path)
+    home.create()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    for folder in (home.logs, home.volumes, home.store, home.run):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
+def test_a_home_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who made the folder could read and change everything; nothing is put there."""
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(ClusterError, match=r"belongs to another user .*choose a folder of your own"):
+        ClusterHome(tmp_path).create()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_everybody_gets_the_same_token(tmp_path: Path) -> None:
     """Two first calls at once agree, and leave nothing else in the folder."""
     home = ClusterHome(tmp_path / "home")
