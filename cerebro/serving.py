@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import socket
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
@@ -206,6 +207,7 @@ def create_server(
     max_body_bytes: int = 1 << 30,
     sockets: MutableMapping[int, Any] | None = None,
     limits: Limits | None = None,
+    listener: socket.socket | None = None,
 ) -> WebServer:
     """A server that listens from now on and answers in `run`.
 
@@ -216,6 +218,7 @@ def create_server(
         max_body_bytes: larger bodies are refused before `app` sees them.
         sockets: all sockets of the server by descriptor, for `cerebro.draining`; touched by its loop only.
         limits: of connections; by default as many as the limit of open files allows, which is raised for it.
+        listener: a socket that is bound to `host` and `port` already.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -239,6 +242,18 @@ def create_server(
     dispatcher.set_thread_count(threads)
     channel = type("Channel", (_Channel,), {"limits": limits})
     kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel})
+    if listener is not None:
+        own = (listener.family, listener.type, listener.proto, listener.getsockname())
+        bound: WebServer = kind(
+            app,
+            sockets,
+            _sock=listener,
+            dispatcher=dispatcher,
+            adj=adjustments,
+            sockinfo=own,
+            bind_socket=False,
+        )
+        return bound
     servers: list[WebServer] = [
         kind(app, sockets, dispatcher=dispatcher, adj=adjustments, sockinfo=address)
         for address in adjustments.listen

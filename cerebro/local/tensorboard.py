@@ -1,0 +1,159 @@
+"""TensorBoard for those who are signed in: ``python -m cerebro.local.tensorboard --logdir ... --port ...``.
+
+By itself TensorBoard answers everybody who reaches its port, under any name: each user of the machine, and each web
+page that a browser here has open (DNS rebinding). So a guard stands before it. A browser without a pass is sent to the
+cluster's page, which asks it to sign in and sends it back with a ticket (`cerebro.tickets`); a program sends the
+cluster's token, as to every other service. Of the token this process knows a derived key only: TensorBoard's plugins
+run here.
+
+TensorBoard reads fast by a data server, a process that answers everybody on a loopback port of its own. Where the
+kernel allows it, both run in a network of their own, of which only the socket that TensorBoard listens on is seen
+outside; elsewhere TensorBoard reads by itself, which takes ten times as long with hundreds of models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cerebro import tickets
+from cerebro.local.ports import HOST
+from cerebro.tickets import Kind
+
+KEY, PAGE = "CEREBRO_TENSORBOARD_KEY", "CEREBRO_PAGE"
+DOOR = "/tensorboard"
+"""Path of the page that sends a signed-in browser here."""
+
+Environ = Mapping[str, Any]
+StartResponse = Callable[..., Any]
+Wsgi = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+_THREADS = 8
+_OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = time.time) -> Wsgi:
+    """`app` for those who have a pass.
+
+    Args:
+        app: answers everybody.
+        key: of `tickets.key_of`.
+        page: address of the page that issues tickets.
+        clock: seconds since the epoch.
+    """
+    page_port = urlsplit(page).port
+
+    def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        host = urlsplit(f"//{environ.get('HTTP_HOST', '')}")
+        name, cookie = _name(host.netloc), f"cerebro-tensorboard-{environ.get('SERVER_PORT', '')}"
+        if environ.get("PATH_INFO") == "/live":
+            return _say(start, "200 OK", "ok")
+        if name not in _OWN_NAMES:
+            return _say(start, "421 Misdirected Request", "TensorBoard is opened as 127.0.0.1 or localhost")
+        now = clock()
+        if _has_pass(environ, key, cookie, now) or _has_token(environ, key):
+            return app(environ, start)
+        ticket = parse_qs(environ.get("QUERY_STRING", "")).get(tickets.PARAMETER, [""])[0]
+        if tickets.holds(key, Kind.TICKET, ticket, now):
+            content = f"{cookie}={tickets.issue(key, Kind.PASS, now)}"
+            kept = f"{content}; Max-Age={tickets.LASTS_S[Kind.PASS]}; Path=/; HttpOnly; SameSite=Lax"
+            return _say(start, "303 See Other", "", ("Location", "/"), ("Set-Cookie", kept))
+        if environ.get("REQUEST_METHOD") == "GET" and "text/html" in environ.get("HTTP_ACCEPT", ""):
+            shown = f"[{name}]" if ":" in name else name
+            return _say(start, "303 See Other", "", ("Location", f"http://{shown}:{page_port}{DOOR}"))
+        return _say(
+            start,
+            "401 Unauthorized",
+            f"sign in at {page}{DOOR}, or send the cluster's token as `Authorization: Bearer TOKEN`",
+            ("WWW-Authenticate", "Bearer"),
+        )
+
+    return answer
+
+
+def _name(netloc: str) -> str:
+    name = netloc[1 : netloc.find("]")] if netloc.startswith("[") else netloc.partition(":")[0]
+    return name.lower().rstrip(".")
+
+
+def _has_pass(environ: Environ, key: bytes, cookie: str, now: float) -> bool:
+    pairs = (part.strip().partition("=") for part in environ.get("HTTP_COOKIE", "").split(";"))
+    return any(name == cookie and tickets.holds(key, Kind.PASS, content, now) for name, _, content in pairs)
+
+
+def _has_token(environ: Environ, key: bytes) -> bool:
+    scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(tickets.key_of(token.strip()), key)
+
+
+def _say(start: StartResponse, status: str, text: str, *headers: tuple[str, str]) -> Iterable[bytes]:
+    body = f"{text}\n".encode() if text else b""
+    own = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+    start(status, [*own, ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), *headers])
+    return [body]
+
+
+class _Server:
+    """What TensorBoard calls to serve; it ends with the process."""
+
+    def __init__(self, app: Wsgi, listener: socket.socket) -> None:
+        self._app, self._listener = app, listener
+
+    def get_url(self) -> str:
+        """The address."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://{host}:{port}/"
+
+    def print_serving_message(self) -> None:
+        """Into the log."""
+        sys.stderr.write(f"TensorBoard at {self.get_url()}\n")
+
+    def serve_forever(self) -> None:
+        """Answer, within the limits of the other services."""
+        from cerebro.serving import (
+            create_server,
+        )  # the list of services, which imports this module, needs none
+
+        host, port = self._listener.getsockname()[:2]
+        # A browser asks for more at once than there are threads, with every page.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        create_server(self._app, host=host, port=port, threads=_THREADS, listener=self._listener).run()
+
+
+def main() -> None:
+    """Serve on ``--port`` until SIGTERM; further arguments are TensorBoard's."""
+    own, others = _parser().parse_known_args()
+    key, page = bytes.fromhex(os.environ.pop(KEY)), os.environ[PAGE]
+    listener = socket.create_server((HOST, own.port))
+    from cerebro.local import seclusion
+
+    # Before any thread is started, and after the socket is there, which stays where it was made.
+    is_alone = seclusion.private_network()
+
+    from tensorboard import default, main_lib, program
+
+    main_lib.global_init()
+    board = program.TensorBoard(
+        plugins=default.get_plugins(),
+        server_class=lambda app, flags: _Server(guarded(app, key=key, page=page), listener),
+    )
+    board.configure(argv=("tensorboard", "--load_fast", "auto" if is_alone else "false", *others))
+    sys.exit(board.main())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cerebro.local.tensorboard", allow_abbrev=False)
+    parser.add_argument("--port", type=int, required=True)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The way from the page to TensorBoard, which asks who comes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from cerebro import tickets
+from cerebro.local.tensorboard import guarded
+from tests.dispatcher.fakes import TOKEN, Bench, settings
+from tests.dispatcher.serving import serving
+from tests.e2e.browser import chromium, window
+
+
+def test_who_is_signed_in_is_sent_on_with_a_ticket() -> None:
+    """To the address that is linked; it holds from now on. Nobody else gets one."""
+    bench = Bench()
+    content = bench.signed_in().get("/tensorboard").text
+    (ticket,) = set(re.findall(r"http://127\.0\.0\.1:6006/\?ticket=([0-9a-f.]+)", content))
+    key = tickets.key_of(TOKEN)
+    assert tickets.holds(key, tickets.Kind.TICKET, ticket, bench.clock())
+    assert bench.browser().get("/tensorboard").headers["Location"] == "/sign-in?next=/tensorboard"
+    assert bench.app.test_client().get("/tensorboard", base_url="http://127.0.0.1").status_code == 401
+
+
+def test_without_tensorboard_there_is_no_way() -> None:
+    """A cluster that was started without it."""
+    assert Bench(settings=settings(link_tensorboard=None)).signed_in().get("/tensorboard").status_code == 404
+
+
+class _TensorBoard:
+    """An app that answers everybody; its guard learns later where the page is."""
+
+    guard: Any = None
+
+    def __call__(self, environ: Any, start: Any) -> Iterable[bytes]:
+        found: Iterable[bytes] = self.guard(environ, start)
+        return found
+
+    @staticmethod
+    def answer(environ: Any, start: Any) -> Iterable[bytes]:
+        start("200 OK", [("Content-Type", "text/html")])
+        return [b"<title>All runs</title>"]
+
+
+@pytest.mark.slow
+def test_a_browser_gets_from_the_printed_address_through_the_sign_in_to_tensorboard() -> None:
+    """A second visit needs no sign-in."""
+    board = _TensorBoard()
+    with serving(board) as address:  # type: ignore[arg-type]
+        bench = Bench(settings=settings(link_tensorboard=address))
+        with serving(bench.app) as page, chromium() as browser, window(browser) as context:
+            board.guard = guarded(board.answer, key=tickets.key_of(TOKEN), page=page, clock=bench.clock)
+            tab = context.new_page()
+            tab.goto(address)
+            tab.get_by_label("Token of the cluster").fill(TOKEN)
+            tab.get_by_role("button", name="Sign in").click()
+            tab.wait_for_url(f"{address}/")
+            assert tab.title() == "All runs"
+            tab.goto(f"{address}/data/runs")
+            assert tab.title() == "All runs"

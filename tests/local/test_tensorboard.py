@@ -1,0 +1,194 @@
+"""Who may see TensorBoard: the guard before an app that answers everybody, and then the real program."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import urllib3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro import tickets
+from cerebro.local import processes, tensorboard
+from cerebro.local.processes import MARKER
+from cerebro.tether import tethered
+from cerebro.tickets import LASTS_S, Kind
+from controller.event_file import EventFile, Scalar
+
+KEY, PAGE, NOW = tickets.key_of("the token"), "http://127.0.0.1:7080", 1_000_000.0
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def ask(path: str = "/", at: float = NOW, host: str = "127.0.0.1:6006", **more: str) -> Answer:
+    """GET of the guarded app, which answers "everything"."""
+    found: list[Any] = []
+
+    def app(environ: Any, start: Any) -> list[bytes]:
+        start("200 OK", [])
+        return [b"everything"]
+
+    way, _, query = path.partition("?")
+    environ = {
+        "REQUEST_METHOD": "GET", "PATH_INFO": way, "QUERY_STRING": query, "HTTP_HOST": host, "SERVER_PORT": "6006",
+    }  # fmt: skip
+    guarded = tensorboard.guarded(app, key=KEY, page=PAGE, clock=lambda: at)
+    body = b"".join(guarded({**environ, **more}, lambda *answer: found.extend(answer)))
+    return Answer(int(found[0].split()[0]), dict(found[1]), body)
+
+
+def admitted(at: float = NOW) -> str:
+    """The cookie that a browser with a ticket gets."""
+    answer = ask(f"/?ticket={tickets.issue(KEY, Kind.TICKET, at)}", at, HTTP_ACCEPT="text/html")
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+    assert "HttpOnly" in answer.headers["Set-Cookie"]
+    assert "SameSite=Lax" in answer.headers["Set-Cookie"]
+    return answer.headers["Set-Cookie"].partition(";")[0]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/data/runs", "/?ticket=1.2", "/data/plugin/hparams/experiment", "//live"]
+)
+def test_nobody_is_answered_without_a_pass(path: str) -> None:
+    """A program is told how to prove itself, a browser is sent to the page that signs people in."""
+    answer = ask(path)
+    assert (answer.status, b"everything" in answer.body) == (401, False)
+    answer = ask(path, host="localhost:6006", HTTP_ACCEPT="text/html,*/*")
+    assert (answer.status, answer.headers["Location"]) == (303, "http://localhost:7080/tensorboard")
+
+
+def test_a_ticket_is_changed_into_a_pass() -> None:
+    """Which opens everything, beside cookies of others; the address in the browser no longer has the ticket."""
+    cookie = admitted()
+    assert ask("/data/runs", HTTP_COOKIE=f'cerebro-7080="x; y"; {cookie}').body == b"everything"
+    assert ask("/data/runs", HTTP_COOKIE=cookie.replace("6006", "6007")).status == 401
+
+
+def test_both_end() -> None:
+    """A ticket, which histories and logs keep, after a minute."""
+    cookie = admitted()
+    assert ask(HTTP_COOKIE=cookie, at=NOW + LASTS_S[Kind.PASS] - 1).status == 200
+    assert ask(HTTP_COOKIE=cookie, at=NOW + LASTS_S[Kind.PASS]).status == 401
+    ticket = tickets.issue(KEY, Kind.TICKET, NOW)
+    assert ask(f"/?ticket={ticket}", at=NOW + LASTS_S[Kind.TICKET]).status == 401
+
+
+def test_a_program_sends_the_token() -> None:
+    """As to every other service; another token is none."""
+    assert ask("/data/runs", HTTP_AUTHORIZATION="Bearer the token").status == 200
+    assert ask("/data/runs", HTTP_AUTHORIZATION="Bearer a token").status == 401
+    assert ask("/data/runs", HTTP_AUTHORIZATION="Basic the token").status == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:6006", "127.0.0.1.evil.example", "", "10.0.0.7:6006"]
+)
+def test_other_names_are_refused(host: str) -> None:
+    """Even with a pass: a name that somebody else's name server points here is no name of this machine."""
+    assert ask(host=host, HTTP_COOKIE=admitted()).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost:6006", "LOCALHOST", "[::1]:6006", "127.0.0.1"])
+def test_names_of_this_machine_are_taken(host: str) -> None:
+    """With and without the port."""
+    assert ask(host=host, HTTP_COOKIE=admitted()).status == 200
+
+
+@given(given=st.text(), kind=st.sampled_from(Kind), other=st.sampled_from(Kind), now=st.floats(0, 2e9))
+def test_nothing_but_what_was_issued_holds(given: str, kind: Kind, other: Kind, now: float) -> None:
+    """Neither any text, nor a ticket as a pass, nor one of another cluster."""
+    assert not tickets.holds(KEY, kind, given, now)
+    issued = tickets.issue(KEY, kind, now)
+    assert tickets.holds(KEY, other, issued, now) == (kind is other)
+    assert not tickets.holds(tickets.key_of("another"), kind, issued, now)
+    assert not tickets.holds(KEY, kind, f"9{issued}", now)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listened_on(folder: Path) -> set[int]:
+    """Ports of this machine's network on which processes of the home `folder` listen."""
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    ports = {f"socket:[{row[9]}]": int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+    links = [link for found in processes.marked(folder) for link in Path(f"/proc/{found.pid}/fd").iterdir()]
+    return {
+        ports[str(link.readlink())] for link in links if link.is_symlink() and str(link.readlink()) in ports
+    }
+
+
+@pytest.fixture(params=["where namespaces may be made", "where they may not"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The real TensorBoard, as the local cluster starts it, over one value of one run."""
+    _write_events(tmp_path / "logs")
+    port = free_port()
+    variables = {
+        tensorboard.KEY: KEY.hex(),
+        tensorboard.PAGE: PAGE,
+        "TMPDIR": str(tmp_path),
+        MARKER: str(tmp_path),
+    }
+    arguments = ["--logdir", str(tmp_path / "logs"), "--port", str(port), "--reload_interval", "1"]
+    program = "import sys; from cerebro.local import seclusion, tensorboard; "
+    if request.param == "where they may not":
+        program += "seclusion.private_network = lambda: False; "
+    command = tethered([sys.executable, "-P", "-c", f"{program} tensorboard.main()", *arguments])
+    process = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
+    patience = urllib3.Retry(connect=40, backoff_factor=0.05, backoff_max=1.0)
+    with urllib3.PoolManager() as http:
+        assert http.request("GET", f"http://127.0.0.1:{port}/live", retries=patience).status == 200
+    yield f"http://127.0.0.1:{port}"
+    process.kill()
+    process.wait()
+    for left in processes.marked(tmp_path):
+        assert processes.wait_gone(left, 10.0)
+
+
+def _write_events(folder: Path) -> None:
+    folder.mkdir()
+    file = EventFile(folder / "events.out.tfevents.1")
+    file.write([Scalar(tag="loss", value=0.5, step=1, time=1.0)])
+    file.close()
+
+
+@pytest.mark.slow
+def test_the_real_one_is_closed_to_strangers(address: str, tmp_path: Path) -> None:
+    """Its data and its page alike; those who prove themselves get both. Nothing else listens."""
+    port = int(address.rpartition(":")[2])
+    with urllib3.PoolManager() as http:
+
+        def get(path: str, **headers: str) -> urllib3.BaseHTTPResponse:
+            return http.request("GET", address + path, headers=headers, redirect=False)
+
+        assert get("/data/runs").status == 401
+        assert get("/", Accept="text/html").headers["Location"] == f"{PAGE}/tensorboard"
+        assert get("/data/runs", Authorization="Bearer the token", Host="evil.example").status == 421
+        deadline = time.monotonic() + 60.0
+        while get("/data/runs", Authorization="Bearer the token").json() != ["."]:
+            assert time.monotonic() < deadline, "TensorBoard reads what is there"
+        ticket = tickets.issue(KEY, Kind.TICKET, time.time())
+        cookie = get(f"/?ticket={ticket}", Accept="text/html").headers["Set-Cookie"].partition(";")[0]
+        assert re.search(b"<title>TensorBoard</title>", get("/", Cookie=cookie, Accept="text/html").data)
+    assert listened_on(tmp_path) == {port}
