@@ -193,6 +193,25 @@ def test_a_run_whose_models_all_fail_has_failed() -> None:
     assert "loss became nan" in run.error
 
 
+def test_a_cause_that_ends_many_models_is_told_once() -> None:
+    """In the first line, with its traceback below it; other causes in a line each, with the models they ended."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure:
+        model = getattr(body, "model", "")
+        told = "KeyError: 'x'\nand more" if model in ("m03", "m05") else "ValueError: boom"
+        frames = 'Traceback (most recent call last):\n  File "spec.py", line 3, in train\n'
+        return Failure(kind=FailureKind.USER_ERROR, message=told, traceback=f"{frames}{told}\n")
+
+    simulation = simulate(Scenario(holdings=own_partition(2), outcome=outcome), models=9, partitions=2)
+    error = fold(EXPERIMENT, simulation.log).runs["fit-1"].error
+    assert error.splitlines() == [
+        "all 9 models failed, 7 of them: ValueError: boom",
+        "Traceback (most recent call last):",
+        '  File "spec.py", line 3, in train',
+        "m03, m05: KeyError: 'x'",
+    ]
+
+
 @pytest.mark.parametrize(("crashes", "survives"), [(2, True), (3, False)])
 def test_a_crashing_unit_gets_three_attempts(crashes: int, survives: bool) -> None:
     """A process that dies is tried again; one that always dies is given up."""
