@@ -56,7 +56,7 @@ def _up(options: argparse.Namespace) -> int:
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")
     print(f"  JupyterLab   {info.notebook or 'not started'}")
-    print(f"  token        page and JupyterLab ask for it: cat {info.home}/run/token")
+    print(f"  token        pages and JupyterLab ask for it: cat {info.home}/run/token")
     print("`cerebro status` shows what it does, `cerebro down` ends it.")
     return 0
 

@@ -26,6 +26,9 @@ STABLE_S = 5.0
 """A process that was ready for so long did not fail to start, whatever ends it later."""
 FIRST_PROBE_S = 0.02
 LONGEST_PROBE_S = 0.25
+START_S = 120.0
+"""A process that is not ready after so long is asked whether it lives, as one that was: it may wait for another
+service, or hang."""
 
 
 class ChildState(StrEnum):
@@ -89,8 +92,8 @@ class Child:
         self.due = now + self._pause_s
 
     def act(self, now: float) -> None:
-        """Do what is due: ask a starting process whether it is ready, and a ready one whether it lives; or start one
-        after its backoff."""
+        """Do what is due: ask a starting process whether it is ready, and a ready one, or one that takes too long,
+        whether it lives; or start one after its backoff."""
         if self.due is None or now < self.due:
             return
         if self.state is ChildState.RESTARTING:
@@ -100,16 +103,19 @@ class Child:
         elif self._process is not None and self.service.ready(self._process.pid, now - self._started):
             self.state, self.due, self.problem = ChildState.READY, None, ""
             self.barren, self._ready = 0, now
-            if self.service.live is not None:
-                self._watch, self.due = Watch(self.service.live), now
+            self._look(now)
         else:
             self._pause_s = min(self._pause_s * 1.5, LONGEST_PROBE_S)
             self.due = now + self._pause_s
+            if now - self._started > START_S:
+                self._look(now)
 
     def _look(self, now: float) -> None:
-        if self._watch is None or self._process is None:
-            self.due = None
-        elif self._watch.look(now):
+        """Kill the process if it hangs, else say when to look again."""
+        if self.service.live is None or self._process is None:
+            return
+        self._watch = self._watch or Watch(self.service.live)
+        if self._watch.look(now):
             # Not asked to end: what hangs does not hear. Its children are tied to it, and end as well.
             self._is_hung, self.due = True, None
             self._kill_group(self._process.pid)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cerebro.local import liveness, processes, readiness
-from cerebro.local.child import Child, ChildState
+from cerebro.local.child import START_S, Child
 from cerebro.local.home import ClusterHome
 from cerebro.local.liveness import EVERY_S, LOOKS, Watch
+from cerebro.local.processes import ProcessId
 from cerebro.local.services import Service
 
 GOOD, BAD = b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r\n\r\nthe loop stands still\n"
@@ -120,35 +122,76 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def test_a_process_that_is_stopped_is_killed_and_started_anew(tmp_path: Path) -> None:
-    """The service is ready again in another process, and says why it was replaced."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+Make = Callable[..., tuple[Child, ProcessId]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """A service that answers on a port of its own, and has just been started, at 0 of the test's clock."""
     home = ClusterHome(tmp_path)
     home.create()
-    service = Service(
-        name="one",
-        command=(sys.executable, "-I", "-c", SERVER, str(port)),
-        environment={},
-        stage=0,
-        ready=readiness.http(port, "/live"),
-        live=liveness.http(port),
-    )
-    child, now = Child(service, log=home.log("one"), folder=tmp_path), 0.0
-    child.start(now)
-    first = child.info().process
-    assert first is not None
-    while child.state is not ChildState.READY:
-        processes.wait_gone(first, 0.02)
-        now += EVERY_S
-        child.act(now)
-    assert processes.send(first, signal.SIGSTOP)
+    made: list[Child] = []
+
+    def start(*, is_ever_ready: bool) -> tuple[Child, ProcessId]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        service = Service(
+            name="one",
+            command=(sys.executable, "-I", "-c", SERVER, str(port)),
+            environment={},
+            stage=0,
+            ready=readiness.http(port, "/live") if is_ever_ready else readiness.lived(1e9),
+            live=liveness.http(port),
+        )
+        made.append(Child(service, log=home.log("one"), folder=tmp_path))
+        made[-1].start(0.0)
+        process = made[-1].info().process
+        assert process is not None
+        while readiness.get(port, "/live") is None:
+            assert not processes.wait_gone(process, 0.02)
+        return made[-1], process
+
+    yield start
+    for child in made:
+        child.kill()
+
+
+def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> None:
+    """It says why it was replaced."""
+    child, process = make(is_ever_ready=True)
+    now = EVERY_S
+    child.act(now)
+    assert child.info().state == "ready"
+    assert processes.send(process, signal.SIGSTOP)
     for _ in range(LOOKS + 2):
         now += EVERY_S
         child.act(now)
-    assert processes.wait_gone(first, 10.0)
+    assert processes.wait_gone(process, 10.0)
     assert child.reap(now)
     assert child.info().state == "restarting"
     assert child.problem == f"did not answer for {EVERY_S * LOOKS:g} s and was ended by SIGKILL"
-    child.kill()
+
+
+def _question(child: Child) -> socket.socket:
+    """The connection on which the answer comes."""
+    assert child._watch is not None
+    assert child._watch._connection is not None
+    return child._watch._connection
+
+
+def test_one_that_is_not_ready_for_long_may_wait_but_not_hang(make: Make) -> None:
+    """Who waits for another service answers meanwhile that it lives."""
+    child, process = make(is_ever_ready=False)
+    now = START_S
+    for _ in range(LOOKS + 2):
+        now += EVERY_S
+        child.act(now)
+        assert select.select([_question(child)], [], [], 10.0)[0]
+    assert processes.send(process, signal.SIGSTOP)
+    for _ in range(LOOKS + 2):
+        now += EVERY_S
+        child.act(now)
+    assert processes.wait_gone(process, 10.0)
+    assert child.reap(now)
+    assert "did not answer for" in child.problem
