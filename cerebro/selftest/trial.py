@@ -86,9 +86,11 @@ def _try(experiment: Experiment, locators: Mapping[str, Any]) -> None:
     expected = set(itertools.product(result.leaderboard()["model"], range(1, EPOCHS + 1), partitions))
     visits = result.visits()
     committed = list(zip(visits["model"], visits["epoch"], visits["partition"], strict=True))
-    check(committed, expected, accuracy=result.best.value)
+    accuracy = result.best.value
+    assert accuracy is not None  # by which it is the best
+    check(committed, expected, accuracy=accuracy)
     _say(f"{len(committed)} units, each committed exactly once")
-    _say(f"best accuracy {result.best.value:.3f}; chance is {1 / CLASSES}")
+    _say(f"best accuracy {accuracy:.3f}; chance is {1 / CLASSES}")
 
 
 def check(committed: Sequence[Unit], expected: Set[Unit], *, accuracy: float) -> None:
