@@ -20,13 +20,31 @@ from cerebro.agent.process import ChildProcess, Setting
 from cerebro.agent.settings import Settings
 from cerebro.connection import Connection
 from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EtlPlan
 from cerebro.contract.tasks import EtlTask, Failure, TaskResult
 from cerebro.errors import CerebroError, DataError
-from cerebro.state import Dataset, ExperimentState
+from cerebro.state import Dataset, ExperimentState, TaskKey
 from cerebro.volumes import Volumes
 
 _HANDLER = "etl_worker.handler"
 """By name, as workers are told theirs: the shared package knows no service."""
+
+
+_CHANGED = "what is behind the locators has changed, or something else that the ETL spec reads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remade:
+    """A partition that was made again.
+
+    Attributes:
+        folder: where it lies.
+        is_same: whether it is known to be, to the bit, what `run_etl` made. It is not where the log is of an older
+            version, or where this machine cannot cut the rows into as many shards.
+    """
+
+    folder: Path
+    is_same: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +65,39 @@ class Remaking:
     archive: str
     tell: Callable[[str], None]
 
-    def make(self, partition: int, folder: Path) -> Path:
-        """Make a training partition from its rows, somewhere below `folder`; returns the partition's folder.
+    def make(self, partition: int, folder: Path) -> Remade:
+        """Make a training partition from its rows, somewhere below `folder`.
 
         Raises:
-            DataError: it cannot be made here, or has become another one; says why.
+            DataError: it cannot be made here, or has another number of rows; says why.
         """
-        made = self.state.datasets[self.dataset]
-        rows = made.rows.get(("train", partition), 0)
+        dataset, logged = self.state.datasets[self.dataset], self._logged(partition)
+        rows = dataset.rows.get(("train", partition), 0)
         self.tell(f"partition {partition} is on no volume of this machine: making it again, {rows:,} rows")
         volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
         try:
-            result = self._made(self._task(partition, volumes), volumes)
+            made = self._made(self._task(partition, volumes), volumes, _cores(logged.cores))
         except (CerebroError, OSError) as error:
             raise DataError(
                 f"partition {partition} of data set {self.dataset} is on no volume of this machine, and it could not "
                 f"be made again from its locators: {error}"
             ) from error
-        _check(made, partition, result)
-        return volumes.partition(self.dataset, "train", partition)
+        _check(dataset, partition, made)
+        verdict = is_same(logged, made)
+        if verdict is False:
+            self.tell(
+                f"partition {partition}, made again, is not to the bit what was trained on: {_CHANGED} since"
+            )
+        return Remade(folder=volumes.partition(self.dataset, "train", partition), is_same=verdict is True)
+
+    def _logged(self, partition: int) -> TaskResult:
+        """What was told of the partition when `run_etl` made it; empty if that is not known."""
+        for run in reversed(self.state.runs.values()):
+            if isinstance(run.plan, EtlPlan) and run.plan.dataset == self.dataset:
+                task = run.tasks.get(str(TaskKey(run=run.id, kind="etl", split="train", partition=partition)))
+                if task is not None and task.result is not None:
+                    return task.result
+        return TaskResult()
 
     def _task(self, partition: int, volumes: Volumes) -> EtlTask:
         """What the worker that made the partition was told, its metadata put where the task will look for it."""
@@ -87,14 +119,14 @@ class Remaking:
             max_failed=request.max_failed,
         )
 
-    def _made(self, task: EtlTask, volumes: Volumes) -> TaskResult:
+    def _made(self, task: EtlTask, volumes: Volumes, cores: int) -> TaskResult:
         """Done in a process of its own, as by a worker: it forks, and this one may have run user code."""
         settings = Settings(
             server="",
             token="",
             worker="replay",
             volumes=volumes,
-            cores=int(os.environ.get("CEREBRO_CORES") or os.cpu_count() or 1),
+            cores=cores,
         )
         codes = {task.code: self.connection.kvs.code(task.code).encoded}
         setting = Setting(code=task.code, handler=_HANDLER, python=self.python, archive=self.archive)
@@ -112,13 +144,23 @@ class Remaking:
             child.kill()
 
 
-def _check(made: Dataset, partition: int, result: TaskResult) -> None:
+def _cores(logged: int) -> int:
+    """As many as made the partition first, so that its rows are cut the same; or as many as there are here."""
+    here = int(os.environ.get("CEREBRO_CORES") or os.cpu_count() or 1)
+    return min(logged, here) or here
+
+
+def is_same(logged: TaskResult, made: TaskResult) -> bool | None:
+    """Whether two partitions are the same to the bit; `None` where that cannot be told."""
+    return logged.checksum == made.checksum if logged.checksum and logged.shards == made.shards else None
+
+
+def _check(dataset: Dataset, partition: int, made: TaskResult) -> None:
     place = ("train", partition)
-    logged = made.rows.get(place, 0), made.failed_rows.get(place, 0)
-    found = result.rows, result.rows_failed
+    logged = dataset.rows.get(place, 0), dataset.failed_rows.get(place, 0)
+    found = made.rows, made.rows_failed
     if logged != found:
         raise DataError(
-            f"partition {partition} of data set {made.id}, made again, has {found[0]} rows and {found[1]} failed ones, "
-            f"the log says {logged[0]} and {logged[1]}: what is behind the locators has changed since, or something "
-            "else that the ETL spec reads, so this run cannot be replayed from it"
+            f"partition {partition} of data set {dataset.id}, made again, has {found[0]} rows and {found[1]} failed "
+            f"ones, the log says {logged[0]} and {logged[1]}: {_CHANGED} since, so this run cannot be replayed from it"
         )

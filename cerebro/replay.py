@@ -53,7 +53,7 @@ class Replayed:
     Attributes:
         units: visits replayed.
         differences: names of tensors and values that are not equal to the saved ones, to the bit.
-        remade: partitions that were made again for it.
+        remade: partitions that were made again for it, and are not known to be what was trained on.
     """
 
     model: str
@@ -256,7 +256,8 @@ def _train(spec: SubEpochSpec, request: FitRequest, model: Model, folders: dict[
 def _partitions(
     volumes: Volumes, plan: FitPlan, scratch: Path, remaking: Remaking
 ) -> Iterator[tuple[dict[int, Path], tuple[int, ...]]]:
-    """Where the training partitions lie, below any worker's shard volume of this machine; and which were made again."""
+    """Where the training partitions lie, below any worker's shard volume of this machine; and which were made
+    again, and are not known to be the same."""
     roots = [volumes.shards / "datasets", *volumes.shards.glob("*/datasets")]
     found = {
         part.partition: part.folder
@@ -271,4 +272,5 @@ def _partitions(
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="cerebro-replay-", dir=scratch) as folder:
         made = {partition: remaking.make(partition, Path(folder)) for partition in missing}
-        yield found | made, tuple(missing)
+        folders = {partition: one.folder for partition, one in made.items()}
+        yield found | folders, tuple(partition for partition, one in made.items() if not one.is_same)

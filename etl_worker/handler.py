@@ -56,6 +56,9 @@ class Handler:
         return TaskResult(
             rows=manifest.rows_out,
             rows_failed=manifest.rows_failed,
+            shards=len(manifest.shards),
+            checksum=manifest.checksum,
+            cores=self._context.cores,
             output=f"{body.dataset}/{body.split}/{body.partition}",
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )

@@ -98,6 +98,12 @@ class TaskResult(Contract):
 
     rows: int = 0
     rows_failed: int = 0
+    shards: int = 0
+    """Of ETL: how many files the rows are in."""
+    checksum: str = ""
+    """Of ETL: of these files. The same rows in as many shards have the same."""
+    cores: int = 0
+    """Of ETL: that preprocessed them, which decides on the number of shards."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint: CheckpointRef | None = None
     output: str = ""

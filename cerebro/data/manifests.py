@@ -13,6 +13,7 @@ always; a manifest that says otherwise cannot be made. The files themselves are 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -157,6 +158,12 @@ class PartitionManifest:
     def num_bytes(self) -> int:
         """Size of its shards on disk."""
         return sum(shard.written.num_bytes for shard in self.shards)
+
+    @property
+    def checksum(self) -> str:
+        """Of all its rows as they lie on disk, as ``sha256:<hex>``; other rows, or another cut, have another."""
+        facts = [(shard.start, shard.stop, shard.rows_out, shard.written.checksum) for shard in self.shards]
+        return f"sha256:{hashlib.sha256(repr(facts).encode()).hexdigest()}"
 
     @classmethod
     def of(cls, source: Source, shards: list[ShardManifest]) -> PartitionManifest:

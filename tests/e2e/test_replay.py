@@ -85,8 +85,8 @@ def pod(lab: Lab, root: Path, worker: str) -> Mapping[str, str]:
 
 @pytest.mark.slow
 def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) -> None:
-    """In a worker's pod, and outside the cluster; nothing of it stays. Without its objects a partition cannot be made,
-    and that is said."""
+    """In a worker's pod, and outside the cluster, proved by their checksums; nothing of it stays. With other objects a
+    partition is another one, without them it cannot be made, and that is said."""
     objects = tmp_path / "objects"
     objects.mkdir()
     (objects / "scale.txt").write_text("0.5")
@@ -109,6 +109,15 @@ def test_partitions_that_lie_elsewhere_are_made_again(lab: Lab, tmp_path: Path) 
         assert last == "m00: 4 units replayed, final state equal to the bit"
         assert [line.split(" is on no volume")[0] for line in made] == [f"partition {p}" for p in missing]
         assert status == 0
+    (objects / "scale.txt").write_text("0.25")
+    status, output = replay(experiment.name, **worker)
+    assert status == 1
+    assert (
+        "partition 1, made again, is not to the bit what was trained on: what is behind the locators"
+        in output
+    )
+    assert "final state DIFFERENT in state" in output
+    assert output.endswith("(partitions 1 were made again: their objects may have changed since)\n")
     (objects / "scale.txt").unlink()
     status, output = replay(experiment.name, **worker)
     assert status == 1

@@ -58,6 +58,25 @@ def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) ->
     assert manifest == read_manifest(job.output_folder)
 
 
+@settings(deadline=None, max_examples=30)
+@given(values=st.lists(st.integers(0, 3), min_size=1, max_size=12), data=st.data())
+def test_the_checksum_tells_rows_apart_and_not_attempts(values: list[int], data: st.DataObject) -> None:
+    """The same rows made again elsewhere have the same; one other value has another. So a copy can be proved."""
+    at = data.draw(st.integers(0, len(values) - 1))
+    changed = [value + (place == at) for place, value in enumerate(values)]
+    with TemporaryDirectory() as name:
+        made = [
+            preprocess_partition(
+                make_job(Path(name, str(number)), list(range(len(values))), columns={"value": given}),
+                Double,
+                nothing,
+            ).checksum
+            for number, given in enumerate((values, values, changed))
+        ]
+    assert made[0] == made[1]
+    assert made[0] != made[2]
+
+
 def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
     """What was made is what a worker reports to hold."""
     job = make_job(tmp_path, [1, 2], output_folder=tmp_path / "digits" / "train" / "partition-0001")
