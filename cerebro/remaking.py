@@ -135,9 +135,9 @@ class Remaking:
             log = volumes.logs / "etl.log"
             child.run(task.model_dump(mode="json"), 1, codes, log, asked=time.monotonic())
             while (message := child.channel.receive()) is not None:
-                if message["is"] == "done":
+                if message.get("is") == "done":
                     return TaskResult.model_validate(message["result"])
-                if message["is"] == "failed":
+                if message.get("is") == "failed":
                     raise DataError(Failure.model_validate(message["failure"]).message)
             raise DataError(child.bury().message)
         finally:
