@@ -95,6 +95,7 @@ def _run(command: list[str], requirements: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             check=False,
             timeout=_LIMIT_S,
         )

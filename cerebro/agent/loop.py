@@ -41,6 +41,7 @@ from cerebro.contract.tasks import (
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.kvs import KvsClient
 from cerebro.state.keys import TaskKey
+from cerebro.tracebacks import line_of
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +183,14 @@ class Agent:
             return Failure(kind=FailureKind.DATA, message=str(error))
         except OSError as error:
             return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
+        except SupersededError:
+            raise
+        except Exception as error:
+            # Whatever it is: one attempt fails of it, with its cause, and not the worker with all that waits here.
+            log.exception("%s could not be followed", item.task)
+            self._end_child()
+            reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
+            return Failure(kind=FailureKind.CRASH, message=reason)
 
     def _answer(self, item: InboxItem) -> TaskResult | Failure:
         body, asked = item.body, time.monotonic()

@@ -15,10 +15,10 @@ from cerebro.agent.child import failure_of
 from cerebro.agent.lease import Lease
 from cerebro.agent.loop import Agent
 from cerebro.agent.mailbox import Mailbox
-from cerebro.agent.reports import Resources
+from cerebro.agent.reports import Resources, SupersededError
 from cerebro.agent.settings import Settings
 from cerebro.contract.events import LivePoint
-from cerebro.contract.tasks import FailureKind, InboxItem
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem
 from cerebro.kvs import KvsClient
 
 
@@ -205,6 +205,39 @@ def test_a_task_taken_back_at_once_leaves_the_child_warm() -> None:
     assert agent._mailbox.remove(item(cancel=True))
     assert agent._await_item() is None
     assert agent._child is child
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd"), FailureKind.CRASH),
+        (ValueError("caf\udce9"), FailureKind.CRASH),
+        (OSError("no processes left"), FailureKind.CRASH),
+        (errors.ArchiveError("x"), FailureKind.DATA),
+    ],
+)
+def test_a_task_that_the_worker_cannot_handle_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, problem: Exception, kind: FailureKind
+) -> None:
+    """An error of the agent's own is the attempt's failure, with its cause; the child it may have left is ended."""
+    settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
+    resources = Resources(gpus=(), holdings=tuple, host="here", pid=1)
+    agent = Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
+    ended: list[bool] = []
+    monkeypatch.setattr(agent, "_end_child", lambda: ended.append(True))
+
+    def fail(item: InboxItem) -> Any:
+        raise problem
+
+    monkeypatch.setattr(agent, "_answer", fail)
+    failure = agent._attempt(item())
+    assert isinstance(failure, Failure)
+    assert failure.kind is kind
+    assert str(problem).encode("ascii", "backslashreplace").decode() in failure.message
+    assert bool(ended) == isinstance(problem, ValueError)
+    monkeypatch.setattr(agent, "_answer", lambda item: (_ for _ in ()).throw(SupersededError()))
+    with pytest.raises(SupersededError):
+        agent._attempt(item())
 
 
 # --- settings ----------------------------------------------------------------------------------------
