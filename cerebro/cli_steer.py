@@ -132,6 +132,7 @@ def _delete(options: argparse.Namespace) -> int:
             name, "what its log says, all models with their checkpoints, metrics,"
         )
         event = event_of_experiment(Action.DELETE, name, by=author(), confirm=options.yes)
+        kvs.append(name, event, is_unread=True)
     else:
         state = _state(kvs, name)
         if Action.DELETE in allowed(state) and options.yes is None:
@@ -139,8 +140,7 @@ def _delete(options: argparse.Namespace) -> int:
             options.yes = _asked(
                 name, f"{len(state.runs)} runs, {models} models with their checkpoints, metrics,"
             )
-        event = event_of(Action.DELETE, state, by=author(), confirm=options.yes or "")
-    kvs.append(name, event)
+        kvs.append(name, event_of(Action.DELETE, state, by=author(), confirm=options.yes or ""))
     _await_end(kvs, name)
     _say(f"{name} is deleted.")
     return 0

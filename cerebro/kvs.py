@@ -155,16 +155,19 @@ class KvsClient:
         """All experiments, newest event first."""
         return self._call("GET", "/v1/experiments", api.ExperimentsAnswer).experiments
 
-    def append(self, experiment: str, event: ClientEvent) -> int:
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
         """Append a client's event and return its seq: once, however often the store has to be asked.
 
         The same `RunRequested` from another call, and a second `DeletionRequested`, return the first one's seq.
+
+        Args:
+            is_unread: the log cannot be read, so a deletion takes runs of it that wait off the queue by itself.
 
         Raises:
             NotFoundError: there is no such experiment, or no such run in it.
             ConflictError: the run id is taken, a run is open that is to be deleted, or the experiment is being deleted.
         """
-        path = f"/v1/experiments/{_quoted(experiment)}/events"
+        path = f"/v1/experiments/{_quoted(experiment)}/events{'?unread=1' if is_unread else ''}"
         once = {api.ONCE: uuid.uuid4().hex}
         content = self._send("POST", path, event.model_dump_json().encode(), 0.0, once)
         return api.AppendAnswer.model_validate_json(content).seq

@@ -176,8 +176,9 @@ class Session:
             if action not in OF_EXPERIMENT:
                 raise
             event = event_of_experiment(action, self.name, by=author(), **fields)
-        else:
-            event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
+            self._kvs.append(self.name, event, is_unread=True)
+            return
+        event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
         self._kvs.append(self.name, event)
 
     def restore(self) -> None:

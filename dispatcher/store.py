@@ -43,8 +43,9 @@ class Store(Protocol):
     def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most `ENTRIES_PER_READ`."""
 
-    def append(self, experiment: str, event: ClientEvent) -> int:
-        """Append a user's event; `ConflictError` when it comes at the wrong time."""
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
+        """Append a user's event; `ConflictError` when it comes at the wrong time. `is_unread`: nobody could read the
+        log."""
 
     def restore(self, experiment: str) -> None:
         """Put an experiment back that was set aside because it could not be read."""

@@ -139,7 +139,13 @@ class Views:
             raise errors.BadRequestError(
                 f"{api.ONCE} has {len(once)} characters, at most {_MAX_ONCE} are allowed"
             )
-        return _answer(api.AppendAnswer(seq=self._store.append(_name(name), event, once=once)))
+        return _answer(
+            api.AppendAnswer(
+                seq=self._store.append(
+                    _name(name), event, once=once, is_unread=request.args.get("unread") == "1"
+                )
+            )
+        )
 
     def delete_experiment(self, name: str) -> Response:
         """Delete experiment: see `ROUTES`."""

@@ -34,7 +34,13 @@ function before.DeletionRequested()
   local known = redis.call('HGET', request.log .. ':marks', 'deletion')
   if known then return {seq = tonumber(known)} end
   local open = open_runs()
-  if #open > 0 then return {open = open} end
+  if #open == 0 then return nil end
+  -- Who cannot read the log cannot stop a run of it. One that waits is not worked on: it is taken off the queue.
+  local first = redis.call('LINDEX', request.queue, 0)
+  for _, run in ipairs(open) do
+    if not request.unread or first == request.name .. '/' .. run then return {open = open} end
+  end
+  for _, run in ipairs(open) do redis.call('LREM', request.queue, 0, request.name .. '/' .. run) end
   return nil
 end
 

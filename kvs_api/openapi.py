@@ -72,6 +72,7 @@ ROUTES: dict[str, Route] = {
         summary="Append a client's event; calls with the same identity append one.",
         body=TypeAdapter(ClientEvent),
         answer=api.AppendAnswer,
+        query={"unread": "integer"},
         headers={api.ONCE: "string"},
         errors=(404, 409),
     ),
@@ -178,7 +179,9 @@ ROUTES: dict[str, Route] = {
 }
 
 
-_EMPTY = frozenset({"put_archive", "remove_worker", "drop_size", "delete_experiment"})
+_EMPTY = frozenset(
+    {"quarantine", "restore", "put_archive", "remove_worker", "drop_size", "delete_experiment"}
+)
 """Views that answer with status 204 and no body."""
 
 

@@ -10,7 +10,7 @@
 --   {call = "decide", experiment, log, after, term, leader, steps = [...]}
 --   {call = "report", worker, incarnation, lease_ms, free, running, leaving, record?, usage?, history, steps = [...],
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
---   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, after?, record?, queue,
+--   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
 --    deleting, cluster}
 --   {call = "erase_tasks", experiment, name, term, leader, deleting, tasks = [...]}
 --   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,

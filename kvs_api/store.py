@@ -107,7 +107,7 @@ class Store(QuarantineStore):
             )
         return tuple(sorted(summaries, key=lambda summary: -summary.last_event))
 
-    def append(self, experiment: str, event: ClientEvent, *, once: str = "") -> int:
+    def append(self, experiment: str, event: ClientEvent, *, once: str = "", is_unread: bool = False) -> int:
         """Append a client's event; see `KvsClient.append`. `once`: identity of the call, by which it counts once."""
         content = event.model_dump_json(exclude=steps.UNNUMBERED)
         call: dict[str, Any] = {
@@ -127,7 +127,7 @@ class Store(QuarantineStore):
         if isinstance(event, ExperimentArchived):
             call["is_archived"] = event.is_archived
         elif isinstance(event, DeletionRequested):
-            call["by"] = event.by
+            call |= {"by": event.by, "unread": is_unread}
         elif isinstance(event, LocatorsChanged):
             record = self.experiment(experiment).model_copy(update={"locators": event.locators})
             call |= {"after": event.after, "record": record.model_dump_json()}

@@ -64,15 +64,17 @@ def carry_out(services: Services, name: str, wish: Wish, by: str) -> None:
             raise ConflictError(f"the log of {name} is long and is still being read: try again in a moment")
         return events_of(wish, state, by)
 
+    append = partial(services.store.append, name)
     try:
         events = reader.folded(reader.record(name), build, patience_s=READING_S)
     except UnreadableError:
         if wish.action not in OF_EXPERIMENT:
             raise
         events = (event_of_experiment(wish.action, name, by=by, confirm=wish.confirm),)
+        append = partial(services.store.append, name, is_unread=True)
     assert isinstance(events, tuple)
     for event in events:
-        reader.ask(partial(services.store.append, name, event), is_wish=True)
+        reader.ask(partial(append, event), is_wish=True)
         _log.info("action experiment=%s event=%s by=%s", name, event.type, by)
     reader.expect_news(name)
 

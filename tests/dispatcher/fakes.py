@@ -115,7 +115,7 @@ class FakeStore:
         self._called("live")
         return tuple(self.points.get(experiment, [])[after : after + 1000])
 
-    def append(self, experiment: str, event: ClientEvent) -> int:
+    def append(self, experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
         """The event is folded first: a log that no fold takes is never shown."""
         self._called("append")
         log = self.logs.setdefault(experiment, [])

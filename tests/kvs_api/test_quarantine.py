@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from cerebro import cli, cli_status, cli_steer
-from cerebro.contract.events import RunFinished, RunStopRequested
+from cerebro.contract.events import DeletionRequested, RunFinished, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from cerebro.errors import ConflictError, UnreadableError
 from cerebro.kvs import KvsClient
@@ -282,6 +282,32 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
     steered._session = found
     steered.delete(confirm="bad")
     assert bad.kvs.deleting() == ("bad",)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path, is_first: bool) -> None:
+    """No controller has looked at it, so its run is in the queue, and nobody can stop that. The one whose turn it is
+    is the controller's: it is set aside in a moment."""
+    for name in ("bad", "good") if is_first else ("good", "bad"):
+        store.begin(name, tmp_path)
+    store.write("bad", NEWER)
+    if is_first:
+        with pytest.raises(ConflictError, match="etl-1"):
+            session(store).steer(Action.DELETE, confirm="bad")
+        assert len(store.kvs.queue()) == 2
+    else:
+        session(store).steer(Action.DELETE, confirm="bad")
+        assert [entry.experiment for entry in store.kvs.queue()] == ["good"]
+        assert store.kvs.deleting() == ("bad",)
+
+
+def test_a_readable_one_is_not_deleted_while_a_run_waits(store: Store, tmp_path: Path) -> None:
+    """It can be stopped."""
+    store.begin("good", tmp_path)
+    store.begin("bad", tmp_path)
+    with pytest.raises(ConflictError, match="etl-1"):
+        store.kvs.append("bad", DeletionRequested())
+    assert len(store.kvs.queue()) == 2
 
 
 def test_a_notebook_may_restore_it(bad: Store) -> None:
