@@ -112,7 +112,7 @@ def controlled(store: Store, tmp_path: Path) -> Callable[[Callable[[], object]],
         thread = threading.Thread(target=controller.run)
         thread.start()
         try:
-            for _ in range(2_000):
+            for _ in range(6_000):
                 if is_so():
                     return
                 assert thread.is_alive(), "the controller died"
@@ -181,6 +181,7 @@ def test_an_event_that_comes_during_the_run_sets_it_aside_too(
     assert store.kvs.queue() == ()
 
 
+@pytest.mark.slow  # its plan is made in a process
 def test_its_workers_are_given_back(
     store: Store, tmp_path: Path, controlled: Callable[[Callable[[], object]], None]
 ) -> None:
