@@ -20,7 +20,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
 from cerebro.scheduling.board import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
-from cerebro.state import ExperimentState, Model, ModelState, Run, Task, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.workers import QUEUE_DEPTH
 from controller import placement, tasks
 from controller.crew import World
@@ -129,11 +129,9 @@ class _Assigner:
 
     def _ready(self) -> Iterator[TaskKey]:
         if self.run.kind != "fit":
-            yield from (t.key for t in self.run.own_tasks() if self._is_pending(t))
-        elif self.run.is_validated:
-            for model in self.run.models.values():
-                if len(model.validations) < model.completed_epochs and model.state is ModelState.ACTIVE:
-                    yield from self._validations(model)
+            yield from (task.key for task in self.run.tally.pending.values() if self._is_pending(task))
+        for name in self.run.tally.in_order(self.run.tally.unvalidated):
+            yield from self._validations(self.run.models[name])
 
     def _validations(self, model: Model) -> Iterator[TaskKey]:
         for epoch in range(1, model.completed_epochs + 1):
@@ -285,14 +283,15 @@ class _Units:
 
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle worker should rather run now: prefetching must never make anybody wait."""
-        run = self._assigner.run
-        for worker in self._places:
-            if self._assigner.load[worker.name] == 0:
-                for other in self._assigner.alive:
-                    for key in other.open_tasks[1:]:
-                        task = run.open.get(key)
-                        if task and task.state is TaskState.ASSIGNED and self._is_wanted(worker, task.key):
-                            return revoke_task(task, f"{worker.name} is idle and can run it now")
+        run, idle = self._assigner.run, [w for w in self._places if self._assigner.load[w.name] == 0]
+        if not idle:
+            return None
+        listed = (run.open.get(key) for other in self._assigner.alive for key in other.open_tasks[1:])
+        queued = [task for task in listed if task and task.state is TaskState.ASSIGNED]
+        for worker in idle:
+            for task in queued:
+                if self._is_wanted(worker, task.key):
+                    return revoke_task(task, f"{worker.name} is idle and can run it now")
         return None
 
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:

@@ -195,30 +195,20 @@ def _metric_problem(run: Run) -> str:
     """Why the run's metric cannot be used, told as soon as a model shows that it lacks it."""
     if not isinstance(run.request, FitRequest):
         return ""
-    name, is_validated = run.request.metric, run.is_validated
-    for model in run.models.values():
-        known = model.validations.get(1) if is_validated else None
-        if not is_validated and model.visits:
-            known = model.visits[0].metrics
-        if known is not None and name not in known:
-            source = "test" if is_validated else "train"
-            told = ", ".join(sorted(known)) or "nothing"
-            return (
-                f"metric {name!r} was not returned by SubEpochSpec.{source}() of model {model.id}, which "
-                f"returned: {told}. Choose one of them as `metric`, or return {name!r}"
-            )
+    for model in run.tally.in_order(run.tally.lacking):
+        name, source = run.request.metric, "test" if run.is_validated else "train"
+        told = ", ".join(sorted(run.shown_metrics(run.models[model]) or ())) or "nothing"
+        return (
+            f"metric {name!r} was not returned by SubEpochSpec.{source}() of model {model}, which "
+            f"returned: {told}. Choose one of them as `metric`, or return {name!r}"
+        )
     return ""
 
 
 def _completed_epoch(run: Run) -> int:
     """The next epoch that every model left has trained and that is not reported yet, or 0."""
-    epoch, is_complete = len(run.epochs) + 1, False
-    for model in run.models.values():
-        if not model.is_cut_short:
-            if epoch > model.epochs or len(model.visits) < epoch * len(model.partitions):
-                return 0
-            is_complete = True
-    return epoch if is_complete else 0
+    epoch, reached = len(run.epochs) + 1, run.tally.reached
+    return epoch if reached and min(reached) >= epoch else 0
 
 
 def _revoke_cut_short(run: Run) -> Iterator[Step]:

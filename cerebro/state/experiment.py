@@ -252,6 +252,7 @@ class ExperimentState:
         if model and task.key.kind == "train":
             model.busy = event.task
         task.assign(event, worker.name)
+        run.see_task(event.task, task)
 
     def _begin(self, event: TaskStarted) -> None:
         run, task, worker, model = self._concerned(event)
@@ -285,6 +286,9 @@ class ExperimentState:
                 self._see_work(run, task)
                 if task.state is TaskState.FAILED and task.failure is not None:
                     failures.fail(task.failure, run, task, model)
+        run.see_task(event.task, task)
+        if model:
+            run.see_model(model)
 
     def _see_work(self, run: Run, task: Task) -> None:
         newest = task.attempts[-1]

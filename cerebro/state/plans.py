@@ -36,6 +36,7 @@ def begin(
             run.models[name] = Model(
                 id=name, hyperparams=hyperparams, epochs=run.request.epochs, partitions=partitions
             )
+            run.see_model(run.models[name])
     elif isinstance(plan, EvaluatePlan):
         for model in plan.models:
             for partition in (None,) if plan.is_whole else tuple(plan.partitions):
@@ -43,4 +44,5 @@ def begin(
 
 
 def _add(run: Run, key: TaskKey) -> None:
-    run.tasks[str(key)] = Task(key=key)
+    run.tasks[str(key)] = task = Task(key=key)
+    run.see_task(str(key), task, is_new=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,6 +13,7 @@ from cerebro.contract.runs import EtlPlan, FitPlan, FitRequest, Plan, Request
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
+from cerebro.state.tally import Tally
 from cerebro.state.tasks import ENDED, Task, TaskState
 from cerebro.state.visits import Visit
 
@@ -132,6 +134,8 @@ class Run:
     """(worker, from, to): when visits waited for their process to start."""
     newest_commit: float = 0.0
     """When its newest visit ended; 0 before the first."""
+    tally: Tally = field(default_factory=Tally)
+    """Counts over its models and tasks."""
 
     def __post_init__(self) -> None:
         if isinstance(self.request, FitRequest) and not self.scheduler:
@@ -213,7 +217,28 @@ class Run:
         ]
         return min([self.first_work, *running])
 
+    def shown_metrics(self, model: Model) -> Collection[str] | None:
+        """Names of what a model returned where the run looks for its metric; `None` before it did."""
+        if self.is_validated:
+            return model.validations.get(1)
+        return model.visits[0].names if model.visits else None
+
     # --- what changes it -------------------------------------------------------------------------
+
+    def see_model(self, model: Model) -> None:
+        """One of its models is new or has changed."""
+        if isinstance(self.request, FitRequest):
+            self.tally.see_model(
+                model,
+                is_validated=self.is_validated,
+                shown=self.shown_metrics(model),
+                metric=self.request.metric,
+            )
+
+    def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
+        """One of its tasks is new, was assigned or has ended; each to be told once."""
+        if task.key.kind == self.kind:
+            self.tally.see_task(key, task, is_new=is_new)
 
     def add(self, model: Model, visit: Visit) -> None:
         """A unit was committed."""
@@ -268,5 +293,5 @@ class Run:
         if self.open_tasks():
             return False
         if self.kind == "fit":
-            return all(model.state is not ModelState.ACTIVE for model in self.models.values())
-        return all(task.state is TaskState.COMMITTED for task in self.own_tasks())
+            return not self.tally.active
+        return not self.tally.unfinished

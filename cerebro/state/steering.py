@@ -102,7 +102,10 @@ def steer(run: Run, event: RunWish) -> bool:
             return move(run, event)
         case ModelStopRequested():
             model = run.models.get(event.model)
-            return model is not None and run.is_open and model.move(event.type)
+            has_moved = model is not None and run.is_open and model.move(event.type)
+            if model is not None:
+                run.see_model(model)
+            return has_moved
         case ModelResumed() | ModelRetried():
             return _resume(run, event)
         case SchedulerChanged():
@@ -149,6 +152,8 @@ def _resume(run: Run, event: ModelResumed | ModelRetried) -> bool:
         for task in run.tasks.values():
             if task.key.model == model.id:
                 task.retry()
+    for each in run.models.values():
+        run.see_model(each)
     return True
 
 

@@ -52,12 +52,15 @@ _WAITING = "waiting for "
 def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
     """Training partitions that a fit run, or a test or prediction on the training data, has yet to read."""
     if isinstance(run.plan, FitPlan):
-        models = [m for m in run.models.values() if m.state is ModelState.ACTIVE and not m.is_trained]
-        if any(model.epoch < model.epochs for model in models):
-            return set(run.plan.partitions)
-        return {partition for model in models for partition in model.remaining}
+        needed: set[int] = set()
+        for model in run.models.values():
+            if model.state is ModelState.ACTIVE and not model.is_trained:
+                needed.update(model.remaining if model.epoch == model.epochs else run.plan.partitions)
+                if len(needed) == len(run.plan.partitions):
+                    break
+        return needed
     if isinstance(run.request, EvaluateRequest) and run.request.split == "train":
-        return {t.key.partition or 0 for t in run.own_tasks() if t.state is TaskState.PENDING}
+        return {task.key.partition or 0 for task in run.tally.pending.values()}
     return set()
 
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from cerebro.contract import api
-from cerebro.contract.events import RunRequested, WorkerJoined
+from cerebro.contract.events import (
+    RunFinished,
+    RunRequested,
+    RunStarted,
+    TaskAssigned,
+    TaskStarted,
+    WorkerJoined,
+)
 from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locators
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks import TaskResult
+from cerebro.state import TaskKey
 from controller.core import Core
 from controller.crew import Seen, World
 from controller.simulation.scenario import DATASET
-from tests.controller.counting import calls
+from tests.controller.counting import steps
 from tests.controller.test_core import plan, request
+from tests.state.stories import DATASET as STORY_DATASET
+from tests.state.stories import Story
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
@@ -24,13 +40,13 @@ def joined(number: int) -> WorkerJoined:
     )
 
 
-def begun(models: int, workers: int, *, epochs: int = 1) -> Core:
+def begun(models: int, workers: int, *, epochs: int = 1, validated: bool = False) -> Core:
     """A fit that has started, and nothing of it is assigned."""
     core = Core(RECORD)
     core.apply(RunRequested(run="fit-1", request=request(models, epochs)))
     for number in range(workers):
         core.apply(joined(number))
-    core.apply(plan(models, workers))
+    core.apply(plan(models, workers, validated=validated))
     return core
 
 
@@ -51,8 +67,77 @@ def test_many_equal_idle_workers_get_a_unit_each() -> None:
         core = begun(size, size)
         seen = world(core)
         assert core.board is not None
-        costs[size] = calls(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
-        steps = [step for step in core.decide(seen) if isinstance(step, api.Assign)]
-        assert len({step.worker for step in steps}) == size
-        assert len({step.task.split("/")[2] for step in steps}) == size
+        costs[size] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
+        given = [step for step in core.decide(seen) if isinstance(step, api.Assign)]
+        assert len({step.worker for step in given}) == size
+        assert len({step.task.split("/")[2] for step in given}) == size
     assert costs[80] < 4.5 * costs[40]
+
+
+def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False) -> Core:
+    """A fit in which every worker has one unit that runs and one that is queued."""
+    core = begun(models, workers, epochs=epochs, validated=validated)
+    now = 0.0
+    for _ in range(2):
+        for step in core.decide(world(core)):
+            assert isinstance(step, api.Assign)
+            told: dict[str, Any] = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
+            core.apply(TaskAssigned(**told, time=now))
+            if len(core.state.workers[step.worker].open_tasks) == 1:
+                core.apply(TaskStarted(**told, time=now))
+    return core
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated: bool) -> None:
+    """A thousand models or ten thousand: nobody looks at all of them."""
+    costs = {}
+    for models in (100, 1000):
+        core = busy(models, 4, validated=validated)
+        seen = world(core)
+        assert core.decide(seen) == []
+        costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
+    assert costs[1000] <= costs[100] + 10
+
+
+def predicting(models: int) -> Core:
+    """A prediction with so many models on two partitions; half of its tasks are done, and there is room for one."""
+    story = Story()
+    story.fit(models=models, epochs=1)
+    for number in range(models):
+        story.epoch(1, model=f"m{number:02}")
+    chosen = {f"m{number:02}": 1 for number in range(models)}
+    story.tell(
+        RunFinished(run="fit-1", outcome="finished"),
+        RunRequested(run="predict-1", request=EvaluateRequest(kind="predict", fit="fit-1", split="valid")),
+        RunStarted(
+            run="predict-1",
+            plan=EvaluatePlan(
+                kind="predict", dataset=STORY_DATASET, fit="fit-1", models=chosen, partitions={0: 1, 1: 1}
+            ),
+        ),
+    )
+    keys = [
+        TaskKey(run="predict-1", kind="predict", model=name, partition=partition)
+        for name in chosen
+        for partition in (0, 1)
+    ]
+    for key in keys[: len(keys) // 2]:
+        story.do(key, 0, TaskResult(rows=1))
+    for number, key in enumerate(keys[len(keys) // 2 :][:3]):
+        story.assign(key, number % 2)
+    core = Core(RECORD)
+    for event in story.log:
+        core.apply(event)
+    return core
+
+
+def test_a_decision_on_predictions_costs_the_same_with_more_tasks() -> None:
+    """Neither those that are done nor those that wait are gone through."""
+    costs = {}
+    for models in (10, 100):
+        core = predicting(models)
+        seen = world(core)
+        assert len(core.decide(seen)) == 1
+        costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
+    assert costs[100] <= costs[10] + 10

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from cerebro.state import ExperimentState, TaskState
+from collections import Counter
+
+from cerebro.contract.runs import FitRequest
+from cerebro.state import ExperimentState, ModelState, Run, TaskState
 from cerebro.state.workers import QUEUE_DEPTH
 
 
@@ -17,6 +20,7 @@ def assert_sound(state: ExperimentState) -> None:
         assert running == worker.open_tasks[: len(running)], "the running task is the oldest"
         assert len(running) <= 1, "a worker runs one task at a time"
     for run in state.runs.values():
+        assert_counted(run)
         for model in run.models.values():
             units = [k for k, t in run.open.items() if t.key.model == model.id and t.key.kind == "train"]
             assert units == ([model.busy] if model.busy else []), "isolation: one open unit per model"
@@ -24,3 +28,25 @@ def assert_sound(state: ExperimentState) -> None:
             for epoch in range(1, model.epochs + 1):
                 visited = [visit.partition for visit in model.epoch_visits(epoch)]
                 assert len(set(visited)) == len(visited), "no partition twice in an epoch"
+
+
+def assert_counted(run: Run) -> None:
+    """What the fold counts is what there is."""
+    tally, models = run.tally, run.models.values()
+    assert tally.active == sum(model.state is ModelState.ACTIVE for model in models)
+    assert tally.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
+    assert all(tally.reached.values())
+    due = [m for m in models if m.state is ModelState.ACTIVE and len(m.validations) < m.completed_epochs]
+    assert tally.in_order(tally.unvalidated) == [model.id for model in due if run.is_validated]
+    if isinstance(run.request, FitRequest):
+        metric = run.request.metric
+        shown = {m.id: m.validations.get(1) for m in models}
+        if not run.is_validated:
+            shown = {m.id: m.visits[0].metrics if m.visits else None for m in models}
+        lacking = {name for name, metrics in shown.items() if metrics is not None and metric not in metrics}
+        assert tally.lacking == lacking
+        assert not tally.pending
+        return
+    own = run.own_tasks()
+    assert tally.pending == {str(t.key): t for t in own if t.state is TaskState.PENDING}
+    assert tally.unfinished == sum(task.state is not TaskState.COMMITTED for task in own)

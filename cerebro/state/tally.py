@@ -1,0 +1,75 @@
+"""Counts over a run's models and tasks, kept by the fold: a decision needs no pass over all of them.
+
+Everything here follows from the models and tasks themselves; whoever changes one has it seen again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from cerebro.state.models import Model, ModelState
+from cerebro.state.tasks import Task, TaskState
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """Of one run."""
+
+    active: int = 0
+    """Models that have units or validations to do."""
+    reached: Counter[int] = field(default_factory=Counter)
+    """Epochs that are completed -> how many of the models that are not cut short have completed so many."""
+    unvalidated: set[str] = field(default_factory=set)
+    """Active models with completed epochs that are not validated."""
+    lacking: set[str] = field(default_factory=set)
+    """Models that have shown that they do not return the run's metric."""
+    pending: OrderedDict[str, Task] = field(default_factory=OrderedDict)
+    """The run's own tasks, if it is no fit, that are to be assigned: first those that came back, the newest of them
+    first, then the others in order."""
+    unfinished: int = 0
+    """The run's own tasks, if it is no fit, that are not committed."""
+    _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
+    """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
+
+    def see_model(
+        self, model: Model, *, is_validated: bool, shown: Collection[str] | None, metric: str
+    ) -> None:
+        """A model is new or has changed.
+
+        Args:
+            is_validated: whether its run validates models.
+            shown: names of the metrics it has returned, where the run looks for its own; `None` before it did.
+            metric: the run's.
+        """
+        place, was_active, before = self._seen.get(model.id, (len(self._seen), False, None))
+        is_active = model.state is ModelState.ACTIVE
+        completed = model.completed_epochs
+        now = None if model.is_cut_short else completed
+        self._seen[model.id] = (place, is_active, now)
+        self.active += is_active - was_active
+        if now != before:
+            if before is not None:
+                self.reached[before] -= 1
+                if not self.reached[before]:
+                    del self.reached[before]
+            if now is not None:
+                self.reached[now] += 1
+        is_due = is_validated and is_active and len(model.validations) < completed
+        (self.unvalidated.add if is_due else self.unvalidated.discard)(model.id)
+        is_lacking = shown is not None and metric not in shown
+        (self.lacking.add if is_lacking else self.lacking.discard)(model.id)
+
+    def in_order(self, models: Collection[str]) -> list[str]:
+        """Models in the order of the run."""
+        return sorted(models, key=lambda name: self._seen[name][0])
+
+    def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
+        """One of the run's own tasks is new, was assigned or has ended; to be told of each of these once."""
+        self.unfinished += is_new - (task.state is TaskState.COMMITTED)
+        if task.state is TaskState.PENDING:
+            self.pending[key] = task
+            self.pending.move_to_end(key, last=is_new)
+        else:
+            self.pending.pop(key, None)
