@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import LocatorError, MetadataError, ObjectStoreError
-from cerebro.objects import read_bytes, read_head
+from cerebro.objects import local_path, read_bytes, read_head
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,13 +92,15 @@ def read_metadata(split: Split, locator: Locator) -> Metadata:
 
 
 def known_columns(uri: str) -> tuple[str, ...] | None:
-    """Columns of a metadata file, of which only the beginning is read; `None` where that does not tell them.
+    """Columns of a metadata file, of which only the beginning or the end is read; `None` where that does not tell.
 
     Raises nothing: what is wrong with the file is said by whoever reads all of it.
     """
-    from cerebro.data.tables import column_names
+    from cerebro.data.tables import column_names, parquet_column_names
 
     try:
+        if not uri.startswith("s3://") and (found := parquet_column_names(local_path(uri))) is not None:
+            return found
         return column_names(uri, read_head(uri, _HEAD_BYTES))
     except (MetadataError, LocatorError, ObjectStoreError, OSError):
         return None

@@ -51,6 +51,16 @@ def column_names(name: str, head: bytes) -> tuple[str, ...] | None:
     return tuple(line) or None
 
 
+def parquet_column_names(path: Path) -> tuple[str, ...] | None:
+    """Columns of a Parquet file, of which only the end is read; `None` if it is none."""
+    if not path.name.endswith(_PARQUET):
+        return None
+    try:
+        return tuple(pa.parquet.read_schema(path).names)
+    except (pa.ArrowException, OSError):
+        return None
+
+
 def _as_written(table: pa.Table, content: bytes) -> pa.Table:
     """The table with text wherever a number would read differently from what the file says.
 

@@ -23,6 +23,7 @@ __all__ = [
     "fetch_many",
     "fetch_uri",
     "is_absent",
+    "local_path",
     "object_name",
     "open_store",
     "read_bytes",

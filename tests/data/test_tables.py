@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cerebro.data.tables import parse_table, read_columns, write_columns
+from cerebro.data.tables import (
+    column_names,
+    parquet_column_names,
+    parse_table,
+    read_columns,
+    write_columns,
+)
+from cerebro.locators import known_columns
 
 
 def test_numbers_with_leading_zeros_stay_text() -> None:
@@ -43,3 +56,33 @@ def test_a_folder_that_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="one"):
         write_columns(tmp_path / "one" / "p.arrow", {"id": ["a"]})
     assert list(tmp_path.iterdir()) == []
+
+
+NAMES = st.lists(
+    st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8),
+    min_size=1,
+    max_size=5,
+    unique=True,
+)
+
+
+@given(names=NAMES, has_mark=st.booleans(), data=st.data())
+def test_columns_are_known_from_the_beginning(names: list[str], has_mark: bool, data: st.DataObject) -> None:
+    """As they are once all is read, however they are quoted; what is not complete tells nothing."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, ["1"] * len(names)])
+    content = text.getvalue().encode("utf-8-sig" if has_mark else "utf-8")
+    head = content[: data.draw(st.integers(content.index(b"\n") + 1, len(content)))]
+    assert list(column_names("t.csv", head) or ()) == parse_table(content, "t.csv").column_names
+    assert column_names("t.csv", content[: content.index(b"\n")]) is None
+
+
+def test_columns_of_parquet_are_known_from_its_end(tmp_path: Path) -> None:
+    """And only of a file that is what its name says."""
+    pq.write_table(pa.table({"id": [1], "image": ["a"]}), tmp_path / "t.parquet")
+    assert parquet_column_names(tmp_path / "t.parquet") == ("id", "image")
+    (tmp_path / "other.parquet").write_text("id\n1\n")
+    assert parquet_column_names(tmp_path / "other.parquet") is None
+    assert known_columns(f"file://{tmp_path}/t.parquet") == ("id", "image")
+    assert known_columns(str(tmp_path / "other.parquet")) is None
+    assert known_columns(str(tmp_path / "absent.csv")) is None
