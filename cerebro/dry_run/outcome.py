@@ -68,13 +68,13 @@ class DryRun:
             f"dry run of experiment {self.experiment!r}: nothing failed, nothing was sent to the cluster"
         ]
         lines += [
-            f"  rows of {tried.split:<8} {tried.rows:,} of {tried.of:,}, {tried.seconds:.3f} s: "
+            f"  rows of {tried.split:<10} {tried.rows:,} of {tried.of:,}, {tried.seconds:.3f} s: "
             + ", ".join(f"{field.name} {field.dtype} {field.shape}" for field in tried.fields)
             for tried in self.rows.values()
         ]
         if self.batch:
             told = ", ".join(f"{name} {found}" for name, found in self.batch.items())
-            lines.append(f"  batch on {self.device:<7} {told}")
-        lines += [f"  {step.name:<16} {step.seconds:.3f} s: {step.found}" for step in self.steps]
+            lines.append(f"  batch on {self.device:<9} {told}")
+        lines += [f"  {step.name:<18} {step.seconds:.3f} s: {step.found}" for step in self.steps]
         lines += [f"  skipped: {what}: {why}" for what, why in self.skipped.items()]
         return "\n".join(lines)

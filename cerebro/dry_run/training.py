@@ -77,7 +77,7 @@ class TrainingTrial:
                 for each in module.parameters()
                 if each.requires_grad
             )
-            found.append(f"{len(trainee.modules)} modules, {self.parameters:,} parameters")
+            found.append(f"modules: {len(trainee.modules)}, parameters: {self.parameters:,}")
         return trainee
 
     def _train(self, trainee: Trainee, *, epoch: int) -> None:

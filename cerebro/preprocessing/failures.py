@@ -11,7 +11,10 @@ NAMED = 20
 
 
 def named(rows: Sequence[FailedRow]) -> str:
-    """What is put behind a sentence about failed rows: a colon and a line per row. Their tracebacks are left out."""
+    """What is put behind a sentence about failed rows: a line per row. Their tracebacks are left out.
+
+    The sentence has no colon at its end: where there is one line only, it stands alone.
+    """
     told = [f"  row {row.id!r}: {row.error.partition(chr(10))[0]}" for row in rows[:NAMED]]
     more = [f"  and {len(rows) - NAMED:,} more"] if len(rows) > NAMED else []
-    return "\n".join([":", *told, *more])
+    return "\n".join(["", *told, *more])

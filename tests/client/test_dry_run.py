@@ -143,9 +143,9 @@ def test_everything_is_tried(locators: Locators) -> None:
     assert found.skipped == {}
     shown = repr(found)
     for line in (
-        "rows of train    8 of 20",
+        "rows of train      8 of 20",
         "input float32 (2,), output int64 ()",
-        "1 modules, 9 parameters",
+        "modules: 1, parameters: 9",
         "accuracy ",
     ):
         assert line in shown
