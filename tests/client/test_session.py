@@ -20,6 +20,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
+from cerebro.errors import DataError
 from cerebro.session import Session
 from tests.state.runs import TimedStory
 from tests.state.stories import SHA, unit
@@ -57,6 +58,18 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     story.ends(unit(2, 0), 0, 52.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
+
+
+def test_the_status_tells_a_failure_in_a_line() -> None:
+    """The traceback is the error's, and the log's."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    error = "all 1 models failed: ValueError: boom\nTraceback (most recent call last):\n  File 'spec.py'"
+    story.tell(RunFinished(run="fit-1", outcome="failed", error=error))
+    assert opened(story.log, story.zero).status().splitlines()[1:] == [
+        "  fit-1: failed, 0/2 done (all 1 models failed: ValueError: boom)",
+        "  worker-0: idle",
+    ]
 
 
 def test_the_status_tells_of_lost_workers_why() -> None:
@@ -113,3 +126,14 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
         result = experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min")
     assert [warning.filename for warning in told] == [__file__]
     assert list(result.leaderboard()["state"]) == ["stopped"]
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_limit_that_no_clock_can_keep_is_refused(limit: float) -> None:
+    """Before anything is sent."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    experiment = Experiment.__new__(Experiment)
+    experiment._session = opened(story.log, story.zero)
+    with pytest.raises(DataError, match=r"hang_timeout_s is .*, expected a number of more than 0"):
+        experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", hang_timeout_s=limit)
