@@ -6,6 +6,7 @@ cluster is elsewhere. What cannot be told here is left to the controller, which 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import warnings
@@ -38,9 +39,7 @@ def check_inside(locators: Locators, shared: Path) -> None:
     Raises:
         LocatorError: a path is one that only this machine sees, or nothing is where it leads.
     """
-    own = {_mount(place) for place in (Path("/"), Path.home(), Path(tempfile.gettempdir()))} - {
-        _mount(shared)
-    }
+    own = {_mount(place) for place in _own_places()} - {_mount(shared)}
     for where, uri, look in _looks(locators):
         if uri.startswith(_REMOTE):
             _look(where, uri, look)
@@ -80,6 +79,15 @@ def check_outside(locators: Locators, cluster: str) -> None:
         more = f" (and {len(here) - 1} more)" if len(here) > 1 else ""
         check = f"make sure that the workers of {cluster} see the same"
         warnings.warn(f"{here[0]}{more} exists on this machine; {check}, or {advice}", stacklevel=4)
+
+
+def _own_places() -> Iterator[Path]:
+    """Folders of a pod that no other pod sees, unless the shared volume is on the same file system."""
+    yield from (Path("/"), Path(tempfile.gettempdir()))
+    with contextlib.suppress(
+        RuntimeError
+    ):  # a container may run under a user id without a name, and without HOME
+        yield Path.home()
 
 
 _Look = Callable[[str], object]

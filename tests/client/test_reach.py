@@ -70,6 +70,19 @@ def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
             reach.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
 
 
+def test_a_user_without_a_home_is_no_error(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container under a user id without a name."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    Mounts(monkeypatch, tmp_path / "home", [data])
+    monkeypatch.setattr(Path, "home", no_home)
+    reach.check_inside(located(data), data)
+
+
 def test_the_shared_volume_is_looked_at_in_the_cluster(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

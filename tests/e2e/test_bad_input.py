@@ -63,7 +63,9 @@ def test_rows_that_cannot_be_used(lab: Lab) -> None:
         experiment.run_etl(TinyETL(ragged=6), progress=False)
     with pytest.raises(RunFailedError, match=r"(?s)ValueError: cannot read row 5"):
         experiment.run_etl(TinyETL(broken=5), progress=False)
+    assert list(experiment.failed_rows()["id"]) == [5]
     result = experiment.run_etl(TinyETL(broken=5), max_failed=0.5, progress=False)
+    assert list(result.failed_rows()["split"]) == ["train"]
     assert (result.kept, result.failed) == ({"train": 7}, {"train": 1})
 
 

@@ -1,0 +1,69 @@
+"""The handler of ETL tasks: what it leaves on the shared volume for people, whether a task fails or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cerebro.contract.records import Locator, Locators
+from cerebro.contract.tasks import EtlTask
+from cerebro.volumes import Volumes
+from etl_worker.errors import TooManyFailedError
+from etl_worker.handler import Handler
+from tests.etl_worker.jobs import FailOn, write_metadata
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Volumes:
+    """With the metadata of one partition."""
+    found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    write_metadata(found.metadata("d", "train", 0), pa.table({"id": range(40), "value": range(40)}))
+    return found
+
+
+def handle(volumes: Volumes, broken: list[int], *, max_failed: float) -> int:
+    """Do the task with a row function that raises for these values; rows that came out."""
+    context: Any = SimpleNamespace(
+        volumes=volumes,
+        cores=1,
+        work_begins=lambda: 0.0,
+        listen=lambda: None,
+        give_way=lambda: None,
+        progress=lambda **_: None,
+        spec_factory=lambda code, misc: lambda: FailOn(broken),
+    )
+    task = EtlTask(
+        key="etl-1/etl/train/p0",
+        experiment="one",
+        dataset="d",
+        split="train",
+        partition=0,
+        code="0" * 64,
+        locators=Locators(train=Locator(metadata="train.csv")),
+        max_failed=max_failed,
+    )
+    return Handler(context).handle(task, 1).rows
+
+
+def told(volumes: Volumes) -> tuple[int, list[Any]]:
+    """How many rows failed, and the ids of those that are named."""
+    found = json.loads(volumes.failed_rows("d", "train", 0).read_text())
+    assert all(row["error"].startswith("ValueError: value") and row["traceback"] for row in found["rows"])
+    return found["total"], [row["id"] for row in found["rows"]]
+
+
+def test_failed_rows_are_told_of_a_task_that_fails_for_them(volumes: Volumes) -> None:
+    """And of the next one, which leaves them out; once none fails nothing is told."""
+    with pytest.raises(TooManyFailedError):
+        handle(volumes, [3, 30], max_failed=0.0)
+    assert told(volumes) == (2, [3, 30])
+    assert handle(volumes, [30], max_failed=0.5) == 39
+    assert told(volumes) == (1, [30])
+    write_metadata(volumes.metadata("d", "train", 0), pa.table({"id": [1], "value": [1]}))
+    assert handle(volumes, [], max_failed=0.0) == 1
+    assert not volumes.failed_rows("d", "train", 0).exists()
