@@ -117,11 +117,11 @@ def test_readme_specs_follow_the_templates() -> None:
 def test_readme_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
     """Every `cerebro` command of a fenced block of README is one, and no command is left out."""
     shown = set(
-        re.findall(r"^cerebro ([a-z]+)", "\n".join(_blocks(ROOT / "README.md", "")), flags=re.MULTILINE)
+        re.findall(r"^cerebro ([a-z-]+)", "\n".join(_blocks(ROOT / "README.md", "")), flags=re.MULTILINE)
     )
     with pytest.raises(SystemExit):
         main(["--help"])
-    known = set(re.findall(r"^    ([a-z]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
+    known = set(re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
     assert shown == known
 
 
