@@ -37,6 +37,13 @@ TRIMMED = {
         # TensorBoard's viewer: its pages and its fast reader. The control plane writes event files. 25 MB.
         "tensorboard/webfiles.zip",
         "tensorboard_data_server/bin",
+        # Of plotly the pages send the script that browsers run; figures are built by clients. 60 MB.
+        "plotly/graph_objs",
+        "plotly/validators",
+        "plotly/validator_cache.py",
+        "plotly/labextension",
+        "plotly/package_data/datasets",
+        "plotly/package_data/widgetbundle.js",
     ),
     "worker": _EVERYWHERE,
     "notebook": _EVERYWHERE,

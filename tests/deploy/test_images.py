@@ -7,6 +7,8 @@ from __future__ import annotations
 import fnmatch
 import importlib.util
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import distribution, packages_distributions
@@ -172,6 +174,30 @@ def test_all_that_reading_a_bucket_takes_stays_in_the_control_image(tmp_path: Pa
     finish.trim(tmp_path, "control")
     assert [name for name in gone if (tmp_path / name).exists()] == []
     assert [name for name in kept if not (tmp_path / name).exists()] == []
+
+
+@pytest.mark.slow
+def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
+    """What builds figures goes, most of the package; who sends the script reads it from what is left."""
+    spec = importlib.util.find_spec("plotly")
+    assert spec is not None
+    assert spec.origin is not None
+    shutil.copytree(Path(spec.origin).parent, tmp_path / "plotly")
+    load("finish").trim(tmp_path, "control")
+    left = sum(path.stat().st_size for path in (tmp_path / "plotly").rglob("*") if path.is_file())
+    assert left < 15_000_000
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from importlib.util import find_spec\n"
+        "from cerebro.reporting.plotting import plotly_script\n"
+        f"assert find_spec('plotly').origin.startswith({str(tmp_path)!r})\n"
+        "assert len(plotly_script()) > 1_000_000\n"
+        "import dispatcher.plotly"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_equal_libraries_become_one(tmp_path: Path) -> None:
