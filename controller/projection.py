@@ -69,11 +69,13 @@ class Projection:
         self._since: float | None = None
         """When the entry that is being written came; `None`: nothing waits."""
         self._writing = threading.Lock()
-        """Of files, and of the next three."""
+        """Of files, and of the next four."""
         self._live: dict[str, _LiveReader] = {}
         self._files: dict[Path, EventFile] = {}
         self._passed: dict[Path, int] = {}
         """Records of a file that belong to commits which are done."""
+        self._paths: dict[tuple[str, str, str], Path] = {}
+        """Files by experiment, run and model."""
 
     def start(self) -> None:
         """Begin writing, first what an earlier life of the process may have left out."""
@@ -96,11 +98,15 @@ class Projection:
             if life not in (None, present) or state.seq <= observed.seq:
                 return
             observed.seq = state.seq
+            is_told = False
             for what in additions(state, event):
                 if isinstance(what, Addition):
                     if what.key in observed.keys:
                         continue
                     observed.keys.add(what.key)
+                    is_told |= what.ended is not None
+                elif is_told:
+                    continue  # who writes the addition forgets the attempt then
                 self._entries.put(_Entry(what, present, time.monotonic()))
 
     def forget(self, experiment: str) -> None:
@@ -116,6 +122,8 @@ class Projection:
                 self._close(path)
             for path in [path for path in self._passed if path.is_relative_to(root)]:
                 del self._passed[path]
+            for of in [of for of in self._paths if of[0] == experiment]:
+                del self._paths[of]
 
     def lag_s(self) -> float:
         """For how long the oldest commit that is not in the files yet has waited, in seconds."""
@@ -205,15 +213,19 @@ class Projection:
                 self._close(path)
                 raise
             self._passed[path] = file.passed
+            if ended:
+                reader.forget(ended)
 
     def _path(self, addition: Addition) -> Path:
-        of = addition.experiment, addition.run
-        folder = (
-            self._volumes.model_metrics(*of, addition.model)
-            if addition.model
-            else self._volumes.run_metrics(*of)
-        )
-        return folder / FILE_NAME
+        of = addition.experiment, addition.run, addition.model
+        path = self._paths.get(of)
+        if path is None:
+            # A restart asks for the same ones again and again, and to make one takes longer than to make a record.
+            folder = (
+                self._volumes.model_metrics(*of) if addition.model else self._volumes.run_metrics(*of[:2])
+            )
+            path = self._paths[of] = folder / FILE_NAME
+        return path
 
     def _open(self, path: Path) -> EventFile:
         file = self._files.pop(path, None)

@@ -111,13 +111,18 @@ class Estimates:
 
     def _fit_cost(self, subject: _Subject) -> None:
         pairs = self._pairs[subject]
-        told = sum(mean.value - self._slowness.get(worker, 0.0) for worker, mean in pairs.items())
+        told, slowness = 0.0, self._slowness
+        for worker, mean in pairs.items():
+            told += mean.value - slowness.get(worker, 0.0)
         prior = _COST_PRIOR if self._costs else 0.0
         self._costs[subject] = (told + prior * self._typical) / (len(pairs) + prior)
 
     def seconds(self, model: str, worker: str, *, rows: float, technique: str = "") -> float:
         """What a unit of so many rows will take; always above 0. A model that never ran costs what is typical."""
-        return self.table([model], [worker], rows=rows, technique=technique)[0][0]
+        cost, slowness = self._costs.get((model, technique), self._typical), self._slowness.get(worker, 0.0)
+        seconds = math.exp(cost) * (max(rows, 1.0) * math.exp(slowness))
+        mean = self._pairs.get((model, technique), {}).get(worker)
+        return seconds if mean is None else seconds * _own_share(mean, cost, slowness)
 
     def table(
         self, models: Sequence[str], workers: Sequence[str], *, rows: float, technique: str = ""
@@ -134,7 +139,12 @@ class Estimates:
             for worker, mean in self._pairs.get((model, technique), {}).items():
                 if worker in columns:
                     column = columns[worker]
-                    deviation = mean.value - cost - slowness[column]
-                    row[column] *= math.exp(deviation * mean.count / (mean.count + _TRUSTED))
+                    row[column] *= _own_share(mean, cost, slowness[column])
             found.append(row)
         return found
+
+
+def _own_share(mean: _Mean, cost: float, slowness: float) -> float:
+    """By which factor the pair's own observations change the product."""
+    deviation = mean.value - cost - slowness
+    return math.exp(deviation * mean.count / (mean.count + _TRUSTED))

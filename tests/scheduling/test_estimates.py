@@ -100,3 +100,18 @@ def test_an_estimate_is_always_a_time(units: list[tuple[str, str, int, float]]) 
     found.settle()
     times = [seconds for row in found.table(["a", "b", "d"], ["x", "y", "v"], rows=100) for seconds in row]
     assert all(0 < seconds < math.inf for seconds in times)
+
+
+def test_one_pair_is_told_as_the_table_tells_it() -> None:
+    """To the bit: a decision must not depend on which of the two was asked."""
+    rng, estimates = random.Random(7), Estimates()
+    names, places = ["a", "b", "c"], ["x", "y", "z"]
+    for _ in range(30):
+        estimates.observe(rng.choice(names), rng.choice(places), rows=100, seconds=rng.uniform(1, 5))
+        if rng.random() < 0.2:
+            estimates.settle()
+        table = estimates.table([*names, "new"], [*places, "far"], rows=50)
+        assert table == [
+            [estimates.seconds(model, worker, rows=50) for worker in [*places, "far"]]
+            for model in [*names, "new"]
+        ]
