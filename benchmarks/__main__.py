@@ -20,7 +20,18 @@ from pathlib import Path
 from benchmarks.figure import Figure
 
 NAMES = (
-    *("loader", "etl", "hop", "gap", "efficiency", "idle", "control_plane", "half_requests", "points"),
+    *(
+        "loader",
+        "etl",
+        "hop",
+        "gap",
+        "warm",
+        "efficiency",
+        "idle",
+        "control_plane",
+        "half_requests",
+        "points",
+    ),
     *("restart", "web", "allocator", "side_by_side"),
     *("planner", "online", "exact", "decision"),
 )

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from PIL import Image
 from benchmarks.figure import Figure
 from cerebro.preprocessing.job import EtlJob
 from cerebro.spec import ETLSpec, Mode
+from etl_worker.cores import Cores
 from etl_worker.partition import preprocess_partition
 
 BAR = 0.9
@@ -127,7 +129,8 @@ def _partition(folder: Path, pair: int) -> None:
         max_failed_fraction=0.0,
         fingerprint="benchmark",
     )
-    preprocess_partition(job, DecodeAndAugment, lambda progress: None)
+    with closing(Cores(DecodeAndAugment)) as cores:
+        preprocess_partition(job, cores, lambda progress: None)
 
 
 def _bare_pool(objects: Path, rows: list[Row]) -> None:

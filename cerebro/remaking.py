@@ -129,7 +129,7 @@ class Remaking:
             cores=cores,
         )
         codes = {task.code: self.connection.kvs.code(task.code).encoded}
-        setting = Setting(code=task.code, handler=_HANDLER, python=self.python, archive=self.archive)
+        setting = Setting(handler=_HANDLER, python=self.python, archive=self.archive)
         child = ChildProcess(setting, settings, own_group())
         try:
             log = volumes.logs / "etl.log"

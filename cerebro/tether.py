@@ -79,5 +79,15 @@ def _be_nice(niceness: int) -> None:
         pass  # this kernel does not group by session, or not here: then the niceness counts as it is
 
 
+def end_with(parent: int) -> None:
+    """For a process that was forked: have it killed when its parent ends, however that ended."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(1)
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -6,12 +6,12 @@ the calling process gets no threads. Each core asks for its
 next shard when it has finished one. Counts go through memory shared by fork (anonymous: nothing is left
 behind, however the processes end).
 
-The caller must be single-threaded and must not have run user code: cores are forked from it.
+Cores outlive a job that went well, because what they have imported may have taken longer than the job. The caller must
+be single-threaded and, with more than one core, must not have run user code: cores are forked from it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import multiprocessing
 import os
@@ -24,23 +24,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro.data.manifests import FailedRow
+from cerebro.data.manifests import FailedRow, Source
 from cerebro.errors import CerebroError, PreemptedError, RetryableError
 from cerebro.preprocessing.failures import NAMED
-from cerebro.preprocessing.job import ShardRange
-from cerebro.preprocessing.shard import Preprocessor
+from cerebro.preprocessing.job import EtlJob, ShardRange, SpecFactory
+from cerebro.preprocessing.metadata import Metadata
+from cerebro.preprocessing.shard import Bench, Preprocessor
+from cerebro.tether import end_with
 from cerebro.tracebacks import line_of, text_of
 from etl_worker.errors import CoreDiedError
 from etl_worker.tally import REPORT_S, Tally
 
 _DONE, _FAILED, _AT, _LEAVE = 0, 1, 2, 3
 """Columns of the shared counts: rows done, rows failed, position of the row at hand; 1 once the core is to leave."""
-_PR_SET_PDEATHSIG = 1
+_STREAMS = (1, 2)
+"""Standard output and standard error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,38 +54,113 @@ class _Core:
     pipe: Connection
 
 
-def make_shards(
-    parts: Sequence[ShardRange], cores: int, prepare: Callable[[int], Preprocessor], tally: Tally
-) -> None:
-    """Make ``parts`` with ``cores`` processes, and add them to ``tally``.
+class Cores:
+    """Processes that make shards with one spec; those that have done a job wait for the next one. Owned by one thread.
 
-    A `PreemptedError` of ``tally`` is handed on to the cores, which leave their shards at their next row.
-    ``prepare`` is called in each process with its number. No process is left when this returns or raises.
-
-    Raises:
-        CoreDiedError: a core ended by itself.
-        Whatever `Preprocessor.shard`, ``prepare`` or ``tally`` raise.
+    Args:
+        make_spec: called once in each process.
     """
-    counts = np.frombuffer(mmap.mmap(-1, cores * 4 * 8), np.int64).reshape(cores, 4)
-    counts[:, _AT] = -1
-    running: list[_Core] = []
-    try:
-        for number in range(cores):
-            running.append(_start(number, counts, prepare))
-        _serve(running, deque(parts), counts, tally)
-    except PreemptedError:
-        counts[:, _LEAVE] = 1
-        _let_leave(running)
-        raise
-    finally:
-        for core in running:
+
+    def __init__(self, make_spec: SpecFactory) -> None:
+        self._make_spec = make_spec
+        self._bench = Bench(make_spec)
+        self._running: list[_Core] = []
+        self._counts = np.zeros((0, 4), np.int64)
+
+    def make(
+        self,
+        job: EtlJob,
+        metadata: Metadata,
+        source: Source,
+        parts: Sequence[ShardRange],
+        tally: Tally,
+        *,
+        on_ready: Callable[[], None],
+    ) -> None:
+        """Make ``parts`` of ``job`` with as many processes as it may use, and add them to ``tally``.
+
+        With one core the calling process does the work itself. A `PreemptedError` of ``tally`` is handed on to the
+        cores, which leave their shards at their next row. When this raises, no process is left.
+
+        Args:
+            on_ready: called once the first process has restored the spec: the rows come now.
+
+        Raises:
+            CoreDiedError: a core ended by itself.
+            Whatever `Preprocessor.shard`, the spec or ``tally`` raise.
+        """
+        if job.cores == 1:
+            preprocessor = self._bench.preprocessor(job, metadata, source, process=0)
+            on_ready()
+            _make_here(parts, preprocessor, tally)
+            return
+        try:
+            called = self._call(job, source, min(job.cores, len(parts)))
+            _serve(called, deque(parts), self._counts, tally, on_ready)
+        except PreemptedError:
+            self._counts[:, _LEAVE] = 1
+            _let_leave(self._running)
+            self.close()
+            raise
+        except BaseException:
+            # What user code left behind when it failed is met by no other job.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End all processes. Calling twice is safe."""
+        for core in self._running:
             core.process.kill()
-        for core in running:
+        for core in self._running:
             core.process.join()
             core.pipe.close()
+        self._running = []
+
+    def _call(self, job: EtlJob, source: Source, number: int) -> list[_Core]:
+        """Tell so many processes of the job; start those that are not there."""
+        is_whole = all(core.process.exitcode is None for core in self._running)
+        if len(self._counts) != job.cores or not is_whole:
+            self.close()
+            # Shared by fork.
+            self._counts = np.frombuffer(mmap.mmap(-1, job.cores * 4 * 8), np.int64).reshape(job.cores, 4)
+        self._counts[:] = 0
+        self._counts[:, _AT] = -1
+        while len(self._running) < number:
+            self._running.append(_start(len(self._running), self._counts, self._make_spec))
+        called = self._running[:number]
+        for core in called:
+            try:
+                core.pipe.send((job, source))
+                for stream in _STREAMS:
+                    # Where this process writes now: the log of this attempt, not of the one the core was forked for.
+                    send_handle(core.pipe, stream, core.process.pid)
+            except OSError:
+                raise _obituary(core, self._counts) from None
+        return called
 
 
-def _serve(cores: Sequence[_Core], todo: deque[ShardRange], counts: NDArray[np.int64], tally: Tally) -> None:
+def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, tally: Tally) -> None:
+    done = failures = 0
+
+    def on_row(position: int, failed: FailedRow | None) -> None:
+        nonlocal done, failures
+        done += 1
+        if failed is not None:
+            failures += 1
+            tally.saw_failure(position, failed)
+        tally.update(done, failures)
+
+    for part in parts:
+        tally.add(preprocessor.shard(part, on_row))
+
+
+def _serve(
+    cores: Sequence[_Core],
+    todo: deque[ShardRange],
+    counts: NDArray[np.int64],
+    tally: Tally,
+    on_ready: Callable[[], None],
+) -> None:
     waiting: dict[Any, _Core] = {core.pipe: core for core in cores}
     while waiting:
         for pipe in wait(list(waiting), timeout=REPORT_S):
@@ -94,10 +173,12 @@ def _serve(cores: Sequence[_Core], todo: deque[ShardRange], counts: NDArray[np.i
                 raise content
             if kind == "made":
                 tally.add(content)
+            else:
+                on_ready()
             if todo:
                 core.pipe.send(todo.popleft())
             else:
-                del waiting[pipe]  # it waits to be ended
+                del waiting[pipe]  # it waits for the next job, or to be ended
         for core in waiting.values():
             # Beside the pipe's end of file, which does not come while a process that the core forked lives
             # on.
@@ -142,11 +223,11 @@ def _obituary(core: _Core, counts: NDArray[np.int64]) -> CoreDiedError:
     )
 
 
-def _start(number: int, counts: NDArray[np.int64], prepare: Callable[[int], Preprocessor]) -> _Core:
+def _start(number: int, counts: NDArray[np.int64], make_spec: SpecFactory) -> _Core:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=_core, args=(os.getpid(), number, theirs, counts, prepare), name=f"cerebro-core-{number}"
+        target=_core, args=(os.getpid(), number, theirs, counts, make_spec), name=f"cerebro-core-{number}"
     )
     process.start()
     theirs.close()  # so that our end reads its end of file when the core ends
@@ -162,9 +243,9 @@ def _core(
     number: int,
     pipe: Connection,
     counts: NDArray[np.int64],
-    prepare: Callable[[int], Preprocessor],
+    make_spec: SpecFactory,
 ) -> None:
-    _end_with(parent)
+    end_with(parent)
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches every process of a terminal; the parent decides
@@ -173,15 +254,23 @@ def _core(
         os.environ.setdefault(
             name, "1"
         )  # one core each: libraries that user code loads must not start more threads
+    bench = Bench(make_spec)
+    preprocessor: Preprocessor | None = None
     try:
-        preprocessor = prepare(number)
-        pipe.send(("ready", None))
         while True:
-            part: ShardRange | None = pipe.recv()
-            if part is None:
+            told: tuple[EtlJob, Source] | ShardRange | None = pipe.recv()
+            if told is None:
                 return
-            counts[number, _AT] = part.start
-            made = preprocessor.shard(part, _observer(number, pipe, counts))
+            if isinstance(told, tuple):
+                _redirect(pipe)
+                job, source = told
+                metadata = Metadata(job.metadata_path)
+                preprocessor = bench.preprocessor(job, metadata, source, process=number)
+                pipe.send(("ready", None))
+                continue
+            assert preprocessor is not None
+            counts[number, _AT] = told.start
+            made = preprocessor.shard(told, _observer(number, pipe, counts))
             _flush()
             pipe.send(("made", made))
     except EOFError:
@@ -210,6 +299,15 @@ def _observer(
     return on_row
 
 
+def _redirect(pipe: Connection) -> None:
+    """Write where the caller does."""
+    _flush()
+    for stream in _STREAMS:
+        target = recv_handle(pipe)
+        os.dup2(target, stream)
+        os.close(target)
+
+
 def _flush() -> None:
     """Hand on what user code printed: the core is killed when there is nothing left to do."""
     with suppress(OSError, ValueError):
@@ -228,11 +326,3 @@ def _sendable(error: BaseException) -> BaseException:
     except Exception:  # noqa: BLE001 - user code's exceptions may raise anything here
         return RetryableError(f"a preprocessing process failed: {line_of(error)}")
     return error
-
-
-def _end_with(parent: int) -> None:
-    """Have this process killed when its parent ends, however that ended."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)

@@ -17,6 +17,7 @@ from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
 from cerebro.preprocessing.job import EtlJob, EtlProgress
+from etl_worker.cores import Cores
 from etl_worker.errors import TooManyFailedError
 from etl_worker.partition import preprocess_partition
 
@@ -25,17 +26,24 @@ _ROWS_TOLD, _TRACEBACK = 1_000, 2_000
 
 
 class Handler:
-    """Preprocesses one partition. One child serves one task: cores are forked from it before it runs user code."""
+    """Preprocesses partitions, one at a time; keeps the processes that do it for the next one."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
+        self._cores: dict[tuple[str, tuple[str, ...]], Cores] = {}
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Make the partition's shards; those that are complete already are not made again."""
         if not isinstance(body, EtlTask):
             raise SpecError(f"etl_worker does not do tasks of kind {body.kind!r}")
-        start_s, began = self._context.work_begins(), time.monotonic()
         job = self._job(body)
+        cores = self._cores_for(body.code, body.locators.misc)
+        start_s, began = 0.0, time.monotonic()
+
+        def on_ready() -> None:
+            nonlocal start_s, began
+            if self._context.is_cold:
+                start_s, began = self._context.work_begins(), time.monotonic()
 
         def progress(seen: EtlProgress) -> None:
             self._context.listen()
@@ -46,9 +54,7 @@ class Handler:
                 self._context.give_way()
 
         try:
-            manifest = preprocess_partition(
-                job, self._context.spec_factory(body.code, body.locators.misc), progress
-            )
+            manifest = preprocess_partition(job, cores, progress, on_ready)
         except TooManyFailedError as error:
             self._tell_failed(body, error.count, error.rows)
             raise
@@ -63,6 +69,13 @@ class Handler:
             timings=Timings(start_s=start_s, compute_s=time.monotonic() - began),
         )
 
+    def _cores_for(self, code: str, misc: tuple[str, ...]) -> Cores:
+        if (code, misc) not in self._cores:
+            for cores in self._cores.values():
+                cores.close()
+            self._cores = {(code, misc): Cores(self._context.spec_factory(code, misc))}
+        return self._cores[code, misc]
+
     def _tell_failed(self, body: EtlTask, total: int, rows: Iterable[FailedRow]) -> None:
         """Write where all can read it which rows failed: the partition itself may be on this worker only."""
         path = self._volumes.failed_rows(body.dataset, body.split, body.partition)
@@ -75,6 +88,9 @@ class Handler:
 
     def preload(self, body: TaskBody) -> None:
         """Nothing to load ahead."""
+
+    def rest(self) -> None:
+        """Nothing to let go of: what the cores keep is what they have imported."""
 
     def _job(self, body: EtlTask) -> EtlJob:
         locator = body.locators.splits()[body.split]

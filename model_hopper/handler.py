@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,6 +66,14 @@ class Handler:
         if reference is not None and (self._ahead is None or self._ahead[0] != reference):
             root = self._volumes.checkpoints
             self._ahead = reference, self._loader.submit(checkpoints.check, root, reference)
+
+    def rest(self) -> None:
+        """Let go of a checkpoint that was loaded ahead, of mapped partitions, and of memory that torch keeps for the
+        next model on a GPU, where other processes may want it."""
+        self._ahead = None
+        self._mapped.clear()
+        gc.collect()
+        torch.cuda.empty_cache()  # nothing where no GPU was asked for
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task.

@@ -27,13 +27,16 @@ _QUOTED = 100
 class Channel:
     """One end of the pair. `send` may be called by any thread, the reading methods by one.
 
+    Args:
+        unread: what another process has read from this end, and `left` to this one.
+
     Attributes:
         is_closed: whether the other end was found to be gone.
         strays: how many lines were no messages.
         stray: the newest of these, for people; cut.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, unread: bytes = b"") -> None:
         self._socket = end
         self._messages: deque[dict[str, Any]] = deque()
         self._parts: list[bytes] = []
@@ -43,6 +46,7 @@ class Channel:
         self.is_closed = False
         self.strays, self.stray = 0, ""
         self._lock = threading.Lock()
+        self._take(unread)
 
     def fileno(self) -> int:
         """For select; note that `pending` messages are not seen by it."""
@@ -72,6 +76,11 @@ class Channel:
                 break
         return self._messages.popleft() if self._messages else None
 
+    def left(self, message: dict[str, Any]) -> bytes:
+        """`message`, which was read, and all that was read behind it: for the process that reads from here on."""
+        lines = [json.dumps(each).encode() for each in (message, *self._messages)]
+        return b"\n".join([*lines, b"".join(self._parts)])
+
     def close(self) -> None:
         """Close this end."""
         self._socket.close()
@@ -88,13 +97,16 @@ class Channel:
             data = self._socket.recv(_READ_BYTES)
         except OSError:
             data = b""
+        self._take(data)
+        self.is_closed = not data
+        return bool(data)
+
+    def _take(self, data: bytes) -> None:
         first, *others = data.split(b"\n")
         self._add(first)
         for other in others:
             self._end_line()
             self._add(other)
-        self.is_closed = not data
-        return bool(data)
 
     def _add(self, part: bytes) -> None:
         self._num_bytes += len(part)

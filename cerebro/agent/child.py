@@ -1,4 +1,5 @@
-"""The child process: runs user code through a handler, one task after another, and says what became of it.
+"""The child process: runs user code through a handler, one task after another, and says what became of it. It is one
+process to its agent, and two in truth: the one that imports, and the one that it forks for user code (`forking`).
 
 It has no token and no connection to the store. What fails in user code ends as a typed `Failure`; what kills
 the process is told by its absence.
@@ -18,7 +19,7 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from cerebro import errors
-from cerebro.agent import memory
+from cerebro.agent import forking, memory
 from cerebro.agent.channel import Channel
 from cerebro.agent.context import Context, Handler
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
@@ -61,20 +62,32 @@ def _message(error: BaseException) -> str:
 
 
 class Child:
-    """Serves one agent until it says so or goes away."""
+    """Serves one agent until it says so or goes away, or until it is the turn of other user code."""
 
     def __init__(self, channel: Channel, context: Context, handler: Handler) -> None:
         self._channel, self._context, self._handler = channel, context, handler
         context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
+        self._code = ""
 
-    def serve(self) -> None:
-        """Run tasks as they come."""
+    def serve(self) -> bytes:
+        """Run tasks as they come.
+
+        Returns:
+            What was read and is left to another process, because it is about other user code; empty at the end.
+        """
         self._channel.send({"is": "ready"})
         while (message := self._channel.receive()) is not None:
             if message["do"] == "preload":
                 self._context.on_preload(message["body"])
+            elif message["do"] == "rest":
+                self._handler.rest()
             elif message["do"] == "run":
+                # What one user's code changed in its process is not met by another's.
+                if self._code not in ("", message["body"]["code"]):
+                    return self._channel.left(message)
+                self._code = message["body"]["code"]
                 self._channel.send(self._run(message))
+        return b""
 
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:
         answer = self._answer(message)
@@ -146,13 +159,19 @@ def main() -> None:
     parser.add_argument("--handler", required=True)
     parser.add_argument("--cores", type=int, required=True)
     arguments = parser.parse_args()
-    channel = Channel(socket.socket(fileno=arguments.channel))
-    context = Context(channel, Volumes.from_environment(os.environ), arguments.cores)
+    end = socket.socket(fileno=arguments.channel)
     # Uploaded files are importable; a notebook's own modules come after the standard library's.
     archive = os.environ.get("CEREBRO_ARCHIVE")
     if archive:
         sys.path.append(archive)
-    Child(channel, context, importlib.import_module(arguments.handler).Handler(context)).serve()
+    module = importlib.import_module(arguments.handler)
+
+    def work(unread: bytes) -> bytes:
+        channel = Channel(end, unread)
+        context = Context(channel, Volumes.from_environment(os.environ), arguments.cores)
+        return Child(channel, context, module.Handler(context)).serve()
+
+    forking.serve(work)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,10 @@ class Context:
 
 
 class Handler(Protocol):
-    """What a handler module offers as its class `Handler`, made once per child with a `Context`."""
+    """What a handler module offers as its class `Handler`, made with a `Context` once in each process for user code.
+
+    Importing the module starts no thread and asks for no device: processes are forked from one that has imported it.
+    """
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task; what it raises becomes a `Failure`."""
@@ -154,4 +157,8 @@ class Handler(Protocol):
 
     def preload(self, body: TaskBody) -> None:
         """A hint that this task comes next; may do nothing."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing is to be done for now: let go of all that is large and can be made again. May be called twice."""
         ...

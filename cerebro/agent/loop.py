@@ -17,6 +17,7 @@ from typing import Any
 
 from cerebro import logs
 from cerebro.agent.attempt import Attempt, clear_up
+from cerebro.agent.children import Children
 from cerebro.agent.discarding import Discarder, outdated_by
 from cerebro.agent.ending import Ending
 from cerebro.agent.environment import archive_folder, python_for
@@ -44,9 +45,6 @@ from cerebro.state.keys import TaskKey
 from cerebro.tracebacks import line_of
 
 log = logging.getLogger(__name__)
-
-_IDLE_S = 60.0
-"""A child with nothing to do is ended after this: it holds a few hundred MB."""
 
 _INBOX_S, _CROWDED_S = 20.0, 1.0
 """How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
@@ -78,8 +76,7 @@ class Agent:
         self._reclaimer = Reclaimer(kvs, settings.volumes)
         self._discarder = Discarder()
         self._upkeep = Upkeep(resources.meter, self._reclaimer, self._metrics, self._reports)
-        self._child: ChildProcess | None = None
-        self._memory = own_group()
+        self._children = Children(settings, own_group())
         self._threads: list[threading.Thread] = []
         self._finished = threading.Event()
 
@@ -112,7 +109,7 @@ class Agent:
             log.warning("superseded by a newer process of %s", self._settings.worker)
         finally:
             self._finished.set()
-            self._end_child()
+            self._children.end_all()
 
     # --- main thread: one task after another -----------------------------------------------------
 
@@ -137,12 +134,10 @@ class Agent:
         self._say_farewell(steps)
 
     def _await_item(self) -> InboxItem | None:
-        began = time.monotonic()
         with self._metrics.waiting():
-            item = self._mailbox.wait(_IDLE_S)
-        # A bell without an item, say of a task that was taken back at once, is no reason to let the child go cold.
-        if item is None and time.monotonic() - began >= _IDLE_S:
-            self._end_child()
+            item = self._mailbox.wait(self._children.tidy_in_s())
+        if item is None:
+            self._children.tidy()
         return item
 
     def _run(self, item: InboxItem) -> api.Report:
@@ -193,10 +188,22 @@ class Agent:
             return Failure(kind=FailureKind.CRASH, message=reason)
 
     def _answer(self, item: InboxItem) -> TaskResult | Failure:
+        answer: TaskResult | Failure | None = None
+        try:
+            answer = self._follow(item)
+            return answer
+        finally:
+            is_done = isinstance(answer, TaskResult)
+            # The rows that follow a bad one are preprocessed by processes that have not met it.
+            self._children.done(is_spent=isinstance(item.body, EtlTask) and not is_done)
+            if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
+                self._children.end_idle("memory ran out")
+
+    def _follow(self, item: InboxItem) -> TaskResult | Failure:
         body, asked = item.body, time.monotonic()
         assert body is not None
         child = self._child_for(item)
-        codes = {} if body.code in child.known_codes else {body.code: self._kvs.code(body.code).encoded}
+        codes = {} if body.code == child.code else {body.code: self._kvs.code(body.code).encoded}
         path = self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
         try:
             child.run(body.model_dump(mode="json"), item.attempt, codes, path, asked=asked)
@@ -219,6 +226,7 @@ class Agent:
         return answer
 
     def _on_bell(self, child: ChildProcess) -> None:
+        self._children.make_room()
         if not self._ending.is_asked:
             self._hint(child)
         elif not self._ending.is_superseded:
@@ -229,6 +237,8 @@ class Agent:
         item = self._mailbox.peek()
         if item is None or item.body is None or self._handlers[item.body.kind] != child.setting.handler:
             return
+        if item.body.code != child.code:
+            return  # another process will do it
         if self._lease.hinted != (item.task, item.attempt):
             self._lease.hinted = (item.task, item.attempt)
             try:
@@ -243,22 +253,11 @@ class Agent:
         assert body is not None
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
         setting = Setting(
-            code=body.code,
             handler=self._handlers[body.kind],
             python=python_for(folder, self._settings.volumes),
             archive=folder,
         )
-        child = self._child
-        # An ETL child must not have run user code before it forks its cores: one child for each ETL task.
-        if child is None or child.setting != setting or isinstance(body, EtlTask) or not child.is_alive():
-            self._end_child()
-            child = self._child = ChildProcess(setting, self._settings, self._memory)
-        return child
-
-    def _end_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
+        return self._children.take(setting)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -316,6 +315,8 @@ class Agent:
                 self._ending.ask("superseded", 0.0, is_superseded=True)
                 self._mailbox.wake()
                 return
+            if self._children.is_crowded():
+                self._mailbox.wake()
             if outcomes and outcomes[0].outcome == "refused" and item is not None:
                 self._lease.lose(item)
                 self._mailbox.wake()

@@ -18,6 +18,7 @@ _SCORE = Path("/proc/self/oom_score_adj")
 _OFFER, _MAX_SCORE = 500, 1000
 """Half of all memory, in the kernel's thousandths, by which a child looks larger than it is: far more than the agent
 uses, and not the maximum, so that pods that matter less still go first when a whole node runs short."""
+_SHORT = 0.1
 _UNLIMITED = 1 << 60
 """v1 has no word for it, only a number near 2^63."""
 
@@ -29,10 +30,12 @@ class MemoryGroup:
     Attributes:
         events: file with a line ``oom_kill N``.
         limit: file with the limit in bytes.
+        meminfo: file that tells of the machine's memory.
     """
 
     events: Path
     limit: Path
+    meminfo: Path = Path("/proc/meminfo")
 
     def kills(self) -> int | None:
         """How many processes of the group the OOM killer has ended since the group was made; `None`: not counted."""
@@ -40,6 +43,27 @@ class MemoryGroup:
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.strip().isdigit():
                 return int(count)
+        return None
+
+    def is_short(self) -> bool:
+        """Whether less than a tenth is left, of the group's limit or of the machine's memory."""
+        machine = _fields(self.meminfo)
+        total, free = machine.get("MemTotal:"), machine.get("MemAvailable:")
+        limit, used = self.limit_bytes(), self._used_bytes()
+        return (total is not None and free is not None and free < total * _SHORT) or (
+            limit is not None and used is not None and limit - used < limit * _SHORT
+        )
+
+    def _used_bytes(self) -> int | None:
+        """What of the group's memory could not be dropped at once."""
+        folder = self.limit.parent
+        for file, dropped in (
+            ("memory.current", "inactive_file"),
+            ("memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            found = next(iter(_lines(folder / file)), "").strip()
+            if found.isdigit():
+                return int(found) - _fields(folder / "memory.stat").get(dropped, 0)
         return None
 
     def limit_bytes(self) -> int | None:
@@ -73,6 +97,12 @@ def _folder(mount: Path, path: str, file: str) -> Path:
     # In a container the mount may begin at its own group, while the path is told from the machine's root.
     inner = mount / path.strip().lstrip("/")
     return inner if (inner / file).exists() else mount
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Of a file with a name and a number on each line."""
+    pairs = (line.split() for line in _lines(path))
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
 
 
 def _lines(path: Path) -> list[str]:

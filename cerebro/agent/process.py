@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,9 @@ _OF_MEMORY = frozenset({FailureKind.CRASH, FailureKind.USER_ERROR})
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a child is made for; a task that needs another setting needs another child."""
+    """What a child is made for; a task that needs another setting needs another child. For other user code it forks
+    another process by itself."""
 
-    code: str
-    """Hash of the user code: what one user's code changed in its process is not met by another's."""
     handler: str
     python: str
     archive: str
@@ -47,7 +47,11 @@ class ChildProcess:
         self.setting = setting
         self._memory = memory
         self._kills = memory.kills()
-        self.known_codes: set[str] = set()
+        self.code = ""
+        """Hash of the user code of its newest task: it has this one, and perhaps no other any more."""
+        self.is_resting = True
+        self.used = time.monotonic()
+        """When its newest task ended."""
         self.is_ready = False
         """Whether it has imported what it needs and listens."""
         ours, theirs = socket.socketpair()
@@ -84,13 +88,20 @@ class ChildProcess:
         """Ask for a task; the answer comes over the channel. `asked` is when the agent began to see to it: the
         monotonic clock is the same in all processes of a machine."""
         self._kills = self._memory.kills()
-        self.known_codes.update(codes)
+        self.code, self.is_resting = body["code"], False
         message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
         self.channel.send(message | {"asked": asked})
 
     def preload(self, body: Any) -> None:
         """Hint at the next task."""
         self.channel.send({"do": "preload", "body": body})
+
+    def rest(self) -> None:
+        """Have it let go of what it can make again; nothing if it was told already."""
+        if not self.is_resting:
+            self.is_resting = True
+            with suppress(OSError):  # it has ended, and is found to have when it is needed
+                self.channel.send({"do": "rest"})
 
     def is_alive(self) -> bool:
         """Whether it runs."""

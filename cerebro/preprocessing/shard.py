@@ -101,19 +101,27 @@ class Preprocessor:
         return made
 
 
-def make_preprocessor(
-    job: EtlJob, metadata: Metadata, source: Source, make_spec: SpecFactory, *, process: int
-) -> Preprocessor:
-    """Restore and initialise the spec in this process, and open the object store.
+class Bench:
+    """A process's place of work: one spec, restored and initialised for the first job, and kept for the next ones."""
 
-    Raises:
-        SpecError: the spec cannot be restored or initialised, or names columns that the metadata has not.
-        LocatorError, ObjectStoreError: the object store cannot be used.
-    """
-    spec = _user_code("the ETLSpec cannot be restored", make_spec)
-    made = open_preprocessor(job, metadata, source, spec, process=process)
-    initialize(spec)
-    return made
+    def __init__(self, make_spec: SpecFactory) -> None:
+        self._make_spec = make_spec
+        self._spec: Spec | None = None
+
+    def preprocessor(self, job: EtlJob, metadata: Metadata, source: Source, *, process: int) -> Preprocessor:
+        """What makes the shards of a job in this process, which has this number.
+
+        Raises:
+            SpecError: the spec cannot be restored or initialised, or names columns that the metadata has not.
+            LocatorError, ObjectStoreError: the object store cannot be used.
+        """
+        if self._spec is not None:
+            return open_preprocessor(job, metadata, source, self._spec, process=process)
+        spec: Spec = _user_code("the ETLSpec cannot be restored", self._make_spec)
+        made = open_preprocessor(job, metadata, source, spec, process=process)
+        initialize(spec)
+        self._spec = spec
+        return made
 
 
 def initialize(spec: Spec) -> None:

@@ -17,6 +17,7 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import FailureKind, TrainTask
+from cerebro.encoding import encode
 from cerebro.kvs import KvsClient
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.conftest import kvs, service, shared_service
@@ -44,7 +45,7 @@ class Crew:
     """Workers under test and their controller."""
 
     def __init__(self, service: Service, kvs: KvsClient, root: Path) -> None:
-        self._service, self._root = service, root
+        self._service, self._root, self._kvs = service, root, kvs
         self.bench = Bench(store=kvs, pass_a_moment=lambda: None)
         self.processes: list[subprocess.Popen[bytes]] = []
         kvs.put_code(CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code"))
@@ -86,7 +87,15 @@ class Crew:
         """Of worker-0 as the store knows it."""
         return next((w.record.incarnation for w in self.bench.store.workers()), "")
 
-    def give(self, partition: int, do: str, *, attempt: int = 1, hang_timeout_s: float = 60.0) -> str:
+    def learn(self, spec: object) -> str:
+        """Put user code into the store; returns its hash."""
+        code = encode(spec)
+        self._kvs.put_code(code)
+        return code.sha256
+
+    def give(
+        self, partition: int, do: str, *, attempt: int = 1, hang_timeout_s: float = 60.0, code: str = SHA
+    ) -> str:
         """Assign a task; returns its key."""
         key = f"fit-1/train/m00/e1/p{partition}"
         body = TrainTask(
@@ -95,7 +104,7 @@ class Crew:
             run="fit-1",
             model="m00",
             hyperparams={"do": do, "file": str(self.gate(partition))},
-            code=SHA,
+            code=code,
             dataset="d",
             seed=0,
             hang_timeout_s=hang_timeout_s,

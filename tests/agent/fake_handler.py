@@ -6,14 +6,20 @@ import itertools
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from cerebro.agent.context import Context
 from cerebro.contract.tasks import TaskBody, TaskResult, Timings, TrainTask
 from cerebro.errors import NonFiniteMetricError, PreemptedError
+
+if _NOTES := os.environ.get("NOTES"):
+    with Path(_NOTES, "handler").open("a") as notes:
+        notes.write(f"{os.getpid()}\n")
 
 KINDS = ("train",)
 HANDLER = "tests.agent.fake_handler"
@@ -104,6 +110,9 @@ class Handler:
     def preload(self, body: TaskBody) -> None:
         """Nothing to load."""
 
+    def rest(self) -> None:
+        """Nothing to let go of."""
+
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do what is said."""
         assert isinstance(body, TrainTask)
@@ -127,6 +136,12 @@ class Handler:
             self._context.has_given_way = True
         if do == "spy":
             _spy()
+        if do == "spec":
+            self._context.spec(body.code, body.misc)
+            timings = Timings(start_s=self._context.work_begins())
+        if do == "leave":
+            left = subprocess.Popen(["sleep", "1000"])
+            Path(str(body.hyperparams["file"])).write_text(str(left.pid))
         if do == "hang":
             signal.pause()
         if do == "wait":
@@ -165,11 +180,11 @@ class Handler:
 
 
 def _spy() -> None:
-    """User code that looks for the token where the kernel shows it."""
-    try:
-        environment = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-    except PermissionError:
-        environment = b""
-    inherited = "CEREBRO_TOKEN" in os.environ
-    if inherited or b"CEREBRO_TOKEN" in environment:
+    """User code that looks for the token where the kernel shows it: in itself, and in all above it up to the agent."""
+    seen, process = "CEREBRO_TOKEN" in os.environ, os.getppid()
+    for _ in range(2):
+        with suppress(PermissionError):
+            seen |= b"CEREBRO_TOKEN" in Path(f"/proc/{process}/environ").read_bytes()
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    if seen:
         raise ValueError("the token is open")

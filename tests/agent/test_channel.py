@@ -134,3 +134,28 @@ def test_a_flood_leaves_the_reader_time_for_other_things(pair: tuple[Channel, so
     ended.set()
     channel.close()
     sender.join()
+
+
+@given(
+    texts=st.lists(st.text(max_size=20), min_size=1, max_size=8),
+    read=st.integers(0, 7),
+    half=st.integers(0, 30),
+)
+def test_another_reader_goes_on_where_the_first_one_stopped(texts: list[str], read: int, half: int) -> None:
+    """With the message that the first one leaves to it, those behind, and what has come of one that is on its way."""
+    messages = [{"text": text} for text in texts]
+    stream = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        cut = max(0, len(stream) - half)
+        first, read = Channel(ours), min(read, stream[:cut].count(b"\n") - 1)
+        theirs.sendall(stream[:cut])
+        seen = [first.pending() for _ in range(read)]
+        last = first.pending()
+        left = b"" if last is None else first.left(last)
+        second = Channel(ours, left)
+        theirs.sendall(stream[cut:])
+        theirs.shutdown(socket.SHUT_WR)
+        while (message := second.receive()) is not None:
+            seen.append(message)
+        assert last is None or seen == messages

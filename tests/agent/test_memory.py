@@ -99,7 +99,7 @@ class Started:
                 "CEREBRO_CORES": "1",
             }
         )
-        setting = Setting(code="", handler="tests.agent.fake_handler", python=sys.executable, archive="")
+        setting = Setting(handler="tests.agent.fake_handler", python=sys.executable, archive="")
         group = MemoryGroup(events=self.files / "memory.events", limit=self.files / "memory.max")
         self.child = ChildProcess(setting, settings, group)
 
@@ -173,7 +173,7 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
             "CEREBRO_CORES": "1",
         }
     )
-    setting = Setting(code="", handler="tests.agent.hungry_handler", python=sys.executable, archive="")
+    setting = Setting(handler="tests.agent.hungry_handler", python=sys.executable, archive="")
     child = ChildProcess(setting, settings, group)
     child._process.wait()
     return child.bury()

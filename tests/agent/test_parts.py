@@ -5,6 +5,8 @@ from __future__ import annotations
 import select
 import socket
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,12 +201,12 @@ def test_a_task_taken_back_at_once_leaves_the_child_warm() -> None:
     settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
     resources = Resources(gpus=(), holdings=tuple, host="here", pid=1)
     agent = Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
-    child: Any = object()
-    agent._child = child
+    child: Any = SimpleNamespace(used=time.monotonic(), is_resting=True)
+    agent._children._children["handler"] = child
     agent._mailbox.put(item())
     assert agent._mailbox.remove(item(cancel=True))
     assert agent._await_item() is None
-    assert agent._child is child
+    assert agent._children._children == {"handler": child}
 
 
 @pytest.mark.parametrize(

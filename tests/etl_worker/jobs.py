@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from cerebro.data.manifests import PartitionManifest
 from cerebro.data.mapped import MappedRows
-from cerebro.preprocessing.job import EtlJob, EtlProgress
+from cerebro.preprocessing.job import EtlJob, EtlProgress, ProgressCallback, SpecFactory
 from cerebro.spec import ETLSpec, Mode
+from etl_worker.cores import Cores
+from etl_worker.partition import preprocess_partition
 
 Ids = Sequence[int] | Sequence[str]
 
@@ -53,6 +57,12 @@ def stored(folder: Path) -> dict[Any, list[Any]]:
             assert row_id not in found, "a row is there twice"
             found[row_id] = [np.asarray(column[position]).tolist() for column in columns]
     return found
+
+
+def preprocess(job: EtlJob, make_spec: SpecFactory, progress: ProgressCallback) -> PartitionManifest:
+    """One job, with processes of its own."""
+    with closing(Cores(make_spec)) as cores:
+        return preprocess_partition(job, cores, progress)
 
 
 def nothing(progress: EtlProgress) -> None:

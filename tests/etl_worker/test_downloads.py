@@ -17,8 +17,7 @@ from cerebro.objects import ObjectStore, open_store
 from cerebro.preprocessing.downloads import ShardObjects
 from cerebro.preprocessing.job import EtlJob
 from cerebro.spec import ETLSpec, Mode
-from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import make_job, nothing, stored
+from tests.etl_worker.jobs import make_job, nothing, preprocess, stored
 from tests.objects.s3 import BUCKET, put, s3_server
 
 NAMES = [f"images/{i}.bin" for i in range(20)]
@@ -60,7 +59,7 @@ def _job(tmp_path: Path, root: str, names: list[Any], **changes: Any) -> EtlJob:
 def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
     """In a folder where they lie, from S3 as copies, which are gone when the job is done."""
     job = _job(tmp_path, root, NAMES, cores=cores)
-    preprocess_partition(job, ReadObject, nothing)
+    preprocess(job, ReadObject, nothing)
     assert {row: values[0] for row, values in stored(job.output_folder).items()} == {i: i for i in range(20)}
     assert not job.cache_folder.exists()
 
@@ -69,7 +68,7 @@ def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
 def test_copies_are_removed_with_their_shard(tmp_path: Path, root: str) -> None:
     """Never more copies than a shard has rows: a partition may be larger than the worker's disk."""
     job = _job(tmp_path, root, NAMES)  # four shards of five rows
-    preprocess_partition(job, ReadObject, nothing)
+    preprocess(job, ReadObject, nothing)
     assert max(values[1] for values in stored(job.output_folder).values()) <= 5
 
 
@@ -86,7 +85,7 @@ def test_an_object_that_cannot_be_had_is_its_rows_failure(
 ) -> None:
     """The row is recorded as failed, with the object's name."""
     job = _job(tmp_path, root, [*NAMES[:3], name], max_failed_fraction=0.5)
-    preprocess_partition(job, ReadObject, nothing)
+    preprocess(job, ReadObject, nothing)
     (row,) = failed_rows(job.output_folder)
     assert row.id == 3
     assert name in row.error
@@ -101,7 +100,7 @@ def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
             return sum(int((Path(object_dir) / name).read_text()) for name in row["file"] or []), None
 
     job = _job(tmp_path, root, [NAMES[1:4], None, [NAMES[7]]])
-    preprocess_partition(job, Several, nothing)
+    preprocess(job, Several, nothing)
     assert stored(job.output_folder) == {0: [6], 1: [0], 2: [7]}
 
 
@@ -109,7 +108,7 @@ def test_a_root_that_is_not_there_ends_the_job(tmp_path: Path, root: str) -> Non
     """No row can succeed, so the locator is blamed and not each row."""
     job = _job(tmp_path, f"{root}/nowhere", NAMES, max_failed_fraction=1.0)
     with pytest.raises(LocatorError, match="nowhere"):
-        preprocess_partition(job, ReadObject, nothing)
+        preprocess(job, ReadObject, nothing)
 
 
 class _Remote:
@@ -174,4 +173,4 @@ def test_a_store_that_does_not_answer_ends_the_job(
     monkeypatch.setattr("cerebro.preprocessing.shard.open_store", lambda uri: remote)
     job = _job(tmp_path, "s3://any/where", NAMES, max_failed_fraction=1.0)
     with pytest.raises(ObjectStoreError):
-        preprocess_partition(replace(job, objects_uri=remote.uri), ReadObject, nothing)
+        preprocess(replace(job, objects_uri=remote.uri), ReadObject, nothing)

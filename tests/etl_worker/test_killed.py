@@ -15,8 +15,7 @@ import pytest
 from cerebro.data.partitions import complete_shards
 from cerebro.errors import RetryableError
 from etl_worker.errors import CoreDiedError
-from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, stored
+from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40
@@ -25,8 +24,7 @@ ALL = {value: [value * 2, value] for value in range(ROWS)}
 _AT_A_ROW = """
 import sys
 from pathlib import Path
-from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import FailOn, make_job, nothing
+from tests.etl_worker.jobs import FailOn, make_job, nothing, preprocess
 
 folder, cores, at = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
@@ -38,14 +36,13 @@ class Waiting(FailOn):
         return super().row_preprocessor(row, mode, object_dir)
 
 job = make_job(folder, list(range(40)), cores=cores)
-preprocess_partition(job, lambda: Waiting([], folder / "before"), nothing)
+preprocess(job, lambda: Waiting([], folder / "before"), nothing)
 """
 
 _AT_A_STEP = """
 import os, signal, sys
 from pathlib import Path
-from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import Double, make_job, nothing
+from tests.etl_worker.jobs import Double, make_job, nothing, preprocess
 
 folder, step = Path(sys.argv[1]), 0
 real = {"fsync": os.fsync, "replace": Path.replace}
@@ -68,7 +65,7 @@ while True:  # one process per step, forked from here: starting Python for each 
     at += 1
     child = os.fork()
     if child == 0:
-        preprocess_partition(make_job(folder / str(at), [0, 1]), Double, nothing)
+        preprocess(make_job(folder / str(at), [0, 1]), Double, nothing)
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     if status == 0:
@@ -107,7 +104,7 @@ def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
     kept = {row for shard in complete_shards(job.output_folder) for row in range(shard.start, shard.stop)}
     if cores == 1:
         assert kept == set(range(at // 10 * 10))
-    preprocess_partition(job, lambda: FailOn([], tmp_path / "after"), nothing)
+    preprocess(job, lambda: FailOn([], tmp_path / "after"), nothing)
     assert sorted(int(row) for row in notes(tmp_path / "after")) == sorted(set(range(ROWS)) - kept)
     assert stored(job.output_folder) == ALL
 
@@ -122,7 +119,7 @@ def test_no_moment_of_death_harms(tmp_path: Path) -> None:
     assert steps == 6 + 2 * (4 + 6) + 6 + 1
     for step in range(1, steps):
         job = make_job(tmp_path / str(step), [0, 1])
-        preprocess_partition(job, Double, nothing)
+        preprocess(job, Double, nothing)
         assert stored(job.output_folder) == {0: [0, 0], 1: [2, 1]}
         assert len(list(job.output_folder.iterdir())) == 1 + 2 * 2 + 1
 
@@ -148,9 +145,9 @@ def test_a_core_that_dies_is_told(tmp_path: Path, by_signal: bool, how: str) -> 
     with pytest.raises(
         CoreDiedError, match=rf"ended by itself with {how} at row 13 of the partition"
     ) as caught:
-        preprocess_partition(job, lambda: _Dying(13, by_signal), nothing)
+        preprocess(job, lambda: _Dying(13, by_signal), nothing)
     assert isinstance(caught.value, RetryableError)
-    preprocess_partition(job, Double, nothing)
+    preprocess(job, Double, nothing)
     assert stored(job.output_folder) == ALL
 
 
@@ -173,6 +170,6 @@ def test_a_core_that_leaves_a_process_behind_is_missed_too(tmp_path: Path) -> No
     job = make_job(tmp_path, [1], cores=2)
     try:
         with pytest.raises(CoreDiedError, match="exit status 7"):
-            preprocess_partition(job, lambda: _Grandparent(tmp_path / "pid"), nothing)
+            preprocess(job, lambda: _Grandparent(tmp_path / "pid"), nothing)
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

@@ -24,9 +24,8 @@ from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.spec import ETLSpec, Mode
 from cerebro.tracebacks import text_of
 from etl_worker.errors import TooManyFailedError
-from etl_worker.partition import preprocess_partition
 from etl_worker.tally import SEARCH_S, Tally
-from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, stored, write_metadata
+from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata
 
 
 @settings(deadline=None, max_examples=60)
@@ -37,7 +36,7 @@ def test_no_row_is_lost(data: st.DataObject, count: int, as_text: bool) -> None:
     ids = [f"row-{i}" if as_text else i * 3 for i in range(count)]
     with TemporaryDirectory() as name:
         job = make_job(Path(name), ids, max_failed_fraction=1.0)  # type: ignore[arg-type]  # of one type each
-        manifest = preprocess_partition(job, lambda: FailOn(list(bad)), nothing)
+        manifest = preprocess(job, lambda: FailOn(list(bad)), nothing)
         failed = [row.id for row in failed_rows(job.output_folder)]
         assert failed == [ids[value] for value in sorted(bad) if value < count]
         assert stored(job.output_folder) == {
@@ -50,7 +49,7 @@ def test_no_row_is_lost(data: st.DataObject, count: int, as_text: bool) -> None:
 def test_no_row_is_lost_between_cores(tmp_path: Path, count: int, cores: int) -> None:
     """Fewer rows than cores, as many, and numbers that do not divide: all rows arrive, and the job ends."""
     job = make_job(tmp_path, list(range(count)), cores=cores, max_failed_fraction=1.0)
-    manifest = preprocess_partition(job, lambda: FailOn([2, 50]), nothing)
+    manifest = preprocess(job, lambda: FailOn([2, 50]), nothing)
     assert manifest.rows_in == count
     assert stored(job.output_folder) == {
         value: [value * 2, value] for value in range(count) if value not in {2, 50}
@@ -80,7 +79,7 @@ def test_the_checksum_tells_rows_apart_and_not_attempts(values: list[int], data:
 def test_a_complete_partition_is_found_on_its_volume(tmp_path: Path) -> None:
     """What was made is what a worker reports to hold."""
     job = make_job(tmp_path, [1, 2], output_folder=tmp_path / "digits" / "train" / "partition-0001")
-    manifest = preprocess_partition(job, Double, nothing)
+    manifest = preprocess(job, Double, nothing)
     (found,) = find_partitions(tmp_path)
     assert (found.dataset, found.split, found.partition) == ("digits", "train", 1)
     assert found.manifest == manifest
@@ -105,7 +104,7 @@ def test_the_row_function_sees_plain_values_and_its_mode(tmp_path: Path) -> None
     calls: list[tuple[Any, ...]] = []
     columns = {"text": ["a", None], "number": [1.5, 2.0], "many": [[1, 2], []]}
     job = make_job(tmp_path, ["x", "y"], columns=columns, split="predict", objects_uri=str(tmp_path))
-    preprocess_partition(job, lambda: _Seen(calls), nothing)
+    preprocess(job, lambda: _Seen(calls), nothing)
     assert calls == [
         ("initialized",),
         ({"id": "x", "text": "a", "number": 1.5, "many": [1, 2]}, "predict", str(tmp_path)),
@@ -118,7 +117,7 @@ def test_progress_is_counted_over_all_cores(tmp_path: Path, cores: int) -> None:
     """Counts grow to the total, failed rows included, and the last report is complete."""
     reports: list[EtlProgress] = []
     job = make_job(tmp_path, list(range(40)), cores=cores, max_failed_fraction=0.5)
-    preprocess_partition(job, lambda: FailOn([3, 30]), reports.append)
+    preprocess(job, lambda: FailOn([3, 30]), reports.append)
     done = [report.rows_done for report in reports]
     assert done == sorted(done)
     assert reports[-1] == EtlProgress(rows_done=40, rows_failed=2, rows_total=40)
@@ -137,7 +136,7 @@ def test_progress_can_end_the_job(tmp_path: Path, cores: int) -> None:
 
     job = make_job(tmp_path, list(range(40)), cores=cores)
     with pytest.raises(_StopError):
-        preprocess_partition(job, Double, stop)
+        preprocess(job, Double, stop)
     assert not list(job.output_folder.glob("*.arrow"))
 
 
@@ -148,7 +147,7 @@ def test_too_many_failures_end_the_job(tmp_path: Path, cores: int) -> None:
         tmp_path, [f"row-{i}" for i in range(20)], cores=cores, max_failed_fraction=0.1, split="valid"
     )
     with pytest.raises(TooManyFailedError) as caught:
-        preprocess_partition(job, lambda: FailOn(range(20)), nothing)
+        preprocess(job, lambda: FailOn(range(20)), nothing)
     text = str(caught.value)
     for part in [
         "'valid'",
@@ -169,11 +168,11 @@ def test_a_job_that_fails_for_one_row_looks_for_more(tmp_path: Path, cores: int)
     """All of a small partition; of a large one it ends once as many are known as are named."""
     small = make_job(tmp_path / "small", list(range(60)), cores=cores)
     with pytest.raises(TooManyFailedError) as caught:
-        preprocess_partition(small, lambda: FailOn([3, 30, 59]), nothing)
+        preprocess(small, lambda: FailOn([3, 30, 59]), nothing)
     assert ([row.id for row in caught.value.rows], caught.value.count) == ([3, 30, 59], 3)
     large = make_job(tmp_path / "large", list(range(2000)), cores=cores)
     with pytest.raises(TooManyFailedError) as caught:
-        preprocess_partition(large, lambda: FailOn(range(2000), tmp_path / "log"), nothing)
+        preprocess(large, lambda: FailOn(range(2000), tmp_path / "log"), nothing)
     assert len(caught.value.rows) >= NAMED
     assert str(caught.value).count("\n  row ") == NAMED
 
@@ -196,9 +195,9 @@ def test_looking_for_more_failed_rows_takes_no_longer_than_it_may(tmp_path: Path
 def test_as_many_failures_as_allowed_are_no_error(tmp_path: Path) -> None:
     """The share itself is allowed, more is not."""
     job = make_job(tmp_path, list(range(20)), max_failed_fraction=0.1)
-    assert preprocess_partition(job, lambda: FailOn([4, 5]), nothing).rows_failed == 2
+    assert preprocess(job, lambda: FailOn([4, 5]), nothing).rows_failed == 2
     with pytest.raises(RowError):
-        preprocess_partition(replace(job, fingerprint="spec-2"), lambda: FailOn([4, 5, 6]), nothing)
+        preprocess(replace(job, fingerprint="spec-2"), lambda: FailOn([4, 5, 6]), nothing)
 
 
 class _Odd(Double):
@@ -217,7 +216,7 @@ def test_a_shape_that_changes_is_named(tmp_path: Path, cores: int, at: int) -> N
     """Within a shard, between shards and between cores: row, field, both shapes and the remedy are told."""
     job = make_job(tmp_path, [f"row-{i}" for i in range(40)], cores=cores)
     with pytest.raises(RowError) as caught:
-        preprocess_partition(job, lambda: _Odd(at, (np.zeros((3, 5), np.float32), 1)), nothing)
+        preprocess(job, lambda: _Odd(at, (np.zeros((3, 5), np.float32), 1)), nothing)
     for part in [f"'row-{at}'", "'input'", "(3, 4)", "(3, 5)", "Pad"]:
         assert part in str(caught.value)
 
@@ -226,7 +225,7 @@ def test_a_first_row_that_is_odd_is_found_by_the_next_shard(tmp_path: Path) -> N
     """A shard of one odd row is consistent in itself; the partition is not."""
     job = make_job(tmp_path, list(range(4)))
     with pytest.raises(RowError, match=r"dtype float32, but the first row \(id 0\).*float64"):
-        preprocess_partition(job, lambda: _Odd(0, (np.zeros((3, 4)), 1)), nothing)
+        preprocess(job, lambda: _Odd(0, (np.zeros((3, 4)), 1)), nothing)
 
 
 @pytest.mark.parametrize("value", [None, 5, (1, 2, 3), [1, 2]])
@@ -234,7 +233,7 @@ def test_what_is_no_pair_is_an_error(tmp_path: Path, value: Any) -> None:
     """A row function that forgets to return is told what is expected."""
     job = make_job(tmp_path, list(range(4)), max_failed_fraction=1.0)
     with pytest.raises(RowError, match=r"row 2: row_preprocessor returned a .*expected \(input, output\)"):
-        preprocess_partition(job, lambda: _Odd(2, value), nothing)
+        preprocess(job, lambda: _Odd(2, value), nothing)
 
 
 @pytest.mark.parametrize("error", [StopIteration("end"), SystemExit(3), AssertionError(), MemoryError()])
@@ -248,7 +247,7 @@ def test_whatever_the_row_function_raises_is_its_rows_failure(tmp_path: Path, er
             return super().row_preprocessor(row, mode, object_dir)
 
     job = make_job(tmp_path, list(range(4)), max_failed_fraction=0.5)
-    assert preprocess_partition(job, Raising, nothing).rows_failed == 1
+    assert preprocess(job, Raising, nothing).rows_failed == 1
     (row,) = failed_rows(job.output_folder)
     assert row.id == 1
     assert type(error).__name__ in row.error
@@ -264,7 +263,7 @@ def test_an_interrupt_is_passed_on(tmp_path: Path, cores: int) -> None:
 
     job = make_job(tmp_path, list(range(8)), cores=cores, max_failed_fraction=1.0)
     with pytest.raises(KeyboardInterrupt):
-        preprocess_partition(job, Interrupted, nothing)
+        preprocess(job, Interrupted, nothing)
 
 
 class _Draw(Double):
@@ -279,7 +278,7 @@ def test_random_rows_do_not_depend_on_the_cores(tmp_path: Path) -> None:
     one = make_job(tmp_path / "one", list(range(12)), cores=1)
     three = make_job(tmp_path / "three", list(range(12)), cores=3)
     for job in (one, three):
-        preprocess_partition(job, _Draw, nothing)
+        preprocess(job, _Draw, nothing)
     rows = stored(one.output_folder)
     assert rows == stored(three.output_folder)
     for field in range(3):
@@ -305,10 +304,10 @@ def test_a_spec_that_cannot_start_is_told(tmp_path: Path, cores: int) -> None:
     """Errors while restoring and initialising the spec carry the user's traceback."""
     job = make_job(tmp_path, list(range(8)), cores=cores)
     with pytest.raises(SpecError, match=r"initialize_worker raised: RuntimeError: no licence$") as caught:
-        preprocess_partition(job, _Broken, nothing)
+        preprocess(job, _Broken, nothing)
     assert text_of(caught.value).count("in initialize_worker") == 1
     with pytest.raises(SpecError, match="cannot be restored: ModuleNotFoundError: mylib"):
-        preprocess_partition(job, _raising(ModuleNotFoundError("mylib")), nothing)
+        preprocess(job, _raising(ModuleNotFoundError("mylib")), nothing)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +326,7 @@ def test_features_to_download_must_exist(tmp_path: Path, features: Any, objects:
 
     job = make_job(tmp_path, [1], objects_uri=str(tmp_path) if objects else None)
     with pytest.raises(SpecError, match=expected):
-        preprocess_partition(job, Downloading, nothing)
+        preprocess(job, Downloading, nothing)
 
 
 def _with_metadata(job: EtlJob, table: pa.Table) -> EtlJob:
@@ -344,18 +343,18 @@ def test_metadata_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         (pa.table({"id": pa.array([1, None])}), "without an id"),
     ]:
         with pytest.raises(MetadataError, match=rf"{job.metadata_path}.*{expected}"):
-            preprocess_partition(_with_metadata(job, table), Double, nothing)
+            preprocess(_with_metadata(job, table), Double, nothing)
     job.metadata_path.write_bytes(b"no arrow")
     with pytest.raises(LocatorError, match=str(job.metadata_path)):
-        preprocess_partition(job, Double, nothing)
+        preprocess(job, Double, nothing)
     job.metadata_path.unlink()
     with pytest.raises(LocatorError, match=str(job.metadata_path)):
-        preprocess_partition(job, Double, nothing)
+        preprocess(job, Double, nothing)
 
 
 def test_dictionary_encoded_ids_keep_their_value_type(tmp_path: Path) -> None:
     """Ids that the metadata stores by reference are stored by value."""
     table = pa.table({"id": pa.array(["a", "b"]).dictionary_encode(), "value": [1, 2]})
     job = _with_metadata(make_job(tmp_path, [1]), table)
-    preprocess_partition(job, Double, nothing)
+    preprocess(job, Double, nothing)
     assert stored(job.output_folder) == {"a": [2, 1], "b": [4, 2]}

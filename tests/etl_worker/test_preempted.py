@@ -14,8 +14,7 @@ from cerebro.data.partitions import complete_shards
 from cerebro.errors import PreemptedError
 from cerebro.preprocessing.job import EtlProgress
 from cerebro.spec import Mode
-from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, stored
+from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, preprocess, stored
 
 ROWS = 90
 
@@ -40,12 +39,12 @@ def test_a_job_is_left_at_its_next_row_and_goes_on_later(tmp_path: Path, cores: 
     """By itself or with cores of its own, all of which have ended; the files that were being written are gone."""
     job = make_job(tmp_path, list(range(ROWS)), cores=cores)
     with pytest.raises(PreemptedError):
-        preprocess_partition(job, lambda: Steady([], tmp_path / "before"), leave)
+        preprocess(job, lambda: Steady([], tmp_path / "before"), leave)
     assert 0 < len(notes(tmp_path / "before")) < ROWS
     assert multiprocessing.active_children() == []
     assert list(job.output_folder.glob(".*")) == []
     assert not job.cache_folder.exists()
     kept = sum(shard.rows_in for shard in complete_shards(job.output_folder))
-    preprocess_partition(job, lambda: FailOn([], tmp_path / "after"), nothing)
+    preprocess(job, lambda: FailOn([], tmp_path / "after"), nothing)
     assert len(notes(tmp_path / "after")) == ROWS - kept
     assert stored(job.output_folder) == {value: [value * 2, value] for value in range(ROWS)}

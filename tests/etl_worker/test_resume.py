@@ -13,8 +13,7 @@ from cerebro.data.partitions import PARTITION_FILE, complete_shards, failed_rows
 from cerebro.errors import RowError
 from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.spec import Mode
-from etl_worker.partition import preprocess_partition
-from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, stored
+from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
 
 ALL = {value: [value * 2, value] for value in range(40)}
 
@@ -40,14 +39,14 @@ def _interrupted(tmp_path: Path, at: int = 25) -> EtlJob:
     """A job of 40 rows in four shards, interrupted in the third."""
     job = make_job(tmp_path, list(range(40)))
     with pytest.raises(_InterruptError):
-        preprocess_partition(job, lambda: _Until(at, tmp_path / "before"), nothing)
+        preprocess(job, lambda: _Until(at, tmp_path / "before"), nothing)
     assert len(notes(tmp_path / "before")) == at
     return job
 
 
 def _rerun(job: EtlJob, log: Path) -> list[int]:
     """The rows that the next attempt makes."""
-    preprocess_partition(job, lambda: FailOn([], log), nothing)
+    preprocess(job, lambda: FailOn([], log), nothing)
     return sorted(int(row) for row in notes(log))
 
 
@@ -61,14 +60,14 @@ def test_complete_shards_are_not_made_again(tmp_path: Path) -> None:
 def test_nothing_is_made_when_all_is_there(tmp_path: Path) -> None:
     """Same source again: no row function, no spec, no changed file, and full progress."""
     job = make_job(tmp_path, list(range(40)))
-    manifest = preprocess_partition(job, Double, nothing)
+    manifest = preprocess(job, Double, nothing)
     times = {path: path.stat().st_mtime_ns for path in job.output_folder.iterdir()}
     reports: list[EtlProgress] = []
 
     def no_spec() -> Double:
         raise AssertionError("the spec was asked for")
 
-    assert preprocess_partition(job, no_spec, reports.append) == manifest
+    assert preprocess(job, no_spec, reports.append) == manifest
     assert {path: path.stat().st_mtime_ns for path in job.output_folder.iterdir()} == times
     assert reports[-1] == EtlProgress(rows_done=40, rows_failed=0, rows_total=40)
 
@@ -77,7 +76,7 @@ def test_a_resumed_job_counts_what_was_there(tmp_path: Path) -> None:
     """Progress starts at the rows of the complete shards."""
     job = _interrupted(tmp_path)
     reports: list[EtlProgress] = []
-    preprocess_partition(job, Double, reports.append)
+    preprocess(job, Double, reports.append)
     assert reports[0] == EtlProgress(rows_done=20, rows_failed=0, rows_total=40)
 
 
@@ -110,7 +109,7 @@ def test_other_rows_make_all_again(tmp_path: Path) -> None:
 def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
     """A flipped bit in a shard of a complete partition costs that shard; a lost manifest no more than it covers."""
     job = make_job(tmp_path, list(range(40)))
-    preprocess_partition(job, Double, nothing)
+    preprocess(job, Double, nothing)
     shard = complete_shards(job.output_folder)[1]
     if damage == "shard":
         path = job.output_folder / shard.file
@@ -131,14 +130,14 @@ def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
 def test_a_partition_is_not_complete_while_it_is_made_again(tmp_path: Path) -> None:
     """Nobody may map shards that are about to be replaced."""
     job = make_job(tmp_path, list(range(40)))
-    preprocess_partition(job, Double, nothing)
+    preprocess(job, Double, nothing)
     seen: list[bool] = []
 
     class Looking(Double):
         def initialize_worker(self) -> None:
             seen.append((job.output_folder / PARTITION_FILE).exists())
 
-    preprocess_partition(replace(job, fingerprint="spec-2"), Looking, nothing)
+    preprocess(replace(job, fingerprint="spec-2"), Looking, nothing)
     assert seen == [False]
 
 
@@ -146,7 +145,7 @@ def test_failed_rows_are_tried_again_after_a_failed_job(tmp_path: Path) -> None:
     """The user mends the data, not the spec, and runs the same again: shards with failed rows are made anew."""
     job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
     with pytest.raises(RowError):
-        preprocess_partition(job, lambda: FailOn([3, 15, 25]), nothing)
+        preprocess(job, lambda: FailOn([3, 15, 25]), nothing)
     assert _rerun(job, tmp_path / "after") == list(range(30))
     assert stored(job.output_folder) == ALL
 
@@ -169,15 +168,15 @@ def test_an_unusual_shard_is_made_again_after_a_failed_job(tmp_path: Path, at: i
     job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.5)
     job = replace(job, cores=cores)
     with pytest.raises(RowError, match="dtype"):
-        preprocess_partition(job, OddShard, nothing)
-    preprocess_partition(job, Double, nothing)
+        preprocess(job, OddShard, nothing)
+    preprocess(job, Double, nothing)
     assert stored(job.output_folder) == ALL
 
 
 def test_tolerated_failures_stay_as_they_are(tmp_path: Path) -> None:
     """A complete partition with some failed rows is complete: running again changes nothing."""
     job = make_job(tmp_path, list(range(40)), max_failed_fraction=0.05)
-    preprocess_partition(job, lambda: FailOn([3, 25]), nothing)
+    preprocess(job, lambda: FailOn([3, 25]), nothing)
     assert _rerun(job, tmp_path / "after") == []
     assert [row.id for row in failed_rows(job.output_folder)] == [3, 25]
 
@@ -189,7 +188,7 @@ def test_leftovers_are_cleared(tmp_path: Path) -> None:
         (job.output_folder / name).write_bytes(b"left")
     job.cache_folder.mkdir(exist_ok=True)
     (job.cache_folder / "left").touch()
-    preprocess_partition(job, Double, nothing)
+    preprocess(job, Double, nothing)
     manifest = read_manifest(job.output_folder)
     expected = {"plan.json", PARTITION_FILE}
     for shard in manifest.shards:
