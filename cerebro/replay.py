@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from cerebro.misc import fetch_misc
 from cerebro.remaking import Remaking
 from cerebro.session import Session
 from cerebro.spec import SubEpochSpec
-from cerebro.state import ExperimentState, Model, Run, RunState
+from cerebro.state import ExperimentState, Model, Run, RunState, place_of
 from cerebro.steering import chosen_fit, find_model
 from cerebro.tether import tethered
 from cerebro.training import checkpoint as checkpoints
@@ -185,7 +185,7 @@ def replay(
         # As many threads as the workers had: a sum that is split differently rounds differently.
         torch.set_num_threads(min((w.record.cores for w in connection.kvs.workers()), default=1))
         for trained in models:
-            trainee = _train(spec, request, trained, folders)
+            trainee = _train(spec, request, trained, folders, fit.plan.partitions)
             reference = trained.visits[-1].checkpoint
             saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
             yield Replayed(
@@ -231,18 +231,24 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
 
 
-def _train(spec: SubEpochSpec, request: FitRequest, model: Model, folders: dict[int, Path]) -> Trainee:
+def _train(
+    spec: SubEpochSpec,
+    request: FitRequest,
+    model: Model,
+    folders: Mapping[int, Path],
+    rows: Mapping[int, int],
+) -> Trainee:
     device = default_device()
     trainee = create(spec, model.hyperparams, seed=request.seed, model=model.id, device=device)
     size = model.hyperparams["batch_size"]
     assert isinstance(size, int)
-    for visit in model.visits:
+    for unit, visit in enumerate(model.visits):
         seed = unit_seed(request.seed, model.id, visit.epoch, visit.partition)
         loader = PartitionLoader([folders[visit.partition]], batch_size=size, seed=seed, device=device)
         train_unit(
             spec,
             trainee,
-            Feed(loader),
+            Feed(loader, epoch=visit.epoch, unit=unit, place=place_of(model, rows, unit)),
             model.hyperparams,
             seed=request.seed,
             model=model.id,

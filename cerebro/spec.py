@@ -9,9 +9,41 @@ Mode = Literal["train", "valid", "test", "predict"]
 
 
 class DataLoader(Protocol):
-    """What `train`, `test` and `predict` iterate over: ``(inputs, outputs)`` batches on the models' device."""
+    """What `train`, `test` and `predict` iterate over: ``(inputs, outputs)`` batches on the models' device.
+
+    Attributes:
+        num_rows: of this partition; in `test` and `predict` of all rows that are iterated over. ``len(dataloader)`` is
+            the number of batches.
+        epoch, epochs: of the model, from 1; of so many. In `test` and `predict` both are the one that it has reached.
+        unit, units: number of this unit in the model's training, from 0; of so many in all epochs.
+        step, total_steps: number of the batch at hand in the model's training, from 0; of so many in all units. Before
+            the first batch of a unit, it is that batch's; after the last one, the next unit's first. A loop that is
+            left early leaves it where it is. Each further pass over the same unit counts from the unit's first batch
+            again. Sizes of partitions, and the order in which the model visits them, are taken into account. In `test`
+            and `predict`, which are no part of the training, the count is of their own batches.
+        ids: of the rows of the batch at hand, in its order: what column ``id`` of the metadata says. Empty before the
+            first batch; after the last one, that one's.
+
+    A learning rate that falls as a cosine over the whole training, wherever the model trains::
+
+        for images, labels in dataloader:
+            share = dataloader.step / dataloader.total_steps
+            for group in optimizer.param_groups:
+                group["lr"] = hyperparams["lr"] * (1 + math.cos(math.pi * share)) / 2
+    """
 
     num_rows: int
+    epoch: int
+    epochs: int
+    unit: int
+    units: int
+    step: int
+    total_steps: int
+
+    @property
+    def ids(self) -> list[Any]:
+        """See above."""
+        ...
 
     def __iter__(self) -> Any: ...
 

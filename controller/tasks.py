@@ -8,7 +8,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, TaskBody, TrainTask
 from cerebro.errors import IllegalEventError
-from cerebro.state import ExperimentState, Run, TaskKey
+from cerebro.state import ExperimentState, Run, TaskKey, place_of
 
 
 def body(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> TaskBody:
@@ -44,8 +44,10 @@ def _etl(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKe
 
 
 def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
-    if not isinstance(run.request, FitRequest) or key.epoch is None or key.partition is None:
+    if not isinstance(run.request, FitRequest) or not isinstance(run.plan, FitPlan):
         raise IllegalEventError(f"{key} belongs to no fit run")
+    if key.epoch is None or key.partition is None:
+        raise IllegalEventError(f"{key} names no unit")
     model = run.models[key.model or ""]
     newest = model.visits[-1].checkpoint if model.visits else None
     keep = model.needed_checkpoints(run.request.metric, run.request.mode, validated=run.is_validated)
@@ -54,6 +56,7 @@ def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
         epoch=key.epoch,
         partition=key.partition,
         unit=len(model.visits),
+        place=place_of(model, run.plan.partitions, len(model.visits)),
         checkpoint=newest,
         keep=tuple(sorted(keep)),
     )

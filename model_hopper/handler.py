@@ -16,6 +16,7 @@ from cerebro.contract.tasks import (
     EtlTask,
     EvaluateTask,
     ModelTask,
+    Place,
     PredictTask,
     TaskBody,
     TaskResult,
@@ -116,7 +117,8 @@ class Handler:
         assert isinstance(size, int)
         seed = unit_seed(body.seed, body.model, body.epoch, body.partition)
         rows = self._rows(body.dataset, "train", (body.partition,))
-        feed = self._feed(PartitionLoader(rows, batch_size=size, seed=seed, device=self._device))
+        loader = PartitionLoader(rows, batch_size=size, seed=seed, device=self._device)
+        feed = self._feed(loader, epoch=body.epoch, unit=body.unit, place=body.place)
         metrics = train_unit(
             spec,
             trainee,
@@ -147,7 +149,7 @@ class Handler:
         loader = PartitionLoader(
             rows, batch_size=max(1, min(size, rows.num_rows)), seed=None, device=self._device
         )
-        feed = self._feed(loader)
+        feed = self._feed(loader, epoch=body.epoch)
         seed = unit_seed(body.seed, body.model, body.epoch, -1)
         metrics: dict[str, float] = {}
         if isinstance(body, EvaluateTask):
@@ -188,11 +190,13 @@ class Handler:
             self._mapped[folders] = MappedRows.open(folders)
         return self._mapped[folders]
 
-    def _feed(self, loader: PartitionLoader) -> Feed:
+    def _feed(
+        self, loader: PartitionLoader, *, epoch: int, unit: int = 0, place: Place | None = None
+    ) -> Feed:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
                 self._context.give_way()
 
-        return Feed(loader, on_batch, self._context.is_progress_due)
+        return Feed(loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, place=place)

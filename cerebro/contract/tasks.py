@@ -143,6 +143,22 @@ class ModelTask(Contract):
     hang_timeout_s: float
 
 
+class Place(Contract):
+    """Where a unit is in its model's training. Of what is not told of a unit, it is all there is.
+
+    Attributes:
+        epochs: that the model is trained for.
+        units: that these are, in all.
+        step: batches in the units before this one.
+        total_steps: batches in all units; in each one pass over its partition.
+    """
+
+    epochs: int = 1
+    units: int = 1
+    step: int = 0
+    total_steps: int = 0
+
+
 class TrainTask(ModelTask):
     """A unit: one model on one partition in one epoch (the papers' sub-epoch)."""
 
@@ -152,6 +168,8 @@ class TrainTask(ModelTask):
     partition: int
     unit: int
     """How many units this model has finished before: 0 creates the model."""
+    place: Place | None = None
+    """`None` where a version that did not tell assigned the unit."""
     checkpoint: CheckpointRef | None
     keep: tuple[str, ...] = ()
     """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""

@@ -7,6 +7,7 @@ its visits. One fold for all of them, so they cannot disagree.
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
+from cerebro.state.places import place_of
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.steering import Action
@@ -34,6 +35,7 @@ __all__ = [
     "explained",
     "gap",
     "lost_because",
+    "place_of",
     "plan_line",
     "schedule_lines",
     "schedule_now",

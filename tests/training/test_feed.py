@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from cerebro.contract.tasks import Place
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.training.feed import Feed
@@ -95,3 +96,46 @@ def test_two_passes_in_one_unit_are_both_told(feed: Feed, listener: Listener) ->
     told = len(listener.told)
     list(feed)
     assert len(listener.told) == 2 * told
+
+
+def test_a_unit_knows_where_it_is_and_at_each_batch_which_step_it_is(feed: Feed, tmp_path: Path) -> None:
+    """Steps go on from those of the units before; after the last batch it is the next unit's first one."""
+    placed = Feed(feed._loader, epoch=2, unit=3, place=Place(epochs=4, units=8, step=30, total_steps=80))
+    assert (placed.epoch, placed.epochs, placed.unit, placed.units) == (2, 4, 3, 8)
+    assert (placed.step, placed.total_steps) == (30, 80)
+    assert [placed.step for _ in placed] == [30, 31, 32]
+    assert placed.step == 33
+
+
+def test_every_pass_counts_from_the_units_first_batch(feed: Feed) -> None:
+    """Where the next unit goes on does not depend on how often this one reads its rows, or if it does so to the end."""
+    assert [feed.step for _ in feed] == [feed.step for _ in feed] == [0, 1, 2]
+    for _ in feed:
+        if feed.step == 1:
+            break
+    assert feed.step == 1
+    next(iter(feed))
+    assert feed.step == 0
+
+
+def test_a_unit_of_which_nothing_is_told_is_all_there_is(feed: Feed) -> None:
+    """As in `test`, in `predict`, and on a notebook's few rows."""
+    assert (feed.epoch, feed.epochs, feed.unit, feed.units) == (1, 1, 0, 1)
+    assert (feed.step, feed.total_steps) == (0, 3)
+
+
+def test_ids_are_those_of_the_batch_at_hand(feed: Feed, tmp_path: Path) -> None:
+    """In its order, in each pass; the last batch's after it, and none before the first."""
+    stored = MappedRows.open((tmp_path,))
+    _, outputs = next(iter(PartitionLoader(stored, batch_size=10, seed=None)))
+    id_of = {int(label): row_id for label, row_id in zip(outputs, stored.ids(), strict=True)}
+    assert feed.ids == []
+    for _ in range(2):
+        seen = []
+        for _, labels in feed:
+            assert feed.ids == [id_of[int(label)] for label in labels]
+            seen += feed.ids
+        assert sorted(seen) == sorted(stored.ids())
+        assert feed.ids == seen[-2:]
+    _, labels = next(iter(feed))
+    assert feed.ids == [id_of[int(label)] for label in labels]

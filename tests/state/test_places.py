@@ -1,0 +1,48 @@
+"""Steps of a model's training, counted over units: whatever the sizes of partitions and the order of visits."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import FitPlan
+from cerebro.contract.tasks import TrainTask
+from cerebro.state import place_of
+from controller import tasks
+from tests.state.stories import Story, unit
+
+RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
+
+
+@given(
+    rows=st.lists(st.integers(7, 60), min_size=1, max_size=5),
+    size=st.integers(1, 7),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_the_steps_of_all_units_follow_each_other_to_the_last(
+    rows: list[int], size: int, epochs: int, seed: int
+) -> None:
+    """In each task as it is assigned, and from the log afterwards: the same."""
+    story, random = Story(workers=len(rows)), Random(seed)
+    story.fit(epochs=epochs, partitions=len(rows), hyperparams={"m00": {"batch_size": size}})
+    sizes = dict(enumerate(rows))
+    assert isinstance(story.run.plan, FitPlan)
+    story.run.plan = story.run.plan.model_copy(update={"partitions": sizes})
+    steps, places = 0, []
+    model = story.model()
+    while not model.is_trained:
+        partition = random.choice(model.remaining)
+        body = tasks.body(RECORD, story.state, story.run, unit(model.epoch, partition))
+        assert isinstance(body, TrainTask)
+        assert body.place is not None
+        places.append(body.place)
+        assert (body.place.step, body.unit) == (steps, len(places) - 1)
+        assert (body.place.epochs, body.place.units) == (epochs, epochs * len(rows))
+        steps += -(-rows[partition] // size)
+        story.train(model.epoch, partition, rows=rows[partition])
+    assert {place.total_steps for place in places} == {steps}
+    assert [place_of(model, sizes, number) for number in range(len(places))] == places
