@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -69,12 +71,14 @@ class Handler:
             self._ahead = reference, self._loader.submit(checkpoints.check, root, reference)
 
     def rest(self) -> None:
-        """Let go of a checkpoint that was loaded ahead, of mapped partitions, and of memory that torch keeps for the
-        next model on a GPU, where other processes may want it."""
+        """Let go of a checkpoint that was read ahead, of mapped partitions, and of the memory that torch on a GPU, and
+        the C library, keep for the next model: other processes may want it."""
         self._ahead = None
         self._mapped.clear()
         gc.collect()
         torch.cuda.empty_cache()  # nothing where no GPU was asked for
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
 
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Do one task.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.agent import channel as channels
@@ -136,6 +136,7 @@ def test_a_flood_leaves_the_reader_time_for_other_things(pair: tuple[Channel, so
     sender.join()
 
 
+@settings(deadline=None)
 @given(
     texts=st.lists(st.text(max_size=20), min_size=1, max_size=8),
     read=st.integers(0, 7),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
@@ -17,6 +17,7 @@ from tests.state.stories import Story, unit
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(st.integers(7, 60), min_size=1, max_size=5),
     size=st.integers(1, 7),

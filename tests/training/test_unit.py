@@ -22,6 +22,10 @@ class Rows:
     """A data loader of a few batches in memory."""
 
     num_rows = 8
+    epoch = epochs = units = 1
+    unit = step = 0
+    total_steps = 2
+    ids: list[Any] = []  # noqa: RUF012 - never changed
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         inputs = torch.arange(24, dtype=torch.float32).reshape(8, 3) / 24
