@@ -305,7 +305,8 @@ def _redirect(pipe: Connection) -> None:
     for stream in _STREAMS:
         target = recv_handle(pipe)
         os.dup2(target, stream)
-        os.close(target)
+        if target not in _STREAMS:  # user code may have closed one, so that its number was free
+            os.close(target)
 
 
 def _flush() -> None:

@@ -97,8 +97,9 @@ class Child:
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         self._context.begin(message["asked"])
         try:
-            _redirect(Path(message["log"]))
+            # First: the agent takes it for known from now on, whatever comes.
             self._context.learn(message["codes"])
+            _redirect(Path(message["log"]))
             body = _BODY.validate_python(message["body"])
             result = self._handler.handle(body, message["attempt"])
             return {"is": "done", "result": result.model_dump(mode="json")}
