@@ -183,7 +183,6 @@ class Agent:
         except Exception as error:
             # Whatever it is: one attempt fails of it, with its cause, and not the worker with all that waits here.
             log.exception("%s could not be followed", item.task)
-            self._end_child()
             reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
             return Failure(kind=FailureKind.CRASH, message=reason)
 
@@ -193,9 +192,10 @@ class Agent:
             answer = self._follow(item)
             return answer
         finally:
-            is_done = isinstance(answer, TaskResult)
-            # The rows that follow a bad one are preprocessed by processes that have not met it.
-            self._children.done(is_spent=isinstance(item.body, EtlTask) and not is_done)
+            # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
+            # preprocessed by processes that have not met it.
+            is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
+            self._children.done(is_spent=answer is None or is_bad_etl)
             if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
                 self._children.end_idle("memory ran out")
 

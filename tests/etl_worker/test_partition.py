@@ -65,7 +65,7 @@ def test_the_checksum_tells_rows_apart_and_not_attempts(values: list[int], data:
     changed = [value + (place == at) for place, value in enumerate(values)]
     with TemporaryDirectory() as name:
         made = [
-            preprocess_partition(
+            preprocess(
                 make_job(Path(name, str(number)), list(range(len(values))), columns={"value": given}),
                 Double,
                 nothing,
