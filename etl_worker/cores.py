@@ -80,7 +80,7 @@ class Cores:
         """Make ``parts`` of ``job`` with as many processes as it may use, and add them to ``tally``.
 
         With one core the calling process does the work itself. A `PreemptedError` of ``tally`` is handed on to the
-        cores, which leave their shards at their next row. When this raises, no process is left.
+        cores, which leave their shards at their next row. When this raises, close them.
 
         Args:
             on_ready: called once the first process has restored the spec: the rows come now.
@@ -100,11 +100,6 @@ class Cores:
         except PreemptedError:
             self._counts[:, _LEAVE] = 1
             _let_leave(self._running)
-            self.close()
-            raise
-        except BaseException:
-            # What user code left behind when it failed is met by no other job.
-            self.close()
             raise
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ def preprocess_partition(
     are not.
 
     Args:
-        cores: do the work.
+        cores: do the work. None of their processes is left when this raises.
         on_ready: called once the spec is restored and initialised; not where all shards are there.
 
     Raises:
@@ -54,8 +54,11 @@ def preprocess_partition(
         if manifest != _existing(job):
             write_manifest(job.output_folder, manifest)
         return manifest
-    except RowError:
-        forget_doubtful(job.output_folder, source)
+    except BaseException as error:
+        # What user code left behind when it failed is met by no other job.
+        cores.close()
+        if isinstance(error, RowError):
+            forget_doubtful(job.output_folder, source)
         raise
     finally:
         shutil.rmtree(job.cache_folder, ignore_errors=True)

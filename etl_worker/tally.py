@@ -80,7 +80,8 @@ class Tally:
             TooManyFailedError: more than the allowed share of the partition's rows has failed, and as many are known as
                 are named, or looking for more took `SEARCH_S`, or this is `final`.
         """
-        done, failed = self._done_before + done, self._failed_before + failed
+        # A core tells of a row before it counts it.
+        done, failed = self._done_before + done, max(self._failed_before + failed, len(self._failures))
         now = self._clock()
         if final or now - self._reported_at >= REPORT_S:
             self._reported_at = now
