@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cerebro.checks import has_method
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import Place
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables import read_columns
 from cerebro.dry_run.outcome import TriedRows, TriedStep
@@ -81,12 +82,15 @@ class TrainingTrial:
         return trainee
 
     def _train(self, trainee: Trainee, *, epoch: int) -> None:
-        seed = unit_seed(_SEED, _MODEL, epoch, 0)
+        loader = self._loader("train", unit_seed(_SEED, _MODEL, epoch, 0))
+        # Two epochs over one partition: each is a unit.
+        steps = len(loader)
+        place = Place(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
         with self._step("train" if epoch == 1 else "train again") as found:
             metrics = train_unit(
                 self._spec,
                 trainee,
-                Feed(self._loader("train", seed)),
+                Feed(loader, epoch=epoch, unit=epoch - 1, place=place),
                 self._hyperparams,
                 seed=_SEED,
                 model=_MODEL,

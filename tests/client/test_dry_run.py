@@ -91,6 +91,16 @@ class Linear(SubEpochSpec):
             yield {"label": network(inputs).argmax(1)[:count]}
 
 
+class Placed(Linear):
+    """Tells where its units are, as metrics."""
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        assert checkpoint.setdefault("unit", 0) == dataloader.unit
+        checkpoint["unit"] += 1
+        told = ("epoch", "epochs", "unit", "units", "step", "total_steps")
+        return {name: float(getattr(dataloader, name)) for name in told}
+
+
 class OnlyTrained(SubEpochSpec):
     """Neither tested nor asked for predictions."""
 
@@ -159,6 +169,14 @@ def test_what_is_missing_is_skipped_with_the_reason(locators: Locators) -> None:
     assert set(found.skipped) == {"test", "predict", "a whole batch"}
     assert "6 rows were tried of batch_size 32" in repr(found)
     assert experiment(only).try_out(Arrays()).skipped == {"training": "no SubEpochSpec was given"}
+
+
+def test_units_know_where_they_are(locators: Locators) -> None:
+    """The second of two, in the second epoch, as on a worker."""
+    found = experiment(locators).try_out(Arrays(), Placed(), CONFIGURATION)
+    assert found.metrics["train"] == {
+        "epoch": 2.0, "epochs": 2.0, "unit": 1.0, "units": 2.0, "step": 2.0, "total_steps": 4.0
+    }  # fmt: skip
 
 
 def test_nothing_stays(locators: Locators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
