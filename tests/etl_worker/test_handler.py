@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from cerebro.agent.channel import Channel
+from cerebro.agent.context import Context
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.tasks import EtlTask
+from cerebro.encoding import encode
 from cerebro.volumes import Volumes
 from etl_worker.errors import TooManyFailedError
 from etl_worker.handler import Handler
@@ -26,28 +31,31 @@ def volumes(tmp_path: Path) -> Volumes:
     return found
 
 
-def handle(volumes: Volumes, broken: list[int], *, max_failed: float) -> int:
-    """Do the task with a row function that raises for these values; rows that came out."""
-    context: Any = SimpleNamespace(
-        volumes=volumes,
-        cores=1,
-        work_begins=lambda: 0.0,
-        listen=lambda: None,
-        give_way=lambda: None,
-        progress=lambda **_: None,
-        spec_factory=lambda code, misc: lambda: FailOn(broken),
-    )
-    task = EtlTask(
-        key="etl-1/etl/train/p0",
-        experiment="one",
-        dataset="d",
-        split="train",
-        partition=0,
-        code="0" * 64,
-        locators=Locators(train=Locator(metadata="train.csv")),
-        max_failed=max_failed,
-    )
-    return Handler(context).handle(task, 1).rows
+@pytest.fixture
+def handle(volumes: Volumes) -> Iterator[Callable[[list[int], float], int]]:
+    """Does the task with a row function that raises for some values, of which a share may; rows that came out."""
+    agents, childs = socket.socketpair()
+    context = Context(Channel(childs), volumes, cores=1)
+
+    def do(broken: list[int], max_failed: float) -> int:
+        code = encode(FailOn(broken))
+        context.learn({code.sha256: code.encoded})
+        context.begin(time.monotonic())
+        task = EtlTask(
+            key="etl-1/etl/train/p0",
+            experiment="one",
+            dataset="d",
+            split="train",
+            partition=0,
+            code=code.sha256,
+            locators=Locators(train=Locator(metadata="train.csv")),
+            max_failed=max_failed,
+        )
+        return Handler(context).handle(task, 1).rows
+
+    yield do
+    agents.close()
+    childs.close()
 
 
 def told(volumes: Volumes) -> tuple[int, list[Any]]:
@@ -57,13 +65,15 @@ def told(volumes: Volumes) -> tuple[int, list[Any]]:
     return found["total"], [row["id"] for row in found["rows"]]
 
 
-def test_failed_rows_are_told_of_a_task_that_fails_for_them(volumes: Volumes) -> None:
+def test_failed_rows_are_told_of_a_task_that_fails_for_them(
+    volumes: Volumes, handle: Callable[[list[int], float], int]
+) -> None:
     """And of the next one, which leaves them out; once none fails nothing is told."""
     with pytest.raises(TooManyFailedError):
-        handle(volumes, [3, 30], max_failed=0.0)
+        handle([3, 30], 0.0)
     assert told(volumes) == (2, [3, 30])
-    assert handle(volumes, [30], max_failed=0.5) == 39
+    assert handle([30], 0.5) == 39
     assert told(volumes) == (1, [30])
     write_metadata(volumes.metadata("d", "train", 0), pa.table({"id": [1], "value": [1]}))
-    assert handle(volumes, [], max_failed=0.0) == 1
+    assert handle([], 0.0) == 1
     assert not volumes.failed_rows("d", "train", 0).exists()
