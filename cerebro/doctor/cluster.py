@@ -149,7 +149,7 @@ def threads(case: Case) -> Check:
 
 
 _FEWER = {
-    False: "fewer workers, which then share all cores: cerebro scale --workers N",
+    False: "fewer workers: cerebro scale --workers N",
     True: "give workers fewer threads or ask for more cores (worker.cores, worker.resources.worker.requests.cpu), or "
     "have fewer of them on a node (worker.replicas, worker.topologySpreadConstraints)",
 }

@@ -85,9 +85,13 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
         socket=socket,
     )
     listed = build(plan, home, ports, socket, os.environ)
+    share = plan.cores
 
     def for_workers(number: int) -> Sequence[Service]:
-        resized = replace(plan, workers=number, notebook=plan.notebook or home.notebook_wish.exists())
+        nonlocal share
+        has_notebook = plan.notebook or home.notebook_wish.exists()
+        resized = replace(plan, workers=number, notebook=has_notebook, share=share)
+        share = resized.cores
         if resized.notebook:
             notebooks.place(home.notebooks)
         # Workers that leave keep theirs: they may come back.

@@ -73,11 +73,16 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the user chose."""
+    """What the user chose.
+
+    Attributes:
+        share: threads that a worker has computed with before; it is given no more. `None`: there was none before.
+    """
 
     workers: int
     tensorboard: bool
     notebook: bool = False
+    share: int | None = None
 
     @property
     def listening(self) -> tuple[str, ...]:
@@ -98,8 +103,13 @@ class Plan:
 
     @property
     def cores(self) -> int:
-        """Cores per worker: an equal share of those this process may use, at least one."""
-        return max(1, cores.available() // self.workers)
+        """Cores per worker: an equal share of those this process may use, at least one.
+
+        Fewer workers do not get more than they had: they would have to start anew, in a run, and bits follow from the
+        number of threads. More workers have to share, or all would be slow.
+        """
+        equal = max(1, cores.available() // self.workers)
+        return equal if self.share is None else min(equal, self.share)
 
 
 def services(
@@ -244,8 +254,8 @@ class _List:
             stage=_REST,
             ready=readiness.registered(self._ports["kvs_api"], self._home.token(), name),
             live=self._live(name),
-            # Another number of workers is another share of the cores: one that kept its old share would slow down all.
-            # It gives back the unit in hand, which counts no attempt, and starts again.
+            # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
+            # back the unit in hand, which counts no attempt, and starts again.
             renewed=True,
         )
 

@@ -192,6 +192,14 @@ def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch
     assert two["worker-0"].environment == three["worker-0"].environment
 
 
+def test_workers_that_stay_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer workers are no reason to start the others anew in a run."""
+    monkeypatch.setattr(cores, "available", lambda: 4)
+    assert Plan(workers=1, tensorboard=False).cores == 4
+    assert Plan(workers=1, tensorboard=False, share=2).cores == 2
+    assert Plan(workers=4, tensorboard=False, share=2).cores == 1
+
+
 def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:
     """Object-store keys go to readers of objects, the token to clients of the store, others nowhere."""
     assert {name for name, found in listed.items() if "AWS_SECRET_ACCESS_KEY" in found} == {
