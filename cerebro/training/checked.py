@@ -98,27 +98,36 @@ class CheckedReader(io.RawIOBase):
         done = 0
         while done < count:
             number, offset = divmod(self._position, BLOCK_BYTES)
-            part = self._checked_block(number)[offset : offset + count - done]
-            target[done : done + len(part)] = part
+            if offset == 0 and count - done >= BLOCK_BYTES:
+                # A whole block needs no copy: what is checked is what was handed out.
+                part = self._read(number, target[done : done + BLOCK_BYTES])
+            else:
+                part = self._kept_block(number)[offset : offset + count - done]
+                target[done : done + len(part)] = part
             done += len(part)
             self._position += len(part)
         return done
 
-    def _checked_block(self, number: int) -> memoryview:
-        if self.problem is not None:
-            raise self.problem
+    def _kept_block(self, number: int) -> memoryview:
         if number != self._number:
             self._number = -1
-            with _unreadable_named(self._checked.path):
-                self._file.seek(number * BLOCK_BYTES)
-                self._block = fill(self._file, self._buffer)
-            if xxh3_64_intdigest(self._block) != self._checked.digests[number]:
-                place = f"between bytes {number * BLOCK_BYTES} and {(number + 1) * BLOCK_BYTES}"
-                raise CheckpointCorruptError(
-                    f"checkpoint {self._checked.path} was damaged {place}, after it was checked and before it was used"
-                )
+            self._block = self._read(number, self._buffer)
             self._number = number
         return self._block
+
+    def _read(self, number: int, into: memoryview) -> memoryview:
+        """A block of the file, checked, in as much of `into` as it takes."""
+        if self.problem is not None:
+            raise self.problem
+        with _unreadable_named(self._checked.path):
+            self._file.seek(number * BLOCK_BYTES)
+            block = fill(self._file, into)
+        if xxh3_64_intdigest(block) != self._checked.digests[number]:
+            place = f"between bytes {number * BLOCK_BYTES} and {(number + 1) * BLOCK_BYTES}"
+            raise CheckpointCorruptError(
+                f"checkpoint {self._checked.path} was damaged {place}, after it was checked and before it was used"
+            )
+        return block
 
 
 @contextmanager
