@@ -93,8 +93,11 @@ def _content(descriptor: int) -> bytes:
 
 def _end_others() -> None:
     """End the processes of this one's group but itself: what user code started and left behind."""
+    own = os.getpid()
+    if os.getpgrp() != own:
+        return  # whose they are is not known
     for _ in range(_ROUNDS):
-        others = _others()
+        others = [process for process in members(own) if process != own]
         if not others:
             return
         for process in others:
@@ -103,16 +106,21 @@ def _end_others() -> None:
         time.sleep(_PAUSE_S)
 
 
-def _others() -> list[int]:
-    """Processes of this one's group that run; only where it leads one of its own, else whose they are is not known."""
-    own = os.getpid()
-    if os.getpgrp() != own:
-        return []
+def await_end(group: int) -> None:
+    """Return once no process of a group that was killed runs; after two seconds at the latest."""
+    for _ in range(_ROUNDS):
+        if not members(group):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def members(group: int) -> list[int]:
+    """Processes of a group that run."""
     found = []
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != own:
+        if entry.name.isdigit():
             with suppress(OSError), Path("/proc", entry.name, "stat").open("rb") as file:
-                state, _, group = file.read().rpartition(b")")[2].split()[:3]
-                if int(group) == own and state != b"Z":
+                state, _, its = file.read().rpartition(b")")[2].split()[:3]
+                if int(its) == group and state not in (b"Z", b"X"):
                     found.append(int(entry.name))
     return found

@@ -17,6 +17,7 @@ from typing import Any
 
 from cerebro.agent import allocator
 from cerebro.agent.channel import Channel
+from cerebro.agent.forking import await_end
 from cerebro.agent.memory import MemoryGroup
 from cerebro.agent.settings import SECRETS, Settings
 from cerebro.contract.tasks import Failure, FailureKind
@@ -160,6 +161,8 @@ class ChildProcess:
         except ProcessLookupError:
             pass
         self._process.wait()
+        # Nor does the process that it had forked for user code write anything from now on.
+        await_end(self.pid)
         self.channel.close()
         os.close(self.end)
         self.end = -1
