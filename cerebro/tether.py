@@ -25,7 +25,7 @@ _EXIT_CANNOT_EXECUTE = 127
 _FIRST_OF_COMMAND = 4
 
 BACKGROUND = 15
-"""Niceness, of the scale to 19, of what runs beside training: training goes first."""
+"""Niceness, of the scale to 19, of work beside training that nobody waits for: training goes first."""
 
 
 def tethered(command: Sequence[str], niceness: int = 0) -> list[str]:

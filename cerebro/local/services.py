@@ -36,10 +36,11 @@ from cerebro.local import database, environment, liveness, readiness, tensorboar
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
-from cerebro.tether import BACKGROUND
 from cerebro.usage import cores
 
 _DATABASE, _STORE, _REST = range(3)
+_TENSORBOARD = 5
+"""Its niceness, a third of an ordinary process's share of a busy core: with less it would take minutes to start."""
 _WITH_PAGE = ("dispatcher", "kvs_api")
 
 
@@ -282,7 +283,7 @@ class _List:
             stage=_REST,
             ready=readiness.http(port, "/live"),
             required=False,
-            niceness=BACKGROUND,
+            niceness=_TENSORBOARD,
         )
 
     def _notebook(self) -> Service:

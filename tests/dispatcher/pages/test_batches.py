@@ -34,9 +34,9 @@ def test_batch_that_the_store_interrupts_says_what_was_done(bench: Bench, browse
         bench.store.add(Story(name))
     append = bench.store.append
 
-    def then_away(experiment: str, event: ClientEvent) -> int:
+    def then_away(experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
         bench.store.is_away = experiment == "two"
-        return append(experiment, event)
+        return append(experiment, event, is_unread=is_unread)
 
     bench.store.append = then_away  # type: ignore[method-assign]
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
@@ -53,9 +53,9 @@ def test_batch_ends_in_time(bench: Bench, browser: Browser) -> None:
         bench.store.add(Story(name))
     append = bench.store.append
 
-    def slow(experiment: str, event: ClientEvent) -> int:
+    def slow(experiment: str, event: ClientEvent, *, is_unread: bool = False) -> int:
         bench.monotonic.now += 4.0
-        return append(experiment, event)
+        return append(experiment, event, is_unread=is_unread)
 
     bench.store.append = slow  # type: ignore[method-assign]
     sent = browser.post("/experiments/actions", {"action": "archive", "name": names}, form="/experiments")
