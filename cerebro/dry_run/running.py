@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from cerebro.contract.records import ExperimentRecord, Hyperparameters
@@ -37,19 +35,17 @@ def dry_run(
         from cerebro.dry_run.training import TrainingTrial
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-dry-run-", ignore_cleanup_errors=True) as name,
-        _modules_kept(folder := Path(name).resolve()),
         generators_kept(),
     ):
+        folder = Path(name).resolve()
+        # As they reach a worker; and what they change in themselves is not changed in the notebook.
+        sent = [encode(spec).encoded for spec in (etl, training) if spec is not None]
         code = UserCode(record=record, archive=archive, folder=folder)
         with code.importable():
-            # As they reach a worker; and what they change in themselves is not changed in the notebook.
-            etl_copy = code.spec(encode(etl).encoded)
-            tried = {each.split: each for each in try_rows(etl_copy, record.locators, rows, folder)}
+            tried = {each.split: each for each in try_rows(code.spec(sent[0]), record.locators, rows, folder)}
             if training is None:
                 return _outcome(record, tried, skipped={"training": "no SubEpochSpec was given"})
-            trial = TrainingTrial(
-                code.spec(encode(training).encoded), hyperparams, tried, folder / "training"
-            )
+            trial = TrainingTrial(code.spec(sent[1]), hyperparams, tried, folder / "training")
             trial.run()
     size = hyperparams["batch_size"]
     assert isinstance(size, int)
@@ -85,15 +81,3 @@ def _outcome(record: ExperimentRecord, tried: dict[str, TriedRows], skipped: dic
         checkpoint_bytes=None,
         skipped=skipped,
     )
-
-
-@contextmanager
-def _modules_kept(folder: Path) -> Iterator[None]:
-    """Forget modules that were imported from a folder, which is about to go."""
-    try:
-        yield
-    finally:
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if file is not None and Path(file).is_relative_to(folder):
-                del sys.modules[name]

@@ -50,7 +50,9 @@ class TrainedModel:
     def modules(self, device: str = "cpu") -> list[Any]:
         """The modules that `create_models` of its spec makes, with the trained state, in evaluation mode on `device`.
 
-        Runs user code in this process; the global random generators stay as they are.
+        Runs user code in this process; the global random generators stay as they are. Files of the code archive can be
+        imported while the modules are made, and not after it: of classes from there, save the `state_dict()`, not the
+        module.
 
         Raises:
             SpecError: the spec cannot be restored here, or makes other modules than were saved.
@@ -60,8 +62,9 @@ class TrainedModel:
             raise DataError(f"the code of model {self.id} is not known here: Experiment.attach() finds it")
         from cerebro.training.unit import create, device_named, restore
 
+        encoded = self.encoded()
         with self.code.importable(), generators_kept():
-            spec = self.code.spec(self.encoded())
+            spec = self.code.spec(encoded)
             spec.initialize_worker()
             trainee = create(spec, self.hyperparams, seed=0, model=self.id, device=device_named(device))
             restore(trainee, self._state(device))

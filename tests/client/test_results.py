@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.files import MountedFiles
 from cerebro.reporting.plotting import plotly_script
 from cerebro.results import EtlResult, FitResult
+from cerebro.results.model import TrainedModel
 from cerebro.results.shown import Carriers, bundle
 from cerebro.scheduling.validator import validate
 from cerebro.state import Run, TaskKey
@@ -208,6 +210,68 @@ def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) ->
         result.model("m01", epoch=2)
     with pytest.raises(NotFoundError, match="no model 'm7'; there is"):
         result.model("m7")
+
+
+class Named(SubEpochSpec):
+    """Its module is in files of the code archive whose names other archives use too."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        import net_of_archive  # type: ignore[import-not-found]
+        from parts_of_archive import layers  # type: ignore[import-not-found]
+
+        assert net_of_archive.WIDTH == layers.WIDTH
+        return [torch.nn.Linear(net_of_archive.WIDTH, 1)]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        """Never called."""
+
+    test = train
+
+
+def _files(folder: Path, width: int) -> Path:
+    (folder / "parts_of_archive").mkdir(parents=True)
+    for name in ("net_of_archive", "parts_of_archive/layers"):
+        (folder / f"{name}.py").write_text(f"WIDTH = {width}\n")
+    return folder
+
+
+def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
+    """A model of an experiment whose archive has a module of this width."""
+    packed = archive.pack(_files(folder / f"code-{number}", number))
+    state = {"models": [torch.nn.Linear(number, 1).state_dict()], "checkpoint": {}}
+    locators = Locators(train=Locator(metadata="m.csv"))
+    record = ExperimentRecord(name=f"e{number}", locators=locators, archive=f"{number}" * 64)
+    volumes.model_checkpoints(record.name, "fit-1", "m00").mkdir(parents=True)
+    return TrainedModel(
+        id="m00",
+        hyperparams={"batch_size": 1},
+        metric="loss",
+        epoch=1,
+        value=None,
+        checkpoint=save(volumes.checkpoints, f"{record.name}/fit-1/m00/u0.pt", state),
+        files=MountedFiles(volumes),
+        code=UserCode(record=record, archive=lambda sha: packed, folder=folder / "cache"),
+        encoded=lambda: encode(Named()).encoded,
+    )
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_each_archive_has_its_own_modules(
+    volumes: Volumes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
+) -> None:
+    """Though two of them and the user's folder have files of one name; the user's stay what they are."""
+    monkeypatch.syspath_prepend(_files(tmp_path / "local", 9))
+    if is_imported:
+        importlib.import_module("net_of_archive")
+        importlib.import_module("parts_of_archive.layers")
+    before = {name: module for name, module in sys.modules.items() if "_of_archive" in name}
+    one, two = (_known(volumes, tmp_path, number) for number in (2, 3))
+    widths = [model.modules()[0].in_features for model in (one, two, one)]
+    after = {name: module for name, module in sys.modules.items() if "_of_archive" in name}
+    for name in after:
+        monkeypatch.delitem(sys.modules, name)
+    assert widths == [2, 3, 2]
+    assert after == before
 
 
 def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
