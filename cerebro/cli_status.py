@@ -29,6 +29,7 @@ from cerebro.state import (
     lost_because,
     schedule_lines,
     waiting_for,
+    whole,
     wording,
 )
 from cerebro.usage.cores import crowded
@@ -273,6 +274,7 @@ def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, Unreadabl
                 break
     except IllegalEventError as cause:
         problem = UnreadableError.of(name, state.seq + 1, str(cause))
+        state = whole(state, lambda after: kvs.events(name, after))
     return state, problem
 
 

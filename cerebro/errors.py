@@ -120,7 +120,7 @@ class RunFailedError(PermanentError):
 
 
 class IllegalEventError(PermanentError):
-    """An event does not fit the state it is applied to; the state is unchanged."""
+    """An event does not fit the state it is applied to; the state is unchanged, or says that it is torn."""
 
 
 class UnreadableError(IllegalEventError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from cerebro.connection import Connection
-from cerebro.contract.events import Event, RunRequested
+from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
 from cerebro.contract.tasks import FailureKind
@@ -25,7 +25,16 @@ from cerebro.errors import (
 )
 from cerebro.planning import plan_evaluation, plan_fit
 from cerebro.progress import Progress
-from cerebro.state import ExperimentState, Run, RunState, explained, lost_because, schedule_lines, waiting_for
+from cerebro.state import (
+    ExperimentState,
+    Run,
+    RunState,
+    explained,
+    lost_because,
+    schedule_lines,
+    waiting_for,
+    whole,
+)
 from cerebro.steering import (
     OF_EXPERIMENT,
     Action,
@@ -63,11 +72,12 @@ class Session:
         return self.record.name
 
     def state(self) -> ExperimentState:
-        """Everything that has happened, up to now; the same object grows from call to call.
+        """Everything that has happened, up to now; the same object grows from call to call, while all can be read.
 
         Raises:
             UnreadableError: the log cannot be read to its end.
         """
+        self._mend()  # where the last call was interrupted
         try:
             while events := self._kvs.events(self.name, self._state.seq):
                 self._apply(events)
@@ -80,8 +90,15 @@ class Session:
         for event in events:
             try:
                 self._state.apply(event)
+                if isinstance(event, LocatorsChanged):
+                    self.record = self.record.model_copy(update={"locators": event.locators})
             except IllegalEventError as cause:
+                self._mend()
                 raise UnreadableError.of(self.name, event.seq, str(cause)) from cause
+
+    def _mend(self) -> None:
+        """Let no event be known in part."""
+        self._state = whole(self._state, lambda after: self._kvs.events(self.name, after))
 
     def status(self) -> str:
         """What happens now, in a few lines."""

@@ -49,7 +49,8 @@ class Core:
             is_news: whether there may be something to decide on it, before the next event.
 
         Raises:
-            IllegalEventError: the event does not fit; nothing has changed.
+            IllegalEventError: the event does not fit; see `ExperimentState.apply`. Any other error is one of what is
+                kept beside the state, see `start_over`.
         """
         self.state.apply(event)
         if isinstance(event, LocatorsChanged):
@@ -66,6 +67,12 @@ class Core:
             self._board.apply(self.state, event)
         else:
             self._board = None
+
+    def start_over(self) -> None:
+        """Make what is kept beside the state anew, from the state."""
+        run = self.state.active_run()
+        self._times = UnitTimes.of(run) if run is not None and run.models else None
+        self._board = None
 
     def wake_s(self, now: float) -> float:
         """Seconds until there is something to decide although nothing happens: a worker is about to end its unit.

@@ -11,17 +11,18 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunPaused, RunStarted, SchedulerChanged
 from cerebro.contract.records import ExperimentRecord, Unreadable
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
-from cerebro.errors import CerebroError, ConflictError, RetryableError, UnreadableError
+from cerebro.errors import CerebroError, ConflictError, IllegalEventError, RetryableError, UnreadableError
 from cerebro.kvs import KvsClient
 from cerebro.planning import etl_weights, plan_evaluation, plan_fit
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state import ExperimentState, Run, RunState, whole
 from controller.advisor import Advisor, Helper
 from controller.assigning import revoke_task
 from controller.core import Core
@@ -133,8 +134,13 @@ class Controller:
                     self._work_on(core, entry)
             except UnreadableError as error:
                 self._apply(core, error.readable, is_news=False)
-                self._take_back(core.state)
+                self._take_back(whole(core.state, partial(self._events, core.state.name)))
                 raise
+
+    def _events(self, experiment: str, after: int) -> tuple[Event, ...]:
+        """What may take many calls: the leadership is kept meanwhile."""
+        self._lead()
+        return self._kvs.events(experiment, after)
 
     def _take_back(self, state: ExperimentState) -> None:
         """Take every attempt back that is known to be open: workers are wanted elsewhere."""
@@ -210,8 +216,14 @@ class Controller:
             try:
                 core.apply(event, is_news=is_news)
             except Exception as cause:
-                # Whatever it is that does not fit: it will be so the next time, for every controller that starts.
-                raise UnreadableError.of(core.state.name, event.seq, str(cause)) from cause
+                if core.state.seq < event.seq:
+                    if isinstance(cause, IllegalEventError):
+                        # It will be so the next time, for every controller that starts.
+                        raise UnreadableError.of(core.state.name, event.seq, str(cause)) from cause
+                    raise
+                # The log is sound: the error is ours.
+                log.exception("the schedule of %s is made anew at event %d", core.state.name, event.seq)
+                core.start_over()
             # After the wall clock was set back, the log's times are ahead of it.
             ahead_s = event.time - time.monotonic()
             self._store_ahead_s = ahead_s if is_news else max(self._store_ahead_s, ahead_s)

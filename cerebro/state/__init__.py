@@ -6,6 +6,7 @@ its visits. One fold for all of them, so they cannot disagree.
 
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
+from cerebro.state.mending import whole
 from cerebro.state.models import Model, ModelState
 from cerebro.state.places import place_of
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
@@ -41,4 +42,5 @@ __all__ = [
     "schedule_now",
     "schedule_of",
     "waiting_for",
+    "whole",
 ]

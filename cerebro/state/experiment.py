@@ -1,8 +1,9 @@
 """The fold itself: `ExperimentState.apply` for each kind of event.
 
-`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. What users ask
-for is in `cerebro.state.steering`, what a task's end means for its model and run in `commits` and `failures`, what may
-be assigned in `invariants`.
+`apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. Where the fold
+itself fails in the middle of an event, the state is torn: it takes nothing in any more (`cerebro.state.mending`). What
+users ask for is in `cerebro.state.steering`, what a task's end means for its model and run in `commits` and `failures`,
+what may be assigned in `invariants`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class ExperimentState:
     is_archived: bool = False
     deletion: DeletionRequested | None = None
     """Set once a user wants the experiment gone; nothing is begun from then on."""
+    torn: str = ""
+    """Why the event after `seq` was perhaps applied in part; empty for a state that can be relied on."""
 
     def etl_request(self, dataset: str) -> EtlRequest | None:
         """What the newest ETL run of a data set was asked for."""
@@ -90,18 +93,24 @@ class ExperimentState:
         """Take one event in.
 
         Raises:
-            IllegalEventError: the event does not fit; the state is unchanged.
+            IllegalEventError: the event does not fit; the state is unchanged, unless it is `torn`.
+            MemoryError, KeyboardInterrupt: nothing is wrong with the event; the state is torn.
         """
+        if self.torn:
+            raise IllegalEventError(self.torn)
         if event.seq and event.seq != self.seq + 1:
             raise IllegalEventError(f"event {event.seq} of {self.name!r} follows event {self.seq}")
         try:
             self._apply(event)
+            self.seq += 1
         except IllegalEventError:
             raise
-        except Exception as cause:
+        except BaseException as cause:
+            self.torn = f"{event.type} does not fit: {type(cause).__name__}: {cause}"
+            if isinstance(cause, MemoryError) or not isinstance(cause, Exception):
+                raise
             # A log is data: a name that is no key, a field that nobody wrote yet. It is this event that does not fit.
-            raise IllegalEventError(f"{event.type} does not fit: {type(cause).__name__}: {cause}") from cause
-        self.seq += 1
+            raise IllegalEventError(self.torn) from cause
 
     def _apply(self, event: Event) -> None:
         match event:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment, SubEpochSpec
-from cerebro.contract.events import Event, RunFinished, RunStopRequested
+from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunStopRequested
 from cerebro.contract.records import (
     SILENT_S,
     ExperimentRecord,
@@ -137,3 +137,48 @@ def test_a_limit_that_no_clock_can_keep_is_refused(limit: float) -> None:
     experiment._session = opened(story.log, story.zero)
     with pytest.raises(DataError, match=r"hang_timeout_s is .*, expected a number of more than 0"):
         experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min", hang_timeout_s=limit)
+
+
+def test_no_event_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in the middle of which the fold failed: what is shown is what was before it, however often it is asked."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    shown = opened(story.log[:-1], story.zero + 44.0).status().splitlines()
+
+    def fails(*given: object, **named: object) -> None:
+        raise KeyError("m99")
+
+    monkeypatch.setattr("cerebro.state.experiment.commits.commit", fails)
+    session = opened(story.log, story.zero + 44.0)
+    for _ in range(2):
+        head, unreadable, *rest = session.status().splitlines()
+        assert [head, *rest] == shown
+        assert f"event {len(story.log)} of experiment 'one' cannot be read" in unreadable
+
+
+def test_an_interrupted_fold_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of an event loses nothing."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    session = opened(story.log, story.zero + 44.0)
+
+    def fails(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cerebro.state.experiment.commits.commit", fails)
+        with pytest.raises(KeyboardInterrupt):
+            session.state()
+    assert session.state() == story.state
+
+
+def test_locators_are_those_that_the_log_tells() -> None:
+    """Also of an experiment that was attached before they changed."""
+    story = TimedStory(workers=1)
+    session = opened(story.log, story.zero)
+    moved = Locators(train=Locator(metadata="moved.csv"))
+    story.tell(LocatorsChanged(locators=moved, after=len(story.log)))
+    session.state()
+    assert session.record.locators == moved

@@ -12,15 +12,18 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import IllegalEventError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
 from controller import loop, preparation_process
 from controller.advisor import ChildHelper
+from controller.core import Core
 from controller.orchestrator import Fleet
 from controller.settings import Settings
 from controller.simulation.store import VirtualStore
-from tests.state.stories import SHA
+from tests.state.stories import SHA, Story, unit
 
 
 class Store(VirtualStore):
@@ -95,3 +98,59 @@ def test_a_wish_for_workers_does_not_wait_for_a_long_planning(
     controller.run()
     assert told_meanwhile == [5]
     assert any(isinstance(event, RunStarted) for event in store.events("one"))
+
+
+def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
+    """A fit run that a controller is about to go on with."""
+    settings = Settings(
+        server="-",
+        token="-",
+        holder="me",
+        tick_s=0.01,
+        volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}),
+    )
+    made = loop.Controller(cast(KvsClient, Store()), settings, Nobody(), ChildHelper())
+    story = Story()
+    story.etl()
+    story.fit()
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
+    made._apply(core, story.log)
+    assert core.board is not None
+    checkpoint = CheckpointRef(name="c", checksum="-", size=1)
+    story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint))
+    return made, core, story
+
+
+@pytest.mark.parametrize("where", ["fit_board.FitBoard", "unit_times.UnitTimes"])
+@pytest.mark.parametrize("error", [ZeroDivisionError, IllegalEventError, MemoryError])
+def test_an_error_of_the_schedule_is_none_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]
+) -> None:
+    """The experiment is not set aside: what is kept beside its state is made anew."""
+    made, core, story = worked_on(tmp_path)
+
+    def fails(*given: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"controller.{where}.apply", fails)
+        made._apply(core, story.log[core.state.seq :])
+    assert core.state == story.state
+    fresh = Core(core.record)
+    made._apply(fresh, story.log, is_news=False)
+    assert core.board is not None
+    assert fresh.board is not None
+    one, other = core.board.board, fresh.board.board
+    assert (one.free, one.held, one.epoch, one.open) == (other.free, other.held, other.epoch, other.open)
+
+
+def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an event is folded: the experiment is not set aside, the controller ends and starts again."""
+    made, core, story = worked_on(tmp_path)
+
+    def fails(*given: object, **named: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("cerebro.state.experiment.commits.commit", fails)
+    with pytest.raises(MemoryError):
+        made._apply(core, story.log[core.state.seq :])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import (
     DeletionRequested,
+    Event,
     ExperimentArchived,
     ModelResumed,
     ModelRetried,
@@ -31,8 +32,8 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult
-from cerebro.errors import IllegalEventError
-from cerebro.state import ExperimentState
+from cerebro.errors import IllegalEventError, UnreadableError
+from cerebro.state import ExperimentState, whole
 from cerebro.state.experiment import fold
 from tests.state.soundness import assert_sound
 from tests.state.stories import Story, joined, lost, unit, validation
@@ -163,3 +164,48 @@ def test_a_gap_in_the_log_is_refused(seq: int) -> None:
     with pytest.raises(IllegalEventError, match="follows event 2"):
         story.state.apply(joined(5).model_copy(update={"seq": seq}))
     assert story.state == before
+
+
+TRAINED = TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=CheckpointRef(name="c", checksum="-", size=1))
+
+
+@pytest.mark.parametrize("error", [KeyError("m99"), MemoryError(), KeyboardInterrupt()])
+def test_a_state_that_was_torn_in_the_middle_of_an_event_is_made_whole(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """It says that it is torn, takes nothing in any more, and is folded anew up to the event before."""
+    story = Story()
+    story.etl()
+    story.fit()
+    story.do(unit(1, 0), 0, TRAINED)
+    before = fold("one", story.log[:-1])
+    state = copy.deepcopy(before)
+
+    def fails(*given: object, **named: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cerebro.state.experiment.commits.commit", fails)  # after the task was closed
+        with pytest.raises(IllegalEventError if isinstance(error, KeyError) else type(error)):
+            state.apply(story.log[-1])
+    assert state.torn
+    assert (state.seq, state.runs) != (before.seq, before.runs)
+    with pytest.raises(IllegalEventError, match="TaskCommitted does not fit"):
+        state.apply(story.log[-1])
+
+    def pages(after: int) -> list[Event]:
+        found = list(story.log[after : after + 7])
+        if after + 7 >= len(story.log):
+            raise UnreadableError.of("one", len(story.log) + 1, "damaged", found)
+        return found
+
+    mended = whole(state, pages)
+    assert mended == before
+    mended.apply(story.log[-1])
+    assert mended == story.state
+
+
+def test_a_state_that_is_not_torn_is_not_folded_anew() -> None:
+    """It is the same object, and nothing is read."""
+    state = Story().state
+    assert whole(state, lambda after: pytest.fail("read")) is state

@@ -1,0 +1,31 @@
+"""A state that was torn in the middle of an event, made whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cerebro.contract.events import Event
+from cerebro.errors import UnreadableError
+from cerebro.state.experiment import ExperimentState
+
+
+def whole(state: ExperimentState, read: Callable[[int], Sequence[Event]]) -> ExperimentState:
+    """The state itself; if it is torn, what it was before that event, folded anew.
+
+    Args:
+        read: the events after a number, oldest first, as many as it likes, none at the end; may raise
+            `UnreadableError`.
+    """
+    if not state.torn:
+        return state
+    made = ExperimentState(name=state.name)
+    while made.seq < state.seq:
+        try:
+            events = read(made.seq)
+        except UnreadableError as error:
+            events = error.readable
+        if not events:
+            break
+        for event in events[: state.seq - made.seq]:
+            made.apply(event)
+    return made
