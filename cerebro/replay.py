@@ -54,12 +54,14 @@ class Replayed:
         units: visits replayed.
         differences: names of tensors and values that are not equal to the saved ones, to the bit.
         remade: partitions that were made again for it, and are not known to be what was trained on.
+        guessed: threads that units were trained with here whose log does not tell how many they had; 0 if all tell.
     """
 
     model: str
     units: int
     differences: tuple[str, ...]
     remade: tuple[int, ...] = ()
+    guessed: int = 0
 
     @property
     def is_equal(self) -> bool:
@@ -71,10 +73,15 @@ class Replayed:
         if self.is_equal:
             return outcome + "equal to the bit"
         outcome += f"DIFFERENT in {', '.join(self.differences[:_NAMED])}"
-        if not self.remade:
-            return outcome
-        partitions = ", ".join(map(str, self.remade))
-        return f"{outcome} (partitions {partitions} were made again: their objects may have changed since)"
+        if self.remade:
+            partitions = ", ".join(map(str, self.remade))
+            outcome += f" (partitions {partitions} were made again: their objects may have changed since)"
+        if self.guessed:
+            outcome += (
+                f" (an older version's log does not tell with how many threads a unit was trained: here it was "
+                f"{self.guessed}, another number rounds differently)"
+            )
+        return outcome
 
 
 def main(
@@ -182,10 +189,10 @@ def replay(
         spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
         spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
         spec.initialize_worker()
-        # As many threads as the workers had: a sum that is split differently rounds differently.
-        torch.set_num_threads(min((w.record.cores for w in connection.kvs.workers()), default=1))
+        # Where the log does not tell: as many threads as the workers have now.
+        cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
         for trained in models:
-            trainee = _train(spec, request, trained, folders, fit.plan.partitions)
+            trainee = _train(spec, request, trained, folders, fit.plan.partitions, cores=cores)
             reference = trained.visits[-1].checkpoint
             saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
             yield Replayed(
@@ -193,6 +200,7 @@ def replay(
                 units=len(trained.visits),
                 differences=tuple(differences(trainee.state(), saved)),
                 remade=remade,
+                guessed=0 if all(visit.cores for visit in trained.visits) else cores,
             )
 
 
@@ -237,12 +245,16 @@ def _train(
     model: Model,
     folders: Mapping[int, Path],
     rows: Mapping[int, int],
+    *,
+    cores: int,
 ) -> Trainee:
     device = default_device()
     trainee = create(spec, model.hyperparams, seed=request.seed, model=model.id, device=device)
     size = model.hyperparams["batch_size"]
     assert isinstance(size, int)
     for unit, visit in enumerate(model.visits):
+        # As many threads as the unit had: a sum that is split differently rounds differently.
+        torch.set_num_threads(visit.cores or cores)
         seed = unit_seed(request.seed, model.id, visit.epoch, visit.partition)
         loader = PartitionLoader([folders[visit.partition]], batch_size=size, seed=seed, device=device)
         train_unit(

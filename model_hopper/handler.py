@@ -141,7 +141,13 @@ class Handler:
         reference = self._save(body, attempt, trainee)
         took = {"compute_s": trained - began, "save_s": time.monotonic() - trained}
         timings = timings.model_copy(update=took)
-        return TaskResult(rows=feed.num_rows, metrics=metrics, checkpoint=reference, timings=timings)
+        return TaskResult(
+            rows=feed.num_rows,
+            cores=self._context.cores,
+            metrics=metrics,
+            checkpoint=reference,
+            timings=timings,
+        )
 
     def _evaluate(
         self, spec: SubEpochSpec, body: EvaluateTask | PredictTask, trainee: Trainee, timings: Timings

@@ -103,7 +103,8 @@ class TaskResult(Contract):
     checksum: str = ""
     """Of ETL: of these files. The same rows in as many shards have the same."""
     cores: int = 0
-    """Of ETL: that preprocessed them, which decides on the number of shards."""
+    """That did it. Of ETL they decide on the number of shards; of a unit of training they are the threads that it
+    computed with, which its last bits depend on. 0 if that is not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint: CheckpointRef | None = None
     output: str = ""

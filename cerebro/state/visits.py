@@ -36,6 +36,8 @@ class Visit(NamedTuple):
     save_s: float
     start_s: float = 0.0
     """Of the time from start to commit, what passed before the unit's own work began: see `Timings`."""
+    cores: int = 0
+    """That it computed with; 0 if that is not known: see `TaskResult`."""
 
     @classmethod
     def of(
@@ -60,6 +62,7 @@ class Visit(NamedTuple):
             timings.compute_s,
             timings.save_s,
             attempt.start_s,
+            result.cores,
         )
 
     def as_attempt(self) -> Attempt:

@@ -1,4 +1,7 @@
-"""A learning-rate schedule over the whole training: the same in workers, however units are ordered, and in replay."""
+"""A learning-rate schedule over the whole training: the same in workers, however units are ordered, and in replay.
+
+Workers have different numbers of threads; a unit is replayed with its worker's.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,16 @@ class Cosine(SubEpochSpec):
                 for parameter in models[0].parameters():
                     parameter.sub_(rate * parameter.grad)
             where = (dataloader.epoch, dataloader.epochs, dataloader.unit, dataloader.units)
+            checkpoint.setdefault("threads", []).append(torch.get_num_threads())
             notes.append([*where, dataloader.step, dataloader.total_steps, *dataloader.ids])
         return {"loss": loss.item()}
+
+
+@pytest.fixture(autouse=True)
+def _threads_stay() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -84,6 +95,7 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
         key = unit(model.epoch, random.choice(model.remaining))
         body = tasks.body(record, story.state, story.run, key)
         assert isinstance(body, TrainTask)
+        handler._context.cores = body.partition + 1
         story.do(key, body.partition, handler.handle(body, 1))
     saved = checkpoints.load(volumes.checkpoints, model.visits[-1].checkpoint, "cpu")
 
@@ -96,5 +108,10 @@ def test_steps_go_on_from_unit_to_unit_and_replay_repeats_them(
         assert sorted(ids) == list(range(ROWS))
 
     folders = {number: volumes.partition(DATASET, "train", number) for number in sizes}
-    again = replay._train(Cosine(), story.run.request, model, folders, sizes)
+    again = replay._train(Cosine(), story.run.request, model, folders, sizes, cores=7)
     assert list(replay.differences(again.state(), saved)) == []
+
+    # Of a log that does not tell how many threads a unit had.
+    model.visits[:] = [visit._replace(cores=0) for visit in model.visits]
+    again = replay._train(Cosine(), story.run.request, model, folders, sizes, cores=2)
+    assert set(again.state()["checkpoint"]["threads"]) == {2}

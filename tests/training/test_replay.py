@@ -89,6 +89,13 @@ def test_data_that_was_made_again_is_named_where_the_state_differs() -> None:
     assert str(replace(found, differences=())) == "m00: 4 units replayed, final state equal to the bit"
 
 
+def test_threads_that_are_not_known_are_named_where_the_state_differs() -> None:
+    """Of a run of an older version: its numbers may differ in their last bits alone."""
+    found = Replayed(model="m00", units=4, differences=("state",), guessed=2)
+    assert "does not tell with how many threads a unit was trained: here it was 2" in str(found)
+    assert str(replace(found, differences=())) == "m00: 4 units replayed, final state equal to the bit"
+
+
 @given(st.floats(width=32), st.floats(width=32))
 def test_numbers_differ_if_their_bits_do(one: float, other: float) -> None:
     """Of signs of zero, and of what is no number, too; by name."""
