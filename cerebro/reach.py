@@ -47,7 +47,7 @@ def check_inside(locators: Locators, shared: Path) -> None:
         path = Path(uri.removeprefix("file://"))
         if path.is_relative_to(shared):
             _look(where, uri, look)
-        elif path.exists() and _mount(path) in own:
+        elif _exists(path) and _mount(path) in own:
             raise LocatorError(
                 f"{where}: {path} is on a file system of this machine alone, so workers do not see it: put it below "
                 f"{shared}, the volume that they share with this machine, and give its path there; or put it into an "
@@ -74,7 +74,7 @@ def check_outside(locators: Locators, cluster: str) -> None:
     for path in local:
         if not Path(path).is_absolute():
             raise LocatorError(f"{path} is a path of this machine, and {cluster} is elsewhere: {advice}")
-    here = [path for path in local if Path(path).exists()]
+    here = [path for path in local if _exists(Path(path))]
     if here:
         more = f" (and {len(here) - 1} more)" if len(here) > 1 else ""
         check = f"make sure that the workers of {cluster} see the same"
@@ -115,9 +115,17 @@ def _look(where: str, uri: str, look: _Look) -> None:
             raise LocatorError(f"{where}: {error}") from error
 
 
+def _exists(path: Path) -> bool:
+    """Whether there is something, as far as this user may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _mount(path: Path) -> Path:
     """Where the file system is mounted that a path is on, or would be."""
     place = path.absolute()
-    while not (place.exists() and os.path.ismount(place)):
+    while not (_exists(place) and os.path.ismount(place)):
         place = place.parent
     return place

@@ -24,6 +24,7 @@ from cerebro.contract.runs import EtlPlan
 from cerebro.contract.tasks import EtlTask, Failure, TaskResult
 from cerebro.errors import CerebroError, DataError
 from cerebro.state import Dataset, ExperimentState, TaskKey
+from cerebro.usage import cores
 from cerebro.volumes import Volumes
 
 _HANDLER = "etl_worker.handler"
@@ -146,7 +147,7 @@ class Remaking:
 
 def _cores(logged: int) -> int:
     """As many as made the partition first, so that its rows are cut the same; or as many as there are here."""
-    here = int(os.environ.get("CEREBRO_CORES") or os.cpu_count() or 1)
+    here = int(os.environ.get("CEREBRO_CORES") or cores.available())
     return min(logged, here) or here
 
 

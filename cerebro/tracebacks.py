@@ -33,7 +33,7 @@ def line_of(error: BaseException) -> str:
     text = _said(error)
     if isinstance(error, CerebroError):
         return cleaned(text, MAX_MESSAGE)
-    name = type(error).__name__
+    name = name_of(error)
     return cleaned(f"{name}: {text}" if text else name, MAX_MESSAGE)
 
 
@@ -52,11 +52,19 @@ def text_of(error: BaseException) -> str:
     return cleaned("".join(_told(links, all_frames=not is_users)), MAX_TRACEBACK)
 
 
+def name_of(error: BaseException) -> str:
+    """Of its type."""
+    try:
+        return str(type(error).__name__)
+    except BaseException:  # noqa: BLE001 - a metaclass may make it, and fail
+        return "an exception whose type has no name"
+
+
 def _said(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException as problem:  # noqa: BLE001 - of whatever kind: the first error is to be told, not this one
-        return f"(its text cannot be had: __str__ raised {type(problem).__name__})"
+        return f"(its text cannot be had: __str__ raised {name_of(problem)})"
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:

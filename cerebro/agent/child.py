@@ -23,7 +23,7 @@ from cerebro.agent import forking, memory
 from cerebro.agent.channel import Channel
 from cerebro.agent.context import Context, Handler
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
-from cerebro.tracebacks import line_of, text_of
+from cerebro.tracebacks import line_of, name_of, text_of
 from cerebro.volumes import Volumes
 
 _BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
@@ -47,7 +47,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
 def failure_of(error: BaseException) -> Failure:
     """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any."""
     kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
-    if type(error).__name__ == "OutOfMemoryError":
+    if name_of(error) == "OutOfMemoryError":
         kind = FailureKind.OUT_OF_MEMORY
     needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
     return Failure(kind=kind, message=_message(error), traceback=text_of(error), needs_bytes=needs)

@@ -41,10 +41,9 @@ def serve(work: Work) -> NoReturn:
     unread = b""
     while True:
         left = os.memfd_create("unread")  # shared by fork
-        own = os.getpid()
         process = os.fork()
         if process == 0:
-            _work(work, unread, left, own)
+            _work(work, unread, left)
         _, status = os.waitpid(process, 0)
         _end_others()
         if status:
@@ -55,11 +54,11 @@ def serve(work: Work) -> NoReturn:
             os._exit(0)
 
 
-def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
+def _work(work: Work, unread: bytes, left: int) -> NoReturn:
     """In the forked process. It ends here, without what an interpreter does at its end: that was not set up for it."""
     code = 1
     try:
-        end_with(parent)
+        end_with(os.getppid())
         rest = memoryview(work(unread))
         while rest:
             rest = rest[os.write(left, rest) :]

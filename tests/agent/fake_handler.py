@@ -32,6 +32,16 @@ class UnprintableError(Exception):
         raise RuntimeError("no text")
 
 
+class _Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class NamelessError(Exception, metaclass=_Nameless):
+    """One whose type does not tell its name."""
+
+
 class Beyond(BaseException):
     """User code's own way to end a program."""
 
@@ -86,6 +96,7 @@ HOSTILE: dict[str, Callable[[], None]] = {
     "generator exit": _raise(GeneratorExit("done")),
     "beyond": _raise(Beyond("away")),
     "unprintable": _raise(UnprintableError()),
+    "nameless": _raise(NamelessError("who")),
     "closed": _closed,
     "closed descriptors": lambda: _closed(1, 2),
     "replaced": _replaced,

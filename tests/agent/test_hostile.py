@@ -22,6 +22,7 @@ CAUSES = {
     "generator exit": "GeneratorExit: done (user code",
     "beyond": "Beyond: away (user code",
     "unprintable": "UnprintableError: (its text cannot be had: __str__ raised RuntimeError)",
+    "nameless": "an exception whose type has no name: who",
     "closed": "ValueError: with closed streams",
     "closed descriptors": "ValueError: with closed streams",
     "replaced": "ValueError: without stdout",

@@ -109,3 +109,20 @@ def test_a_shared_volume_on_the_root_file_system_hides_nothing(
     """Then workers share that as well: they are on this machine."""
     Mounts(monkeypatch, tmp_path / "home", [])
     reach.check_inside(located(data), tmp_path / "shared")
+
+
+def test_a_path_in_a_closed_folder_is_no_error(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this user may not look at, workers may."""
+    exists = Path.exists
+
+    def closed(path: Path) -> bool:
+        # As the system does it; by its modes no folder would be closed to root.
+        if path.is_relative_to(data):
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    reach.check_inside(located(data), tmp_path / "shared")
+    reach.check_outside(located(data), "http://cluster")

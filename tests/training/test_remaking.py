@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.tasks import TaskResult
-from cerebro.remaking import is_same
+from cerebro.remaking import _cores, is_same
 
 LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
 
@@ -26,3 +26,15 @@ def test_a_partition_is_the_same_another_one_or_not_known(
 ) -> None:
     """Nothing is claimed that was not compared."""
     assert is_same(logged, made) is expected
+
+
+@pytest.mark.parametrize(
+    ("logged", "given", "expected"), [(0, "", 3), (2, "", 2), (8, "", 3), (8, "6", 6), (0, "6", 6)]
+)
+def test_as_many_cores_are_used_as_this_process_may_keep_busy(
+    monkeypatch: pytest.MonkeyPatch, logged: int, given: str, expected: int
+) -> None:
+    """Not more than a container's limit, which the machine's number of cores does not tell."""
+    monkeypatch.setenv("CEREBRO_CORES", given)
+    monkeypatch.setattr("cerebro.usage.cores.available", lambda: 3)
+    assert _cores(logged) == expected
