@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
-from cerebro.errors import NotFoundError, StoreUnavailableError
+from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
 from cerebro.state import ExperimentState
 from dispatcher.asking import Asker
 from dispatcher.background import Background
@@ -61,6 +61,19 @@ class _Log:
     live_at: float = float("-inf")
     """The same of live points."""
     caught_up: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def _none_in_part(log: _Log) -> Iterator[None]:
+    """Have nobody shown a state that knows an event in part."""
+    try:
+        yield
+    except BaseException as error:
+        if log.followed.state.torn:
+            log.was_read, log.read_at, log.live_at = False, float("-inf"), float("-inf")
+            if not isinstance(error, IllegalEventError):  # nothing is wrong with the event
+                log.followed = Followed(log.followed.record)
+        raise
 
 
 class Reader(Asker):
@@ -311,7 +324,7 @@ class Reader(Asker):
             events = self.ask(lambda: self.store.events(name, after=followed.state.seq))
             is_end = len(events) < ENTRIES_PER_READ
             for start in range(0, len(events), _PIECE):
-                with log.lock:
+                with log.lock, _none_in_part(log):
                     followed.apply(events[start : start + _PIECE])
             with log.lock:
                 followed.is_complete = is_end

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cerebro.contract.events import LivePoint
-from cerebro.errors import NotFoundError, StoreUnavailableError
+from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher import reading
 from dispatcher.followed import Followed
 from dispatcher.reading import FRESH_S, Reader
@@ -250,3 +250,28 @@ def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_i
     log = desk.reader._logs["digits"]
     with log.reading:
         assert desk.seq() == known
+
+
+@pytest.mark.parametrize("error", [KeyError("m99"), MemoryError()])
+def test_no_event_is_shown_in_part(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Where the fold fails in the middle of one, also while the store is away; it is read again if it may be sound."""
+    story = running_story()
+    desk.store.add(story)
+
+    def fails(*given: object, **named: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cerebro.state.experiment.commits.commit", fails)
+        with pytest.raises((IllegalEventError, MemoryError)):
+            desk.seq()
+    desk.store.is_away = True
+    with pytest.raises(StoreUnavailableError):
+        desk.seq()
+    desk.store.is_away = False
+    desk.clock.now += 60
+    if isinstance(error, MemoryError):
+        assert desk.seq() == len(desk.store.logs["digits"])
+    else:
+        with pytest.raises(IllegalEventError, match="KeyError"):
+            desk.seq()
