@@ -22,7 +22,8 @@ def test_only_few_routes_are_open(bench: Bench) -> None:
 def test_what_changes_anything_is_known_here(bench: Bench) -> None:
     """The whole surface that a form can reach."""
     assert changing(bench) == [
-        "/experiments/actions", "/experiments/digits/actions", "/sign-out", "/start", "/start/check",
+        "/experiments/actions", "/experiments/digits/actions", "/experiments/digits/restore",
+        "/sign-out", "/start", "/start/check",
     ]  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def test_every_change_needs_the_form_token(bench: Bench) -> None:
         bench.store.calls.clear()
         answer = browser.send(path, {"action": "stop_run", "run": "fit-1", "name": "digits"})
         assert answer.status_code in (400, 403), path
-        assert not {"append", "create_experiment", "put_archive"} & set(bench.store.calls), path
+        assert not {"append", "create_experiment", "put_archive", "restore"} & set(bench.store.calls), path
     assert browser.get("/experiments").status_code == 200
 
 
