@@ -3,15 +3,17 @@
 Anybody who reaches the port can open connections and send half a request. Three rules keep the server answering: there
 are fewer connections than the process may have open files, a request has to arrive in time, and when all connections
 are taken, the one that has waited longest for a request is closed for the next caller. A request that has arrived whole
-is never cut off here, however long its answer takes: blocking reads take half a minute.
+is never cut off here, however long its answer takes: blocking reads take half a minute. Nor is an answer whose reader
+takes some of it now and then.
 
-The only importer of waitress. It extends two classes of it, `TcpWSGIServer` and `HTTPChannel`, because waitress itself
-has one timeout, for connections on which nothing at all happens, and stops accepting when its limit is reached. Nothing
-here knows what is served.
+The only importer of waitress. It extends three classes of it, `TcpWSGIServer`, `HTTPChannel` and
+`ThreadedTaskDispatcher`, because waitress itself has one timeout, for connections on which nothing at all happens, and
+stops accepting when its limit is reached. Nothing here knows what is served.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import resource
 import socket
@@ -25,12 +27,17 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
+from cerebro.errors import ClusterError
+
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 2000
 """Of one service, where the limit of open files allows it. A worker, the controller or a viewer needs two or three."""
 HUNG_S = 60.0
 """A loop that has not turned for so long will not turn again: its longest turn moves one piece of one answer."""
+
+STUCK_S = 90.0
+"""Threads that have moved nothing for so long while requests wait will not move again: blocking reads take 30 s."""
 
 _OTHER_FILES = 128
 _LEAST = 16
@@ -45,9 +52,11 @@ class Limits:
 
     Attributes:
         connections: so many at once.
-        head_s: from the first byte of a request, or the opening of a connection, to the end of the headers.
+        head_s: from the first byte of a request, or the opening of a connection, to the end of the headers; and
+            without a byte taken of an answer, when all connections are taken.
         body_s, body_bytes_per_s: for the body `body_s`, and a second more for every so many bytes of it that came.
-        idle_s: between an answer and the next request; and without a byte taken of an answer.
+        idle_s: between an answer and the next request.
+        stalled_s: without a byte taken of an answer.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -55,6 +64,7 @@ class Limits:
     body_s: float = 20.0
     body_bytes_per_s: int = 8 * 1024
     idle_s: float = 120.0
+    stalled_s: float = 60.0
 
     @classmethod
     def of_this_process(cls, threads: int) -> Limits:
@@ -83,6 +93,30 @@ def _raise_open_files(wanted: int) -> int:
     return wanted if soft == resource.RLIM_INFINITY else soft
 
 
+class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
+    """Those that answer, and the requests that wait for one of them."""
+
+    moved = 0.0
+    """When a request last began to wait with none before it, was taken or answered, or some of an answer was taken, as
+    `time.monotonic`."""
+
+    def add_task(self, task: Any) -> None:
+        """The first one that waits has all the time from now on."""
+        if not self.queue:
+            self.moved = time.monotonic()
+        super().add_task(task)
+
+    def hung(self) -> str:
+        """What is wrong; empty if nothing is. From any thread."""
+        still_s = time.monotonic() - self.moved
+        waiting = len(self.queue)
+        return (
+            f"{waiting} requests wait, and no thread has answered one for {still_s:.0f} s"
+            if waiting and still_s > STUCK_S
+            else ""
+        )
+
+
 class _Channel(HTTPChannel):  # type: ignore[misc]
     """One connection. Belongs to the server's loop, but for `service`, which runs in a thread."""
 
@@ -96,17 +130,20 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         self._is_rested = False
         """Whether nothing has arrived since the last answer."""
         self._is_answering = False
+        self._taken = time.monotonic()
+        """When the peer last took some of an answer, or the first of one was given to it."""
         super().__init__(*arguments, **named)
 
     @property
     def since(self) -> float:
-        """Since when it has waited for a whole request, as `time.monotonic`. Blank lines do not begin one anew."""
-        return self._since
+        """Since when it has waited for a whole request, or for its peer to take an answer, as `time.monotonic`. Blank
+        lines do not begin a request anew."""
+        return self._taken if self.total_outbufs_len else self._since
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody works on a request of it."""
-        return not (self.requests or self._is_answering or self.will_close)
+        """Whether nobody works on a request of it, and nothing of an answer is left to send."""
+        return not (self.requests or self._is_answering or self.will_close or self.total_outbufs_len)
 
     def received(self, data: bytes) -> bool:
         """Note when a request began, and when its headers were complete."""
@@ -121,27 +158,57 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 
     def service(self) -> None:
         """Answer. The next request has its own time: waitress takes this one off its list before it is done here."""
-        self._is_answering = True
+        self._is_answering, self.server.task_dispatcher.moved = True, time.monotonic()
         try:
             super().service()
         finally:
             self._since, self._headed, self._is_rested = time.monotonic(), None, self.request is None
-            self._is_answering = False
+            self._is_answering, self.server.task_dispatcher.moved = False, self._since
+
+    def write_soon(self, data: Any) -> int:
+        """Called in a thread, with a piece of an answer; waits while too much of it has not been taken."""
+        if not self.total_outbufs_len:
+            self._taken = time.monotonic()
+        return int(super().write_soon(data))
+
+    def send(self, data: bytes, do_close: bool = True) -> int:
+        """Note when something was taken. A thread that waits for a slow reader is not stuck."""
+        sent = int(super().send(data, do_close=do_close))
+        if sent:
+            self._taken = time.monotonic()
+            if self._is_answering:
+                self.server.task_dispatcher.moved = self._taken
+        return sent
 
     def is_overdue(self, now: float) -> bool:
         """Whether it has had its time. `now` as `time.monotonic`."""
+        if self.total_outbufs_len:
+            return self.is_stalled(now, self.limits.stalled_s)
         if not self.is_waiting:
             return False
-        if self.total_outbufs_len:
-            return bool(time.time() - self.last_activity > self.limits.idle_s)
         if self._headed is not None and self.request is not None:
             granted_s = self.limits.body_s + self.request.body_bytes_received / self.limits.body_bytes_per_s
             return bool(now - self._headed > granted_s)
         return now - self._since > (self.limits.idle_s if self._is_rested else self.limits.head_s)
 
+    def is_stalled(self, now: float, for_s: float) -> bool:
+        """Whether its peer has taken nothing of an answer for so long, and it is not given up yet."""
+        return bool(self.total_outbufs_len) and not self.will_close and now - self._taken > for_s
+
+    def give_up(self) -> None:
+        """Have it closed in this turn of the loop, or the next. In the loop only.
+
+        It is only marked: a closed one's number could be given away anew while the loop still has news of the old one.
+        """
+        self.will_close = True
+        if self.total_outbufs_len:
+            with contextlib.suppress(OSError):  # its peer has just left
+                self.socket.shutdown(socket.SHUT_RDWR)  # the loop has no news of a peer that takes nothing
+
 
 class WebServer(TcpWSGIServer):  # type: ignore[misc]
-    """Serves on one address. Made by `create_server`."""
+    """Serves on one address. Made by `create_server`. Those of one service share the loop, the threads and the
+    connections, so that any one of them can be asked."""
 
     channel_class = _Channel
     limits = Limits()
@@ -150,13 +217,11 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
     _warned = 0.0
 
     def hung(self) -> str:
-        """What is wrong with the loop; empty if nothing is. From any thread."""
+        """What is wrong with the loop or with all threads; empty if nothing is. From any thread."""
         still_s = time.monotonic() - self.turned
-        return (
-            f"the server's loop has not turned for {still_s:.0f} s"
-            if self.turned and still_s > HUNG_S
-            else ""
-        )
+        if self.turned and still_s > HUNG_S:
+            return f"the server's loop has not turned for {still_s:.0f} s"
+        return str(self.task_dispatcher.hung())
 
     def readable(self) -> bool:
         """Whether to accept: asked once in every turn of the loop, before it waits."""
@@ -176,25 +241,24 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
         """Close what is overdue; waitress calls this every `cleanup_interval`."""
         for channel in self.active_channels.values():
             if channel.is_overdue(time.monotonic()):
-                channel.will_close = True
+                channel.give_up()
 
     def _has_room(self) -> bool:
         return len(self.active_channels) < self.limits.connections
 
     def _made_room(self) -> bool:
-        # It is only marked, and closed in the same turn of the loop: a closed one's number could be given away anew
-        # while the loop still has news of the old one.
-        waiting = [channel for channel in self.active_channels.values() if channel.is_waiting]
-        if not waiting:
+        channels, now = list(self.active_channels.values()), time.monotonic()
+        # Without the second, thousands of answers that nobody takes would keep all others out.
+        spare = [each for each in channels if each.is_waiting or each.is_stalled(now, self.limits.head_s)]
+        if not spare:
             return False
-        oldest = min(waiting, key=lambda channel: channel.since)
-        oldest.will_close = True
+        min(spare, key=lambda channel: channel.since).give_up()
         if self.turned - self._warned > _WARN_EVERY_S:
             self._warned = self.turned
             log.warning(
-                "all %s connections are taken, %s of them without a request: those that wait longest are closed",
-                len(self.active_channels),
-                len(waiting),
+                "all %s connections are taken, %s of them idle: those that are for the longest time are closed",
+                len(channels),
+                len(spare),
             )
         return True
 
@@ -222,7 +286,7 @@ def create_server(
         listener: a socket that is bound to `host` and `port` already.
 
     Raises:
-        OSError: the address cannot be listened on.
+        ClusterError: the address cannot be listened on.
     """
     limits = limits or Limits.of_this_process(threads)
     sockets = {} if sockets is None else sockets
@@ -241,7 +305,7 @@ def create_server(
         inbuf_overflow=_BODY_IN_MEMORY,
         ident=None,
     )
-    dispatcher = ThreadedTaskDispatcher()
+    dispatcher = _Threads()
     dispatcher.set_thread_count(threads)
     channel = type("Channel", (_Channel,), {"limits": limits})
     kind = type("Server", (WebServer,), {"limits": limits, "channel_class": channel})
@@ -257,8 +321,15 @@ def create_server(
             bind_socket=False,
         )
         return bound
-    servers: list[WebServer] = [
-        kind(app, sockets, dispatcher=dispatcher, adj=adjustments, sockinfo=address)
-        for address in adjustments.listen
-    ]
+    try:
+        servers: list[WebServer] = [
+            kind(app, sockets, dispatcher=dispatcher, adj=adjustments, sockinfo=address)
+            for address in adjustments.listen
+        ]
+    except OSError as cause:
+        raise ClusterError(
+            f"cannot listen on {host}:{port} ({cause.strerror}): set CEREBRO_BIND to a free address"
+        ) from cause
+    for other in servers[1:]:
+        other.active_channels = servers[0].active_channels
     return servers[0]

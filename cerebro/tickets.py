@@ -2,8 +2,8 @@
 
 Both know a key that is derived from the cluster's token, and cannot be turned back into it. The dispatcher sends a
 signed-in browser on with a ticket in the address, which holds for a minute; for it the program's guard
-(`cerebro.local.tensorboard`) gives the browser a pass, a cookie that holds for days. Both are an end and a signature
-over it, so nobody stores any. Pure.
+(`cerebro.local.tensorboard`) gives the browser a pass, a cookie that holds for a long working day. Both are an end and
+a signature over it, so nobody stores any. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     PASS = "pass"  # in a cookie
 
 
-LASTS_S = {Kind.TICKET: 60, Kind.PASS: 7 * 24 * 3600}
+LASTS_S = {Kind.TICKET: 60, Kind.PASS: 12 * 3600}
 
 
 def key_of(token: str) -> bytes:

@@ -40,17 +40,11 @@ def main() -> None:
             # page's own refusal, not the gigabyte of its default.
             max_body_bytes=2 * MAX_UPLOAD_BYTES,
         )
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        sys.exit(
-            f"dispatcher: cannot listen on {where} ({error.strerror}): set CEREBRO_BIND to a free address"
-        )
-    if settings.health_bind:
-        exposition = app.extensions["cerebro-metrics"].exposition if settings.tells_metrics else None
-        try:
+        if settings.health_bind:
+            exposition = app.extensions["cerebro-metrics"].exposition if settings.tells_metrics else None
             health.serve(settings.health_bind, ready=server.hung, live=server.hung, metrics=exposition)
-        except CerebroError as error:
-            sys.exit(f"dispatcher: {error}")
+    except CerebroError as error:
+        sys.exit(f"dispatcher: {error}")
     app.extensions["cerebro-background"].start()
     run(server, sockets, Draining())
 

@@ -38,19 +38,15 @@ def main() -> None:
             # Before the token is looked at: nobody may make us keep more than the largest honest request.
             max_body_bytes=settings.max_body_bytes,
         )
-    except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        sys.exit(f"kvs_api: cannot listen on {where} ({error.strerror}): set CEREBRO_BIND to a free address")
-    if settings.health_bind:
-        try:
+        if settings.health_bind:
             health.serve(
                 settings.health_bind,
                 ready=lambda: server.hung() or ("" if store.ping() else "Redis does not answer"),
                 live=server.hung,
                 metrics=metrics.exposition if settings.tells_metrics else None,
             )
-        except CerebroError as error:
-            sys.exit(f"kvs_api: {error}")
+    except CerebroError as error:
+        sys.exit(f"kvs_api: {error}")
     run(server, sockets, draining)
 
 

@@ -41,9 +41,10 @@ def serve(work: Work) -> NoReturn:
     unread = b""
     while True:
         left = os.memfd_create("unread")  # shared by fork
+        own = os.getpid()
         process = os.fork()
         if process == 0:
-            _work(work, unread, left)
+            _work(work, unread, left, own)
         _, status = os.waitpid(process, 0)
         _end_others()
         if status:
@@ -54,11 +55,11 @@ def serve(work: Work) -> NoReturn:
             os._exit(0)
 
 
-def _work(work: Work, unread: bytes, left: int) -> NoReturn:
+def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
     """In the forked process. It ends here, without what an interpreter does at its end: that was not set up for it."""
     code = 1
     try:
-        end_with(os.getppid())
+        end_with(parent)
         rest = memoryview(work(unread))
         while rest:
             rest = rest[os.write(left, rest) :]

@@ -196,10 +196,11 @@ class ClusterHome:
         for folder in opened:
             folder.chmod(_PRIVATE)
         if opened:
+            stays = "" if is_home_alone else f" ({self.path} itself stays as it is: other things are in it)"
             logger.warning(
-                "%s was open to other users of this machine, and is now for you alone: %s",
-                self.path,
+                "open to other users of this machine until now, and closed to them: %s%s",
                 ", ".join(map(str, opened)),
+                stays,
             )
 
     def token(self) -> str:

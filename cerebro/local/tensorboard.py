@@ -52,8 +52,8 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
     page_port = urlsplit(page).port
 
     def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
-        host = urlsplit(f"//{environ.get('HTTP_HOST', '')}")
-        name, cookie = _name(host.netloc), f"cerebro-tensorboard-{environ.get('SERVER_PORT', '')}"
+        name = _name(environ.get("HTTP_HOST", ""))
+        cookie = f"cerebro-tensorboard-{environ.get('SERVER_PORT', '')}"
         if environ.get("PATH_INFO") == "/live":
             return _say(start, "200 OK", "ok")
         if name not in _OWN_NAMES:
@@ -79,8 +79,8 @@ def guarded(app: Wsgi, *, key: bytes, page: str, clock: Callable[[], float] = ti
     return answer
 
 
-def _name(netloc: str) -> str:
-    name = netloc[1 : netloc.find("]")] if netloc.startswith("[") else netloc.partition(":")[0]
+def _name(host: str) -> str:
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     return name.lower().rstrip(".")
 
 

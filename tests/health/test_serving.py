@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,21 @@ from tests.kvs_api.real import ROOT, TOKEN, Database
 LIMIT_S = 30.0
 HALF = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 WHOLE = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+BIG = b"GET /%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+"""Asks for so many bytes."""
 BODY = b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
 
 
 class Served:
-    """An app that answers with the length of what it was sent, once it may."""
+    """An app that answers, once it may, with the length of what it was sent or as many bytes as it is asked for."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, host: str = "127.0.0.1") -> None:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.asked = threading.Semaphore(0)
         self._sockets: dict[int, Any] = {}
         self.server: WebServer = create_server(
-            self._app, host="127.0.0.1", port=0, threads=2, sockets=self._sockets, limits=limits
+            self._app, host=host, port=0, threads=2, sockets=self._sockets, limits=limits
         )
         self._loop = threading.Thread(target=self.server.run, daemon=True)
         self._loop.start()
@@ -46,13 +48,31 @@ class Served:
     def _app(self, environ: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
         self.asked.release()
         self.may_answer.wait(LIMIT_S)
-        body = str(len(environ["wsgi.input"].read())).encode()
+        asked = environ["PATH_INFO"][1:]
+        body = bytes(int(asked)) if asked.isdigit() else str(len(environ["wsgi.input"].read())).encode()
         start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
         return [body]
 
-    def connect(self, content: bytes = b"") -> socket.socket:
+    @property
+    def servers(self) -> list[WebServer]:
+        """One for each address."""
+        return [one for one in self._sockets.values() if isinstance(one, WebServer)]
+
+    def connect(self, content: bytes = b"", server: WebServer | None = None) -> socket.socket:
         """A connection that has sent `content`."""
-        connection = socket.create_connection(("127.0.0.1", int(self.server.effective_port)), timeout=LIMIT_S)
+        chosen = server or self.server
+        connection = socket.create_connection(
+            (chosen.effective_host, int(chosen.effective_port)), timeout=LIMIT_S
+        )
+        connection.sendall(content)
+        return connection
+
+    def connect_slowly(self, content: bytes) -> socket.socket:
+        """One that takes little at a time."""
+        connection = socket.socket()
+        connection.settimeout(LIMIT_S)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
+        connection.connect((self.server.effective_host, int(self.server.effective_port)))
         connection.sendall(content)
         return connection
 
@@ -69,8 +89,8 @@ Serve = Callable[..., Served]
 def serve() -> Iterator[Serve]:
     made: list[Served] = []
 
-    def run(**limits: Any) -> Served:
-        made.append(Served(Limits(**limits)))
+    def run(host: str = "127.0.0.1", **limits: Any) -> Served:
+        made.append(Served(Limits(**limits), host))
         return made[-1]
 
     yield run
@@ -199,6 +219,120 @@ def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.Monk
     threading.Event().wait(0.1)
     assert "has not turned for" in served.server.hung()
     may_go_on.set()
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a deadlock of the app: the loop goes on, and nobody is answered. While no request waits, or only for as
+    long as a blocking read may take, nothing is wrong."""
+    served = serve()
+    served.may_answer.clear()
+    with ExitStack() as stack:
+        readers = [stack.enter_context(served.connect(WHOLE)) for _ in range(2)]
+        assert all(served.asked.acquire(timeout=LIMIT_S) for _ in readers)
+        with monkeypatch.context() as short:
+            short.setattr("cerebro.serving.STUCK_S", -1.0)
+            assert served.server.hung() == ""
+        readers.append(stack.enter_context(served.connect(WHOLE)))
+        until(lambda: served.server.task_dispatcher.queue)
+        assert served.server.hung() == ""
+        monkeypatch.setattr("cerebro.serving.STUCK_S", 0.05)
+        until(served.server.hung)
+        assert "1 requests wait, and no thread has answered one" in served.server.hung()
+        served.may_answer.set()
+        assert all(answered(each) for each in readers)
+        assert served.server.hung() == ""
+
+
+MIB = 1 << 20
+
+
+def taken(reader: socket.socket) -> int:
+    """Bytes of the answer that come before the connection ends, or the answer does."""
+    content = _until(reader, b"\r\n\r\n")
+    head, _, body = content.partition(b"\r\n\r\n")
+    (length,) = [
+        int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length")
+    ]
+    size = len(body)
+    with suppress(ConnectionResetError):
+        while size < length and (piece := reader.recv(1 << 16)):
+            size += len(piece)
+    return size
+
+
+def test_an_answer_that_is_still_taken_makes_no_room(serve: Serve) -> None:
+    """Its thread is done with it, and its connection is the oldest: halves of requests go first."""
+    served = serve(connections=4, head_s=LIMIT_S)
+    with served.connect_slowly(BIG % (14 * MIB)) as slow, ExitStack() as stack:
+        assert served.asked.acquire(timeout=LIMIT_S)
+        until(lambda: served.server.task_dispatcher.active_count == 0)
+        half = [stack.enter_context(served.connect(HALF)) for _ in range(4)]
+        assert is_closed(half[0])
+        assert taken(slow) == 14 * MIB
+
+
+@pytest.mark.parametrize("size", [14 * MIB, 40 * MIB], ids=["buffered", "held by threads"])
+def test_an_answer_that_nobody_takes_is_given_up(serve: Serve, size: int) -> None:
+    """Else such readers would hold all threads, or all connections."""
+    served = serve(stalled_s=0.1)
+    with served.connect(BIG % size), served.connect(BIG % size), served.connect(WHOLE) as caller:
+        assert answered(caller)
+        until(lambda: len(served.server.active_channels) == 1)
+
+
+def test_answers_that_nobody_takes_make_room(serve: Serve) -> None:
+    """Sooner than otherwise, when they have all connections."""
+    served = serve(connections=4, head_s=0.2, stalled_s=LIMIT_S)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(served.connect(BIG % (14 * MIB)))
+            assert served.asked.acquire(timeout=LIMIT_S)
+        readers = served.server.active_channels.values()
+        until(lambda: all(each.is_stalled(time.monotonic(), 0.2) for each in readers))
+        for _ in range(2):
+            assert answered(stack.enter_context(served.connect(WHOLE)))
+
+
+def test_a_clock_that_is_set_forward_cuts_no_answer_off(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elapsed time counts."""
+    served = serve()
+    with served.connect_slowly(BIG % (14 * MIB)) as slow:
+        assert served.asked.acquire(timeout=LIMIT_S)
+        until(lambda: served.server.task_dispatcher.active_count == 0)
+        now = time.time()
+        monkeypatch.setattr("time.time", lambda: now + 1e6)
+        for _ in range(2):  # turns of the loop, which look for what is overdue
+            with served.connect(WHOLE) as caller:
+                assert answered(caller)
+        assert taken(slow) == 14 * MIB
+
+
+def test_all_addresses_of_a_name_share_the_connections(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`localhost` has two on many machines; the process has its open files once."""
+    addresses = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("127.0.0.1", "127.0.0.2")
+    ]
+    with monkeypatch.context() as names:
+        names.setattr("socket.getaddrinfo", lambda *_: addresses)
+        served = serve("two.example", connections=4, head_s=LIMIT_S)
+    first, second = served.servers
+    with ExitStack() as stack:
+        half = [stack.enter_context(served.connect(HALF, first)) for _ in range(3)]
+        caller = stack.enter_context(served.connect(WHOLE, second))
+        assert answered(caller)
+        half += [stack.enter_context(served.connect(HALF, second)) for _ in range(2)]
+        half[0].settimeout(5.0)
+        assert is_closed(half[0])
+        assert first.hung() == second.hung() == ""
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 200))

@@ -57,17 +57,24 @@ def test_a_home_that_was_open_is_closed_and_told_of_once(
     for folder in (home.path, home.logs, home.volumes, home.notebooks, home.run):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
     (message,) = caplog.messages
-    assert message.startswith(f"{home.path} was open to other users of this machine")
+    assert message.startswith("open to other users of this machine until now")
+    assert message.endswith(f"closed to them: {home.path}, {home.volumes}, {home.logs}, {home.notebooks}")
     home.create()
     assert len(caplog.messages) == 1
 
 
-def test_a_folder_with_other_things_stays_open_and_what_is_ours_is_closed(tmp_path: Path) -> None:
-    """A home in somebody's `~`, or in `/srv`: that one is not ours to close."""
+def test_a_folder_with_other_things_stays_open_and_what_is_ours_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A home in somebody's `~`, or in `/srv`: that one is not ours to close, and nobody is told that it was."""
     (tmp_path / "paper.tex").touch()
-    tmp_path.chmod(0o755)
     home = ClusterHome(tmp_path)
+    home.logs.mkdir()
+    for folder in (tmp_path, home.logs):
+        folder.chmod(0o755)
     home.create()
+    (message,) = caplog.messages
+    assert f"closed to them: {home.logs} ({tmp_path} itself stays as it is" in message
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
     for folder in (home.logs, home.volumes, home.store, home.run):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder

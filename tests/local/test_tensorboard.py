@@ -88,6 +88,11 @@ def test_both_end() -> None:
     assert ask(f"/?ticket={ticket}", at=NOW + LASTS_S[Kind.TICKET]).status == 401
 
 
+def test_a_pass_is_gone_the_next_morning() -> None:
+    """Whoever got hold of one, of a browser that was left open, has it for no longer."""
+    assert ask(HTTP_COOKIE=admitted(), at=NOW + 12 * 3600).status == 401
+
+
 def test_a_program_sends_the_token() -> None:
     """As to every other service; another token is none."""
     assert ask("/data/runs", HTTP_AUTHORIZATION="Bearer the token").status == 200
@@ -96,7 +101,19 @@ def test_a_program_sends_the_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:6006", "127.0.0.1.evil.example", "", "10.0.0.7:6006"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:6006",
+        "127.0.0.1.evil.example",
+        "",
+        "10.0.0.7:6006",
+        "[",
+        "[::1",
+        "[x]",
+        "//",
+        "127.0.0.1/x",
+    ],
 )
 def test_other_names_are_refused(host: str) -> None:
     """Even with a pass: a name that somebody else's name server points here is no name of this machine."""
