@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from cerebro.cli_text import duration, size, table
 from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
+from cerebro.contract.texts import first_line
 from cerebro.errors import CerebroError, IllegalEventError, UnreadableError
 from cerebro.kvs import KvsClient
 from cerebro.local import processes
@@ -303,7 +304,7 @@ def _run_row(state: ExperimentState, run: Run, troubles: Mapping[str, str], now:
     done, total = run.progress()
     note = explained(waiting_for(state, run), troubles) or run.error
     spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
-    return (run.id, wording.run(run), f"{done}/{total}", spent, _first_line(note))
+    return (run.id, wording.run(run), f"{done}/{total}", spent, first_line(note))
 
 
 def _epoch_lines(fit: Run) -> list[str]:
@@ -332,7 +333,7 @@ def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
     name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
     epoch = model.best_epoch(name, mode, validated=fit.is_validated)
     score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
-    note = _first_line(model.failure.message) if model.failure else "best" if is_best else ""
+    note = model.failure.line if model.failure else "best" if is_best else ""
     return (
         model.id,
         wording.model(model, fit),
@@ -341,7 +342,3 @@ def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
         ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),
         note,
     )
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]

@@ -27,7 +27,7 @@ _TRASH = ".trash"
 """Where what is deleted lies until it is removed, on each volume."""
 _FOLDERS: tuple[tuple[str, str, str], ...] = (
     ("checkpoints", "*", "experiment"),
-    ("metrics", "*", "experiment"),
+    ("metrics", "tensorboard/*", "experiment"),
     ("logs", "tasks/*", "experiment"),
     ("shared", "predictions/*", "experiment"),
     ("shared", "datasets/*", "dataset"),

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import torch
 
+# The first optimizer of a process imports it, for seconds. Here it is imported before user code is, once, and counts as
+# the start of a process and not as training.
+import torch._dynamo
+
 from cerebro.agent.context import Context
 from cerebro.contract.tasks import (
     CheckpointRef,

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from cerebro.contract.base import Contract, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
-from cerebro.contract.texts import cleaned
+from cerebro.contract.texts import cleaned, first_line
 
 MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
 """Characters that are kept of what a failure says."""
@@ -80,7 +80,7 @@ class Failure(Contract):
     @property
     def line(self) -> str:
         """The message where there is room for a line."""
-        return self.message.strip().split("\n", 1)[0]
+        return first_line(self.message)
 
 
 class Timings(Contract):

@@ -10,6 +10,7 @@ import unicodedata
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of characters that a terminal or a page would obey, or could not show."""
+_LINE = 300
 _KEPT = frozenset("\n\t\u200c\u200d\u00ad\ufeff")
 """Of these, what is part of ordinary text."""
 
@@ -21,6 +22,12 @@ def cleaned(text: str, limit: int) -> str:
     """
     # Before the rest, which would take long of a long text; once more after it, because escapes are longer.
     return _cut(_escaped(_cut(text, limit)), limit)
+
+
+def first_line(text: str) -> str:
+    """The beginning of `text` where there is room for one line: of a table, say."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}\u2026"
 
 
 def _escaped(text: str) -> str:

@@ -116,7 +116,7 @@ def service(case: Case, found: ServiceInfo) -> Check:
     return good(found.name, "works")
 
 
-_HEALTH = {"tensorboard": "/", "notebook": "/api"}
+_HEALTH = {"tensorboard": "/live", "notebook": "/api"}
 """Of services that are not ours: what answers without a token."""
 
 

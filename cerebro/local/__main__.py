@@ -60,7 +60,7 @@ def main(
 def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, grace_s: float) -> int:
     for process in clean(home):
         logging.getLogger(__name__).warning("ended process %s of an earlier cluster", process.pid)
-    home.scratch.mkdir(exist_ok=True)
+    home.scratch.mkdir(mode=0o700, exist_ok=True)
     for wish in (home.size, home.notebook_wish):
         wish.unlink(missing_ok=True)  # of an earlier cluster
     plan = Plan(workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook)

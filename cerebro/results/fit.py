@@ -116,7 +116,7 @@ class FitResult(FitFigures):
                 self._request.metric: value,
                 "best_epoch": epoch,
                 "epochs": model.completed_epochs,
-                "failure": model.failure.message if model.failure else "",
+                "failure": model.failure.line if model.failure else "",
             }
             hyperparams = {name: cell(value) for name, value in model.hyperparams.items()}
             row = beside(facts, hyperparams, "hyper-parameter")

@@ -198,7 +198,8 @@ def _of_experiment(name: str, size: int, summary: ExperimentSummary | None) -> I
             what=f"files of {name}",
             reason="the store knows no experiment of this name",
             num_bytes=size,
-            how=f"remove the folders {name} on checkpoints, metrics, logs/tasks and shared/predictions",
+            how=f"remove the folders {name} on checkpoints, metrics/tensorboard, logs/tasks and "
+            "shared/predictions",
         )
     elif summary.is_deleting:
         yield Reclaimable(

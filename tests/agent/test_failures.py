@@ -42,6 +42,13 @@ def test_a_long_text_keeps_both_ends() -> None:
     assert "9,000 characters or more are left out" in found
 
 
+def test_a_table_gets_a_line_of_a_failure() -> None:
+    """However long its message is."""
+    line = Failure(kind=FailureKind.USER_ERROR, message="a" * 5000 + "\nmore").line
+    assert (len(line), line[-1]) == (300, "\u2026")
+    assert Failure(kind=FailureKind.USER_ERROR, message="short\nmore").line == "short"
+
+
 @given(ANY_TEXT, ANY_TEXT)
 def test_a_failure_takes_any_text_and_travels(message: str, traceback: str) -> None:
     """As JSON and back, unchanged; so does one of an older log."""

@@ -69,6 +69,8 @@ def test_a_cluster_starts_shows_itself_and_ends(real: RealCluster) -> None:
     assert all(name in status.stdout for name in (*SERVICES, "supervisor", "no experiments yet"))
     doctor = real.command_line("doctor")
     assert doctor.returncode == 0, doctor.stdout
+    assert "does not answer" not in doctor.stdout
+    assert real.home.scratch.stat().st_mode & 0o077 == 0
     assert real.command_line("logs", "kvs_api").returncode == 0
     assert _resident_bytes(real.info()) <= BAR_BYTES
     assert real.command_line("down").stdout == f"The cluster at {real.home.path} has ended.\n"

@@ -248,6 +248,17 @@ def test_what_lies_on_the_volumes(places: Volumes) -> None:
     assert found.spaces["logs"].total_bytes > found.spaces["logs"].free_bytes > 0
 
 
+def test_files_of_tensorboard_are_those_of_their_experiments(places: Volumes) -> None:
+    """They are no experiment of that name, which could be taken for left over."""
+    file = places.metrics / "tensorboard" / "digits" / "fit-1" / "m00" / "events"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(os.urandom(8192))
+    sizes = measure(roots(places), lambda: NOW).folders
+    assert {what: size for what, size in sizes.items() if what[0] == "metrics"} == {
+        ("metrics", "experiment", "digits"): 8192
+    }
+
+
 def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It then says that it has not seen everything."""
     monkeypatch.setattr("dispatcher.disks.MOST_FILES", 3)
