@@ -2,9 +2,9 @@
 
 Redis, kvs_api and the controller are the real processes; the log of the run is written straight into the database, as
 `benchmarks.web_store` does it: through the services it would take hours. Measured is the controller's process from its
-start until it has decided, has completed TensorBoard's files, and rests: imports, two thirds of a second or so, are
-part of it. It starts without those files, so all of their records are made as well; and once more with them, which is
-the usual case. Meanwhile a second controller asks again and again for the leadership: it would get it as soon as the
+start until it has decided, has looked TensorBoard's files through, and rests: imports, two thirds of a second or so,
+are part of it. The one before it has left these files. How long that one took, which had to make them all, is told
+beside it. Meanwhile a second controller asks again and again for the leadership: it would get it as soon as the
 first one's lease was not renewed in time.
 """
 
@@ -54,28 +54,30 @@ def benchmark() -> list[Figure]:
     """Processor seconds of the larger log against the bar, and how they grow with its length."""
     found = {units: measure(units) for units in UNITS}
     few, many = UNITS
-    growth = (found[many]["cpu_s"] / found[few]["cpu_s"]) / (many / few)
+    growth = (found[many]["again_s"] / found[few]["again_s"]) / (many / few)
     lost = sum(each["lost"] for each in found.values())
     case = f"a controller starts over after {many:,} units ({3 * many:,} events of them)"
     return [
         Figure(
             what=f"{case}: processor time until it has caught up",
-            measured=f"{found[many]['cpu_s']:.1f} s; after {few:,} units {found[few]['cpu_s']:.1f} s",
-            ratio=found[many]["cpu_s"],
+            measured=f"{found[many]['again_s']:.1f} s; after {few:,} units {found[few]['again_s']:.1f} s",
+            ratio=found[many]["again_s"],
             bar=BAR_S,
             sense="at most",
             unit="s",
             notes=(
                 "it decided after "
-                + " and ".join(f"{found[units]['decided_s']:.1f} s ({units:,} units)" for units in UNITS),
-                f"with TensorBoard's files in place: {found[many]['again_s']:.1f} s of the processor, "
-                f"decided after {found[many]['again_decided_s']:.1f} s",
+                + " and ".join(
+                    f"{found[units]['again_decided_s']:.1f} s ({units:,} units)" for units in UNITS
+                ),
+                f"where all of TensorBoard's files are to be made: {found[many]['cpu_s']:.1f} s of the processor, "
+                f"decided after {found[many]['decided_s']:.1f} s",
                 f"{MODELS} models on {WORKERS} workers; one live point a unit",
             ),
         ),
         Figure(
             what=f"{case}: the same for each unit, against {few:,} units",
-            measured=f"{1e6 * found[many]['cpu_s'] / many:.0f} us, {1e6 * found[few]['cpu_s'] / few:.0f} us",
+            measured=f"{1e6 * found[many]['again_s'] / many:.0f} us, {1e6 * found[few]['again_s'] / few:.0f} us",
             ratio=growth,
             bar=1.2,
             sense="at most",

@@ -20,7 +20,7 @@ from controller.metrics import Metrics
 from controller.projection import Projection
 from controller.settings import Settings
 
-_COLLECT_AFTER = (10_000, 50, 100)
+_COLLECT_AFTER = (100_000, 50, 100)
 """Objects that are new, and so many collections of each of the two younger generations."""
 
 _VOLUMES = ("shared", "checkpoints", "metrics", "logs")

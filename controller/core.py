@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from cerebro.contract.events import Event, LocatorsChanged
+from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import ExperimentRecord
-from cerebro.state import ExperimentState
+from cerebro.state import ExperimentState, Run, TaskKey
 from controller.assigning import due_s
 from controller.crew import World
 from controller.decide import Step, decide
@@ -36,10 +36,12 @@ class Core:
     @property
     def board(self) -> FitBoard | None:
         """Of the fit run that is worked on, `None` while there is none."""
-        if self._times is not None:
-            if self._board is None:
-                self._board = FitBoard.of(self.state, self.state.runs[self._times.run], self._times)
-            self._board.see_holders(self.state)
+        if self._board is None:
+            run = self.state.active_run()
+            if run is None or not run.models:
+                return None
+            self._board = FitBoard.of(self.state, run, self._times_of(run))
+        self._board.see_holders(self.state)
         return self._board
 
     def apply(self, event: Event, *, is_news: bool = True) -> None:
@@ -55,24 +57,28 @@ class Core:
         self.state.apply(event)
         if isinstance(event, LocatorsChanged):
             self.record = self.record.model_copy(update={"locators": event.locators})
-        run = self.state.active_run()
-        if run is None or not run.models:
-            self._times = self._board = None
-            return
+        elif isinstance(event, TaskCommitted):
+            run = self.state.runs[TaskKey.parse(event.task).run]
+            if self._times is not None and self._times.run == run.id:
+                self._times.apply(run, event)
+            elif run.models:
+                self._times = UnitTimes.of(run)
+        if self._board is not None:
+            active = self.state.active_run()
+            is_of_it = is_news and active is not None and active.id == self._board.run
+            if is_of_it and self._board.knows(event):
+                self._board.apply(self.state, event)
+            else:
+                self._board = None
+
+    def _times_of(self, run: Run) -> UnitTimes:
         if self._times is None or self._times.run != run.id:
-            self._times, self._board = UnitTimes.of(run), None
-        else:
-            self._times.apply(run, event)
-        if self._board is not None and is_news and self._board.knows(event):
-            self._board.apply(self.state, event)
-        else:
-            self._board = None
+            self._times = UnitTimes.of(run)
+        return self._times
 
     def start_over(self) -> None:
-        """Make what is kept beside the state anew, from the state."""
-        run = self.state.active_run()
-        self._times = UnitTimes.of(run) if run is not None and run.models else None
-        self._board = None
+        """Make what is kept beside the state anew, from the state, when it is asked for."""
+        self._times = self._board = None
 
     def wake_s(self, now: float) -> float:
         """Seconds until there is something to decide although nothing happens: a worker is about to end its unit.

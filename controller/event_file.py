@@ -7,12 +7,14 @@ messages are TensorBoard's: importing its writer brings in numpy and object stor
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import google_crc32c
 from pydantic import JsonValue
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 FILE_NAME = "events.out.tfevents.0000000000.cerebro"
+
+_BEFORE_DATA, _AROUND_DATA = 12, 16
+"""Bytes of a record before its data, and in all but its data."""
 
 _LARGEST = (2 - 2**-23) * 2.0**127
 
@@ -41,6 +46,7 @@ class SessionStart:
     """A model with its hyper-parameters, for the HParams plugin: text, numbers and truth values as they are, anything
     else, integers beyond the range of a double too, as JSON."""
 
+    tag: ClassVar[str] = "_hparams_/session_start_info"
     time: float
     hyperparams: Mapping[str, JsonValue]
 
@@ -49,6 +55,7 @@ class SessionStart:
 class SessionEnd:
     """The model has trained all of its epochs."""
 
+    tag: ClassVar[str] = "_hparams_/session_end_info"
     time: float
 
 
@@ -67,12 +74,11 @@ class EventFile:
     def __init__(self, path: Path, passed: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        count, end = _complete_records(path)
-        self._skip = max(0, count - passed)
+        starts, end = _complete_records(path)
+        self._skip = max(0, len(starts) - passed)
         self.passed = passed
-        self._file = path.open("r+b")
-        self._file.truncate(end)
-        self._file.seek(end)
+        os.truncate(path, end)
+        self._file = path.open("ab")
         if not passed:
             self._write(_version())
 
@@ -106,27 +112,63 @@ class EventFile:
         self._file.close()
 
 
-def _complete_records(path: Path) -> tuple[int, int]:
-    """(number of complete records, where the last one ends)."""
-    count = start = end = 0
+class Last(NamedTuple):
+    """A record of a file that was read back.
+
+    Attributes:
+        number: of the record, counted from 1.
+    """
+
+    tag: str
+    step: int
+    time: float
+    number: int
+
+
+def last_record(path: Path, *, but: str) -> Last | None:
+    """The last complete record with a tag that does not begin with `but`; `None` if there is no such record or file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not path.exists():
+        return None
+    from tensorboard.compat.proto import event_pb2
+
+    starts, end = _complete_records(path)
+    with path.open("rb") as file:
+        for number in range(len(starts), 0, -1):
+            start = starts[number - 1]
+            file.seek(start + _BEFORE_DATA)
+            event = event_pb2.Event.FromString(file.read(end - start - _AROUND_DATA))
+            end = start
+            for value in event.summary.value:
+                if not value.tag.startswith(but):
+                    return Last(value.tag, event.step, event.wall_time, number)
+    return None
+
+
+def _complete_records(path: Path) -> tuple[array[int], int]:
+    """(where each complete record starts, where the last one ends)."""
+    starts, end = array("Q"), 0
     size = path.stat().st_size
     with path.open("rb") as file:
-        while end + 12 <= size:
+        while end + _BEFORE_DATA <= size:
             file.seek(end)
-            header = file.read(12)
+            header = file.read(_BEFORE_DATA)
             (length,) = struct.unpack("<Q", header[:8])
             # Blocks that were allocated and not written read as zeros: a record of length 0 but for its checksum, or
             # the end of the last record.
-            if end + 16 + length > size or _checksum(header[:8]) != header[8:]:
+            if end + _AROUND_DATA + length > size or _checksum(header[:8]) != header[8:]:
                 break
-            start, end = end, end + 16 + length
-            count += 1
-        if count:
-            file.seek(start + 12)
-            data = file.read(end - start - 16)
+            starts.append(end)
+            end += _AROUND_DATA + length
+        if starts:
+            file.seek(starts[-1] + _BEFORE_DATA)
+            data = file.read(end - starts[-1] - _AROUND_DATA)
             if _checksum(data) != file.read(4):
-                return count - 1, start
-    return count, end
+                end = starts.pop()
+    return starts, end
 
 
 def _checksum(data: bytes) -> bytes:
@@ -173,7 +215,7 @@ def _start(start: SessionStart) -> Event:
             info.hparams[name].number_value = value
         else:
             info.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)
-    return _session("_hparams_/session_start_info", start.time, HParamsPluginData(session_start_info=info))
+    return _session(start.tag, start.time, HParamsPluginData(session_start_info=info))
 
 
 def _end(end: SessionEnd) -> Event:
@@ -181,7 +223,7 @@ def _end(end: SessionEnd) -> Event:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
 
     info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=end.time)
-    return _session("_hparams_/session_end_info", end.time, HParamsPluginData(session_end_info=info))
+    return _session(end.tag, end.time, HParamsPluginData(session_end_info=info))
 
 
 def _session(tag: str, time: float, data: HParamsPluginData) -> Event:

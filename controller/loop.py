@@ -224,10 +224,8 @@ class Controller:
                 # The log is sound: the error is ours.
                 log.exception("the schedule of %s is made anew at event %d", core.state.name, event.seq)
                 core.start_over()
-            # After the wall clock was set back, the log's times are ahead of it.
-            ahead_s = event.time - time.monotonic()
-            self._store_ahead_s = ahead_s if is_news else max(self._store_ahead_s, ahead_s)
             if is_news:
+                self._store_ahead_s = event.time - time.monotonic()
                 self._metrics.happened(event)
                 log.info("%s", line(event), extra=fields(core.state, event))
                 if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:
@@ -238,6 +236,9 @@ class Controller:
                         DEFAULT_POLICY,
                     )
             self._observer.observe(core.state, event)
+        if events and not is_news:
+            # After the wall clock was set back, the log's times are ahead of it.
+            self._store_ahead_s = max(self._store_ahead_s, events[-1].time - time.monotonic())
 
     # --- plans -----------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.waiting import KIND, needed_partitions
@@ -161,7 +160,7 @@ class _Places:
         """How long it took to make the partition, the last time that is known; 0 if it is not."""
         for run in reversed(self._state.runs.values()):
             if run.plan is not None and run.plan.dataset == self._dataset:
-                task = run.task(replace(self._key(partition), run=run.id))
+                task = run.task(self._key(partition)._replace(run=run.id))
                 made = [a.ended - a.started for a in task.attempts if a.outcome == "committed"]
                 if made:
                     return made[-1]

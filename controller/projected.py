@@ -9,18 +9,20 @@ that it reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cerebro.analysis.downsample import FEWEST, kept
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
 from cerebro.state import ExperimentState, Model, ModelState, TaskKey, gap
-from controller.event_file import Record, Scalar, SessionEnd, SessionStart
+from controller.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 
 LIVE_VALUES = 500
 """Of each live metric of a model, about so many values in all of its run: as many as a chart has pixels, and little to
 load for hundreds of models. A unit gets its share; of what it reported, extremes and the last value are kept. Where a
 share would say nothing, because a model has so many units, only one unit in so many has live values."""
+
+LIVE = "live"
+"""Before the names of live metrics."""
 
 
 class Reported(NamedTuple):
@@ -31,47 +33,7 @@ class Reported(NamedTuple):
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Addition:
-    """Records for the end of one file: a model's, or without one the run's.
-
-    Attributes:
-        key: what they tell of, once per experiment.
-        rows_before: rows that the model had seen before that task.
-        live_values: how many values of each live metric come before the records; 0: none.
-        ended: the attempt that reported them, if it is a commit.
-    """
-
-    experiment: str
-    run: str
-    key: str
-    records: tuple[Record, ...]
-    model: str = ""
-    rows_before: int = 0
-    live_values: int = 0
-    ended: Ended | None = None
-
-    def all_records(self, points: Sequence[Reported]) -> Iterator[Record]:
-        """Live values, then the records; `points` are those of the attempt, in order."""
-        wanted: set[tuple[int, str]] = set()
-        for name in {name for point in points for name in point.values} if self.live_values else ():
-            having = [position for position, point in enumerate(points) if name in point.values]
-            values = [points[position].values[name] for position in having]
-            wanted |= {(having[index], name) for index in kept(values, self.live_values)}
-        for position, point in enumerate(points):
-            for name in sorted(point.values):
-                if (position, name) in wanted:
-                    yield Scalar(
-                        tag=f"live/{name}",
-                        step=self.rows_before + point.rows,
-                        time=point.time,
-                        value=point.values[name],
-                    )
-        yield from self.records
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     """An attempt has ended: what it reported came before, by `time`, which is the store's clock. With it goes all that
     it and the attempts before it had reported."""
 
@@ -82,8 +44,81 @@ class Ended:
 
     @property
     def key(self) -> str:
-        """See `Addition`."""
+        """What it tells of, once per experiment."""
         return f"{self.task}#{self.attempt}"
+
+
+class Values(NamedTuple):
+    """Scalars of one step, by their names behind the prefix of their tag."""
+
+    prefix: str
+    step: int
+    values: Mapping[str, float]
+
+
+class Addition(NamedTuple):
+    """What comes to the end of one file: a model's, or without one the run's.
+
+    Its records are made when they are asked for: of a long log most are in the files already.
+
+    Attributes:
+        key: what they tell of, once per experiment.
+        time: when that was.
+        parts: in their order; the record of a session stands alone.
+        rows_before: rows that the model had seen before that task.
+        live_values: how many values of each live metric come before the records; 0: none.
+        ended: the attempt that reported them, if it is a commit.
+    """
+
+    experiment: str
+    run: str
+    model: str
+    key: str
+    time: float
+    parts: tuple[Values, ...] | SessionStart | SessionEnd
+    rows_before: int = 0
+    live_values: int = 0
+    ended: Ended | None = None
+
+    def records(self, points: Sequence[Reported] = ()) -> Iterator[Record]:
+        """Live values, then the others; `points` are those of the attempt, in order."""
+        if self.live_values:
+            yield from self._live(points)
+        if not isinstance(self.parts, tuple):
+            yield self.parts
+            return
+        for prefix, step, values in self.parts:
+            for name in sorted(values):
+                yield Scalar(tag=f"{prefix}/{name}", step=step, time=self.time, value=values[name])
+
+    def has(self, last: Last) -> bool:
+        """Whether that record is one of `records`, but for live values."""
+        if not isinstance(self.parts, tuple):
+            return last.tag == self.parts.tag
+        return any(
+            last.step == step and last.tag.removeprefix(f"{prefix}/") in values
+            for prefix, step, values in self.parts
+        )
+
+    def _live(self, points: Sequence[Reported]) -> Iterator[Record]:
+        wanted: set[tuple[int, str]] = set()
+        for name in {name for point in points for name in point.values}:
+            having = [position for position, point in enumerate(points) if name in point.values]
+            values = [points[position].values[name] for position in having]
+            wanted |= {(having[index], name) for index in kept(values, self.live_values)}
+        for position, point in enumerate(points):
+            for name in sorted(point.values):
+                if (position, name) in wanted:
+                    yield Scalar(
+                        tag=f"{LIVE}/{name}",
+                        step=self.rows_before + point.rows,
+                        time=point.time,
+                        value=point.values[name],
+                    )
+
+
+ADDING = (TaskCommitted, TaskFailed, TaskRevoked, EpochCompleted)
+"""Events that may add something."""
 
 
 def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended]:
@@ -91,9 +126,9 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
     out, as for a unit that is done again because its checkpoint was lost."""
     if isinstance(event, EpochCompleted):
         yield _epoch(state, event)
-    elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
+    elif isinstance(event, ADDING):
         key = TaskKey.parse(event.task)
-        ended = Ended(experiment=state.name, task=event.task, attempt=event.attempt, time=event.time)
+        ended = Ended(state.name, event.task, event.attempt, event.time)
         if key.kind not in ("train", "valid") or key.model is None:
             yield ended
             return
@@ -104,44 +139,39 @@ def additions(state: ExperimentState, event: Event) -> Iterator[Addition | Ended
             yield _commit(state, event, key, model, ended)
         yield ended
         if model.state is ModelState.FINISHED:
+            key_of_end = f"{key.run}/{model.id}/end"
             end = SessionEnd(time=event.time)
-            yield Addition(
-                experiment=state.name,
-                run=key.run,
-                model=model.id,
-                key=f"{key.run}/{model.id}/end",
-                records=(end,),
-            )
+            yield Addition(state.name, key.run, model.id, key_of_end, event.time, end)
 
 
 def _start(state: ExperimentState, run: str, model: Model) -> Addition:
     start = SessionStart(time=state.runs[run].started, hyperparams=model.hyperparams)
-    return Addition(
-        experiment=state.name, run=run, model=model.id, key=f"{run}/{model.id}/start", records=(start,)
-    )
+    return Addition(state.name, run, model.id, f"{run}/{model.id}/start", start.time, start)
 
 
 def _commit(
     state: ExperimentState, event: TaskCommitted, key: TaskKey, model: Model, ended: Ended
 ) -> Addition:
     assert key.epoch is not None, "training and validation are of an epoch"
-    scalars: list[Scalar] = []
-    unit = len(model.visits) - 1
-    if key.kind == "train":
-        scalars += _scalars("unit/train", unit + 1, event.time, event.result.metrics)
-        if (unit + 1) % len(model.partitions) == 0:
-            scalars += _scalars("epoch/train", key.epoch, event.time, model.training_metrics(key.epoch))
+    unit, metrics = len(model.visits) - 1, event.result.metrics
+    parts: tuple[Values, ...]
+    if key.kind == "valid":
+        parts = (Values("epoch/valid", key.epoch, metrics),)
+    elif (unit + 1) % len(model.partitions):
+        parts = (Values("unit/train", unit + 1, metrics),)
     else:
-        scalars += _scalars("epoch/valid", key.epoch, event.time, event.result.metrics)
+        of_epoch = Values("epoch/train", key.epoch, model.training_metrics(key.epoch))
+        parts = (Values("unit/train", unit + 1, metrics), of_epoch)
     return Addition(
-        experiment=state.name,
-        run=key.run,
-        model=model.id,
-        key=event.task,
-        ended=ended,
+        state.name,
+        key.run,
+        model.id,
+        event.task,
+        event.time,
+        parts,
         rows_before=model.rows - model.visits[-1].rows,
         live_values=live_share(unit, model.epochs * len(model.partitions)),
-        records=tuple(scalars),
+        ended=ended,
     )
 
 
@@ -161,14 +191,5 @@ def _epoch(state: ExperimentState, event: EpochCompleted) -> Addition:
         "gap": gap(event.makespan_s, event.lower_bound_s),
         "idle_s": sum(event.idle_s.values()),
     }
-    return Addition(
-        experiment=state.name,
-        run=event.run,
-        key=f"{event.run}/epochs/e{event.epoch}",
-        records=tuple(_scalars("schedule", event.epoch, event.time, values)),
-    )
-
-
-def _scalars(prefix: str, step: int, time: float, metrics: Mapping[str, float]) -> Iterator[Scalar]:
-    for name in sorted(metrics):
-        yield Scalar(tag=f"{prefix}/{name}", step=step, time=time, value=metrics[name])
+    key = f"{event.run}/epochs/e{event.epoch}"
+    return Addition(state.name, event.run, "", key, event.time, (Values("schedule", event.epoch, values),))

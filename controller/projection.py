@@ -1,9 +1,10 @@
 """TensorBoard event files as a projection of the log: a pure function of what was committed, written as it grows.
 
 One file per model, and one per run for how well it is scheduled; what goes into them says `controller.projected`.
-Their records follow from the log in a fixed order, so after a crash the projection counts the complete records of a
-file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. Values reported
-within a unit are written when the unit commits, so a superseded attempt leaves no trace.
+Their records follow from the log in a fixed order, so after a crash the projection looks up the last complete record
+of a file, cuts off a torn one and goes on behind them: nothing is written twice and nothing is missing. What comes
+before that record in the log is passed over at next to no cost. Values reported within a unit are written when the unit
+commits, so a superseded attempt leaves no trace.
 
 Runs in a thread of its own, because a slow metrics volume must not delay a hop.
 """
@@ -17,14 +18,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cerebro.contract.events import Event
 from cerebro.errors import NotFoundError, RetryableError
 from cerebro.kvs import KvsClient
 from cerebro.state import ExperimentState
 from cerebro.volumes import Volumes
-from controller.event_file import FILE_NAME, EventFile
-from controller.projected import Addition, Ended, Reported, additions
+from controller.event_file import FILE_NAME, EventFile, Last, last_record
+from controller.projected import ADDING, LIVE, Addition, Ended, Reported, additions
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +48,7 @@ class _Observed:
     keys: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """What is to be done, in which life of the experiment's name, and since when it waits (monotonic seconds)."""
 
     what: Addition | Ended
@@ -69,11 +70,14 @@ class Projection:
         self._since: float | None = None
         """When the entry that is being written came; `None`: nothing waits."""
         self._writing = threading.Lock()
-        """Of files, and of the next four."""
+        """Of files, and of the next five."""
         self._live: dict[str, _LiveReader] = {}
         self._files: dict[Path, EventFile] = {}
         self._passed: dict[Path, int] = {}
-        """Records of a file that belong to commits which are done."""
+        """Records of a file that belong to commits which are done; of a file that an earlier life has left, only once
+        that life's last record was met in the log."""
+        self._left: dict[Path, Last | None] = {}
+        """What an earlier life wrote last."""
         self._paths: dict[tuple[str, str, str], Path] = {}
         """Files by experiment, run and model."""
 
@@ -91,6 +95,8 @@ class Projection:
             life: of the experiment's name when the reading of its log began; of another life, nothing is queued.
                 `None`: the log is that of the present one.
         """
+        if not isinstance(event, ADDING):
+            return
         with self._lock:
             present = self._lives.get(state.name, 0)
             observed = self._observed.setdefault(state.name, _Observed())
@@ -120,8 +126,9 @@ class Projection:
             self._live.pop(experiment, None)
             for path in [path for path in self._files if path.is_relative_to(root)]:
                 self._close(path)
-            for path in [path for path in self._passed if path.is_relative_to(root)]:
-                del self._passed[path]
+            for known in (self._passed, self._left):
+                for path in [path for path in known if path.is_relative_to(root)]:
+                    del known[path]
             for of in [of for of in self._paths if of[0] == experiment]:
                 del self._paths[of]
 
@@ -195,19 +202,30 @@ class Projection:
         what = entry.what
         ended = what if isinstance(what, Ended) else what.ended
         with self._writing:
-            reader = self._live.setdefault(what.experiment, _LiveReader(self._kvs, what.experiment))
+            reader = self._live.get(what.experiment)
+            if reader is None:
+                reader = self._live[what.experiment] = _LiveReader(self._kvs, what.experiment)
+            if entry.life != self._lives.get(what.experiment, 0):
+                return
+            if isinstance(what, Ended) or self._is_written_before(what):
+                if ended:
+                    reader.forget(ended)
+                return
         # Not under the lock: the store may take long to answer.
-        points = reader.points(ended) if ended else []
+        points = reader.points(ended) if ended and what.live_values else []
         with self._writing:
             if entry.life != self._lives.get(what.experiment, 0):
                 return
-            if isinstance(what, Ended):
-                reader.forget(what)
-                return
+            records = list(what.records(points))
             path = self._path(what)
+            last = self._left.get(path)
+            if last is not None and path not in self._passed:
+                # An earlier life was interrupted within this commit.
+                position = [record.tag for record in records].index(last.tag)
+                self._passed[path] = last.number - 1 - position
             file = self._open(path)
             try:
-                file.write(what.all_records(points))
+                file.write(records)
             except OSError:
                 # What of it reached the file is counted when it is opened again.
                 self._close(path)
@@ -215,6 +233,28 @@ class Projection:
             self._passed[path] = file.passed
             if ended:
                 reader.forget(ended)
+
+    def _is_written_before(self, what: Addition) -> bool:
+        """Whether an earlier life wrote all of it: what comes before the last record of the file, or ends with it."""
+        path = self._path(what)
+        if path in self._passed:
+            return False
+        if path not in self._left:
+            self._left[path] = last_record(path, but=f"{LIVE}/")
+        last = self._left[path]
+        if last is None:
+            return False
+        # Times of a log never go back.
+        if what.time > last.time:
+            # What was written then is of events that the store has lost since.
+            self._passed[path] = last.number
+            return False
+        if what.time < last.time or not what.has(last):
+            return True
+        *_, newest = what.records()
+        if newest.tag == last.tag:
+            self._passed[path] = last.number
+        return newest.tag == last.tag
 
     def _path(self, addition: Addition) -> Path:
         of = addition.experiment, addition.run, addition.model
@@ -253,6 +293,8 @@ class _LiveReader:
         self._kvs, self._experiment = kvs, experiment
         self._cursor, self._time = 0, 0.0
         self._points: dict[tuple[str, int], list[Reported]] = {}
+        self._unread: dict[str, int] = {}
+        """Task -> its newest attempt that was forgotten before its points were read."""
         self.is_at_end = False
         """Whether no attempt has ended since there was nothing more to read."""
 
@@ -263,12 +305,15 @@ class _LiveReader:
             self.is_at_end = not found
             for point in found:
                 self._cursor, self._time = point.seq, max(self._time, point.time)
-                if point.values:
+                if point.values and point.attempt > self._unread.get(point.task, 0):
                     reported = Reported(point.time, point.rows, point.values)
                     self._points.setdefault((point.task, point.attempt), []).append(reported)
+        self._unread.clear()
         return self._points.get((ended.task, ended.attempt), ())
 
     def forget(self, ended: Ended) -> None:
         """Neither this attempt's points nor those of the attempts before are asked for again."""
+        if self._time <= ended.time:
+            self._unread[ended.task] = ended.attempt
         for number in range(1, ended.attempt + 1):
             self._points.pop((ended.task, number), None)

@@ -1,12 +1,14 @@
 """What the units of a fit run have shown: how long they take, and how long it takes to load a model.
 
-A fold of the log beside the board (`controller.fit_board`), and apart from it: it takes microseconds an event, so the
-past of a long run is read without a board, and a board that is made anew knows all that the one before had learned.
+A fold of the log beside the board (`controller.fit_board`), and apart from it: a board that is made anew knows all that
+the one before had learned.
 """
 
 from __future__ import annotations
 
-from cerebro.contract.events import Event, TaskCommitted
+from collections import deque
+
+from cerebro.contract.events import TaskCommitted
 from cerebro.scheduling.estimates import Estimates
 from cerebro.state import Run, TaskKey, Visit
 
@@ -18,51 +20,72 @@ _RARELY = 4
 first, then ever more rarely, for it costs a pass over all pairs."""
 
 
+_REMEMBERED = 50
+"""Epochs after which what was shown before weighs next to nothing (`cerebro.scheduling.estimates`)."""
+
+
 class UnitTimes:
     """Of one fit run. Not thread-safe: one owner.
 
+    What the newest units showed is only noted until somebody asks: a controller that reads a long log learns from the
+    newest of it alone.
+
     Attributes:
         run: its id.
-        estimates: learned from its committed units.
-        load_s: seconds that loading a model took lately, at the most.
-        settled: how often all estimates were made anew; between two times only those of a model change whose unit was
-            committed.
     """
 
-    def __init__(self, run: str) -> None:
-        self.run = run
-        self.estimates = Estimates()
-        self.load_s = 0.0
-        self.settled = 0
-        self._settle_at = 1
+    def __init__(self, run: Run) -> None:
+        self.run = run.id
+        self._estimates = Estimates()
+        self._load_s = 0.0
+        self._settled, self._settle_at = 0, 1
+        units = sum(len(model.partitions) for model in run.models.values())
+        self._noted: deque[tuple[str, Visit]] = deque(maxlen=_REMEMBERED * units)
 
     @classmethod
     def of(cls, run: Run) -> UnitTimes:
         """What the visits of a run tell that stand."""
-        made = cls(run.id)
-        numbered = (
-            (visit.ended, model.id, number)
-            for model in run.models.values()
-            for number, visit in enumerate(model.visits)
-        )
-        for _, name, number in sorted(numbered):
-            made._observe(name, run.models[name].visits[number])
+        made = cls(run)
+        visits = ((visit.ended, model.id, visit) for model in run.models.values() for visit in model.visits)
+        made._noted.extend((name, visit) for _, name, visit in sorted(visits))
         return made
 
-    def apply(self, run: Run, event: Event) -> None:
+    @property
+    def estimates(self) -> Estimates:
+        """Learned from its committed units."""
+        self._learn()
+        return self._estimates
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that loading a model took lately, at the most."""
+        self._learn()
+        return self._load_s
+
+    @property
+    def settled(self) -> int:
+        """How often all estimates were made anew; between two times only those of a model change whose unit was
+        committed."""
+        self._learn()
+        return self._settled
+
+    def apply(self, run: Run, event: TaskCommitted) -> None:
         """Take in an event that the state of its experiment, `run` among it, has just taken in."""
-        if isinstance(event, TaskCommitted):
-            key = TaskKey.parse(event.task)
-            if key.kind == "train" and key.run == self.run:
-                self._observe(key.model or "", run.models[key.model or ""].visits[-1])
+        key = TaskKey.parse(event.task)
+        if key.kind == "train" and key.run == self.run:
+            self._noted.append((key.model or "", run.models[key.model or ""].visits[-1]))
+
+    def _learn(self) -> None:
+        while self._noted:
+            self._observe(*self._noted.popleft())
 
     def _observe(self, model: str, visit: Visit) -> None:
-        self.load_s = max(visit.load_s, _FADING * self.load_s)
+        self._load_s = max(visit.load_s, _FADING * self._load_s)
         # Without what the process took to start and to import: that is over once and for all.
         seconds = visit.compute_s or visit.ended - visit.started
-        self.estimates.observe(model, visit.worker, rows=visit.rows, seconds=seconds)
-        count = self.estimates.observations
+        self._estimates.observe(model, visit.worker, rows=visit.rows, seconds=seconds)
+        count = self._estimates.observations
         if count >= self._settle_at:
-            self.estimates.settle()
-            self.settled += 1
+            self._estimates.settle()
+            self._settled += 1
             self._settle_at = count + 1 + count // _RARELY

@@ -242,7 +242,7 @@ class ExperimentState:
     def _concerned(self, event: TaskEvent) -> tuple[Run, Task, Worker, Model | None]:
         """Whom an event that fits its task tells of; the model is the one it trains or validates, if any."""
         run = self._run(event.task.partition("/")[0])
-        task = run.find(event.task)
+        task = run.tasks.get(event.task) or run.find(event.task)
         task.check(event)
         worker = self.workers.get(event.worker)
         if worker is None:
@@ -296,12 +296,15 @@ class ExperimentState:
                 if task.state is TaskState.FAILED and task.failure is not None:
                     failures.fail(task.failure, run, task, model)
         run.see_task(event.task, task)
-        if model:
+        # A unit within an epoch changes nothing that is counted of its model.
+        if model and (
+            task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
+        ):
             run.see_model(model)
 
     def _see_work(self, run: Run, task: Task) -> None:
         newest = task.attempts[-1]
-        if task.key.kind == "train" and newest.has_run:
+        if newest.started < run.first_work and task.key.kind == "train" and newest.has_run:
             run.first_work = min(run.first_work, newest.started + newest.start_s)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from cerebro.contract.base import Split
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskKey:
+class TaskKey(NamedTuple):
     """One task of a run; fields that its kind lacks are `None`.
 
     ``str`` of it: ``etl-1/etl/train/p0``, ``fit-1/train/m03/e2/p1``, ``fit-1/valid/m03/e2``, ``test-1/test/m03`` (or of
@@ -59,6 +58,7 @@ class TaskKey:
         raise ValueError(f"{text!r} is no task key")
 
 
+@lru_cache(maxsize=4096)
 def _number(letter: str, text: str) -> int:
     if not text.startswith(letter):
         raise ValueError(f"{text!r} does not start with {letter!r}")

@@ -78,6 +78,8 @@ class Model:
     """Seconds of them in user code."""
     rows: int = 0
     """Rows of its visits."""
+    _visited: set[int] = field(default_factory=set, repr=False, compare=False)
+    """Partitions that its present epoch has visited."""
     _means: dict[int, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
     """Epoch -> `training_metrics`, of complete epochs that somebody asked for."""
     _best: dict[tuple[str, str, bool], int | None] = field(default_factory=dict, repr=False, compare=False)
@@ -102,12 +104,16 @@ class Model:
         self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
         self.rows += visit.rows
+        self._visited.add(visit.partition)
         if not len(self.visits) % len(self.partitions):
+            self._visited.clear()
             self._best.clear()
 
     def take_back(self) -> Visit:
         """The newest unit is to be done again."""
         lost = self.visits.pop()
+        begun = len(self.visits) % len(self.partitions)
+        self._visited = {visit.partition for visit in self.visits[len(self.visits) - begun :]}
         self.unreadable.discard(lost.epoch)
         self.trained_s = sum(visit.seconds for visit in self.visits)
         self.compute_s = sum(visit.compute_s for visit in self.visits)
@@ -134,6 +140,11 @@ class Model:
         return len(self.visits) >= self.epochs * len(self.partitions)
 
     @property
+    def is_between_epochs(self) -> bool:
+        """Whether its newest unit was the last one of an epoch, or the very first."""
+        return len(self.visits) <= 1 or not len(self.visits) % len(self.partitions)
+
+    @property
     def epoch(self) -> int:
         """The epoch its next unit belongs to, from 1; `epochs` once trained."""
         return min(len(self.visits) // len(self.partitions) + 1, self.epochs)
@@ -148,11 +159,12 @@ class Model:
         """Partitions its present epoch has yet to visit, ascending; empty once trained."""
         if self.is_trained:
             return ()
-        done = {visit.partition for visit in self.epoch_visits(self.epoch)}
-        return tuple(p for p in self.partitions if p not in done)
+        return tuple(p for p in self.partitions if p not in self._visited)
 
     def visit(self, epoch: int, partition: int) -> Visit | None:
         """The visit of a partition in an epoch, if there is one."""
+        if epoch > self.completed_epochs and partition not in self._visited:
+            return None
         for visit in self.epoch_visits(epoch):
             if visit.partition == partition:
                 return visit
@@ -161,7 +173,7 @@ class Model:
     def needs(self, epoch: int, partition: int) -> bool:
         """Whether this may be its next unit."""
         is_due = epoch == self.epoch and partition in self.partitions and not self.is_trained
-        return is_due and self.visit(epoch, partition) is None
+        return is_due and partition not in self._visited
 
     def epoch_visits(self, epoch: int) -> list[Visit]:
         """The visits of one epoch, in order."""

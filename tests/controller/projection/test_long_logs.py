@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.api import QueueEntry
-from cerebro.contract.events import TaskCommitted
+from cerebro.contract.events import LivePoint, TaskCommitted
 from cerebro.state import ExperimentState
 from controller import projection
-from controller.projected import additions
+from controller.projected import ADDING, additions
 from tests.controller.counting import steps
-from tests.controller.projection.written import LogStore, Once, contents, story
+from tests.controller.projection.written import LogStore, Once, contents, file_of, records, story
 from tests.state.stories import Story
 
 
@@ -49,7 +49,35 @@ def test_what_was_shown_before_is_not_looked_at_again(
         for event in log:
             state.apply(event)
             own.observe(state, event)
-    assert looked == list(range(1, len(log) + 1))
+    assert looked == [event.seq for event in log if isinstance(event, ADDING)]
+
+
+class Deaf(LogStore):
+    """Nobody asks for live points."""
+
+    def live(self, experiment: str, after: int = 0) -> tuple[LivePoint, ...]:
+        raise AssertionError("live points of what is written already were asked for")
+
+
+def test_what_an_earlier_life_wrote_is_passed_over(written: Path) -> None:
+    """A restart reads the end of each file, and none of the live points before it."""
+    before = contents(written)
+    Once(Deaf(story().log), written).write()
+    assert contents(written) == before
+
+
+def test_a_log_that_lost_its_end_is_written_on(written: Path) -> None:
+    """The store was put back to an earlier state: what comes now follows what the files have."""
+    before = records(file_of(written))
+    log = story().log
+    lost = next(
+        n for n, event in enumerate(log) if isinstance(event, TaskCommitted) and "e2/p1" in event.task
+    )
+    later = [event.model_copy(update={"time": event.time + 1000.0}) for event in log[lost:]]
+    Once(LogStore([*log[:lost], *later]), written).write()
+    found = records(file_of(written))
+    assert found[: len(before)] == before
+    assert next(tag for tag, *_ in found[len(before) :]) == "unit/train/accuracy"
 
 
 def test_the_log_that_the_loop_reads_is_left_to_it(written: Path, tmp_path: Path) -> None:
