@@ -1,7 +1,8 @@
-"""Run the benchmarks: ``python -m benchmarks [NAME...] [--write]``.
+"""Run the benchmarks: ``python -m benchmarks [NAME...] [--write] [--json]``.
 
-Prints a table of what was measured against which bar. It measures and does not judge: the exit status is 0 also when a
-bar is missed, and the table says so.
+Prints a table of what was measured against which bar; with ``--json`` a list of the same figures for programs, alone on
+standard output. The exit status is 0 also when a bar is missed, and the table says so; it is 1 when a benchmark could
+not run.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import json
 import os
 import platform
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
+from typing import TextIO
 
 from benchmarks.figure import Figure
 
@@ -42,21 +47,38 @@ _HEADINGS = ("what", "measured", "ratio", "bar", "holds")
 _COMMAND = ".venv/bin/python -m benchmarks --write"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure what was asked for; 1 only if a benchmark could not run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of {', '.join(NAMES)}; all if none is named"
     )
     parser.add_argument("--write", action="store_true", help=f"write the table to {RESULTS.name}")
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a list of {what, measured, ratio, bar, sense, holds}; all else goes to standard error",
+    )
+    arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.names if name not in NAMES]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}: there are {', '.join(NAMES)}")
+    names = arguments.names or NAMES
+    if not arguments.json:
+        return _run(names, arguments.write)[1]
+    with _stdout_for_json() as stdout:
+        figures, status = _run(names, arguments.write)
+        rows = [figure.row() for found in figures.values() for figure in found]
+        print(json.dumps(rows, indent=2), file=stdout)
+    return status
+
+
+def _run(names: Sequence[str], is_written: bool) -> tuple[dict[str, list[Figure]], int]:
+    """Measure and print the table. Returns the figures by benchmark, and the exit status."""
     load = os.getloadavg()[0]
     figures: dict[str, list[Figure]] = {}
     broken: list[str] = []
-    for name in arguments.names or NAMES:
+    for name in names:
         began = time.monotonic()
         print(f"{name} ...", end=" ", flush=True)
         try:
@@ -69,10 +91,26 @@ def main() -> int:
             continue
         print(f"{time.monotonic() - began:.0f} s")
     _print(figures)
-    if arguments.write:
+    if is_written:
         RESULTS.write_text(document(figures, broken, load))
         print(f"\nwritten to {RESULTS}")
-    return 1 if broken else 0
+    return figures, 1 if broken else 0
+
+
+@contextmanager
+def _stdout_for_json() -> Iterator[TextIO]:
+    """Keep standard output for the caller; what this process and its children print goes to standard error.
+
+    The file descriptor is changed too, because benchmarks start processes that inherit it.
+    """
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w") as stdout, redirect_stdout(sys.stderr):
+        os.dup2(2, 1)
+        try:
+            yield stdout
+        finally:
+            stdout.flush()
+            os.dup2(stdout.fileno(), 1)
 
 
 def document(figures: dict[str, list[Figure]], broken: list[str], load: float) -> str:

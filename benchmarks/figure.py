@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,17 @@ class Figure:
     def holds(self) -> bool:
         """Whether the bar is held."""
         return self.ratio >= self.bar if self.sense == "at least" else self.ratio <= self.bar
+
+    def row(self) -> dict[str, str | float | None]:
+        """The line for programs, as ``python -m benchmarks --json`` prints it; JSON has no infinite ratio, so None."""
+        return {
+            "what": self.what,
+            "measured": self.measured,
+            "ratio": self.ratio if math.isfinite(self.ratio) else None,
+            "bar": self.bar,
+            "sense": self.sense,
+            "holds": self.holds,
+        }
 
     def cells(self) -> tuple[str, str, str, str, str]:
         """The line as text: what, measured, ratio, bar, holds."""
