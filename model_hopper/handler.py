@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +35,7 @@ from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
 from cerebro.spec import SubEpochSpec
 from cerebro.training import checkpoint as checkpoints
-from cerebro.training.checked import CheckedFile
+from cerebro.training.checkpoint import State
 from cerebro.training.feed import Feed
 from cerebro.training.predictions import write_predictions
 from cerebro.training.seeds import unit_seed
@@ -50,29 +50,39 @@ from cerebro.training.unit import (
 )
 from cerebro.volumes import checkpoint_file
 
+_SMALL_BYTES = 16 * 1024 * 1024
+"""A state of at most so many bytes is read whole before its unit starts: beside the present model it always fits."""
+
 _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""
 
 
 class Handler:
-    """Does tasks on models, one at a time; keeps mapped partitions, and knows of a checkpoint checked ahead."""
+    """Does tasks on models, one at a time; keeps mapped partitions, and a checkpoint that was checked or read ahead."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._volumes = context, context.volumes
         self._device = default_device()
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._loader = ThreadPoolExecutor(1)
-        self._ahead: tuple[CheckpointRef, Future[CheckedFile]] | None = None
+        self._ahead: tuple[CheckpointRef, Future[Callable[[], State]]] | None = None
 
     def preload(self, body: TaskBody) -> None:
         """Read and check the checkpoint of the next task while the present one trains.
 
-        The model itself is not made yet: beside the present one it might not fit, and its unit may be taken back.
+        A large state is only read when its unit starts: beside the present model it might not fit, and its unit may be
+        taken back.
         """
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
         if reference is not None and (self._ahead is None or self._ahead[0] != reference):
-            root = self._volumes.checkpoints
-            self._ahead = reference, self._loader.submit(checkpoints.check, root, reference)
+            self._ahead = reference, self._loader.submit(self._read_ahead, reference)
+
+    def _read_ahead(self, reference: CheckpointRef) -> Callable[[], State]:
+        checked = checkpoints.check(self._volumes.checkpoints, reference)
+        if reference.size > _SMALL_BYTES:
+            return lambda: checkpoints.read(checked, self._device)
+        state = checkpoints.read(checked, self._device)
+        return lambda: state
 
     def rest(self) -> None:
         """Let go of a checkpoint that was read ahead, of mapped partitions, and of the memory that torch on a GPU, and
@@ -192,10 +202,10 @@ class Handler:
         ahead, self._ahead = self._ahead, None
         if reference is not None:
             if ahead is not None and ahead[0] == reference:
-                checked = ahead[1].result()
+                state = ahead[1].result()()
             else:
-                checked = checkpoints.check(self._volumes.checkpoints, reference)
-            restore(trainee, checkpoints.read(checked, self._device))
+                state = checkpoints.load(self._volumes.checkpoints, reference, self._device)
+            restore(trainee, state)
         return trainee
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.training import checked
 from cerebro.training.checkpoint import check, load, read, save
 from cerebro.volumes import Volumes
+from model_hopper import handler
 from model_hopper.handler import Handler
 from tests.data.rows import write_partition
 
@@ -177,8 +178,12 @@ class Worker:
 
 
 @contextmanager
-def worker() -> Iterator[Worker]:
-    """A worker with every block that it reads a moment."""
+def worker(small_bytes: int = 0) -> Iterator[Worker]:
+    """A worker with every block that it reads a moment.
+
+    Args:
+        small_bytes: states of at most so many are read whole ahead of their unit, larger ones only checked.
+    """
     threads = torch.get_num_threads()
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         made = Worker(Path(name))
@@ -191,6 +196,7 @@ def worker() -> Iterator[Worker]:
         patch.setattr(os, "fsync", lambda descriptor: None)  # no power is cut here
         patch.setattr(durable, "fill", counted)
         patch.setattr(checked, "fill", counted)
+        patch.setattr(handler, "_SMALL_BYTES", small_bytes)
         try:
             yield made
         finally:
@@ -200,16 +206,30 @@ def worker() -> Iterator[Worker]:
                 end.close()
 
 
-@pytest.fixture(scope="module")
-def undisturbed() -> tuple[dict[str, str], range]:
-    """What a run ends with if nothing happens, and its moments from when there is a checkpoint on."""
-    with worker() as whole:
-        return whole.run(), range(whole.first, whole.spec.moments.count)
+class Undisturbed(NamedTuple):
+    """What a run ends with if nothing happens.
+
+    Attributes:
+        moments: of it, from when there is a checkpoint on.
+    """
+
+    small_bytes: int
+    sums: dict[str, str]
+    moments: range
 
 
-def disturbed(moment: int, which: float, how: str, place: float) -> tuple[dict[str, str], int]:
+@pytest.fixture(scope="module", params=[0, 2**30], ids=["checked", "read"])
+def undisturbed(request: pytest.FixtureRequest) -> Undisturbed:
+    """By what is done ahead of a unit."""
+    with worker(request.param) as whole:
+        return Undisturbed(request.param, whole.run(), range(whole.first, whole.spec.moments.count))
+
+
+def disturbed(
+    small_bytes: int, moment: int, which: float, how: str, place: float
+) -> tuple[dict[str, str], int]:
     """The same run with one of the checkpoints that are there at a moment damaged; and how often that was noticed."""
-    with worker() as one:
+    with worker(small_bytes) as one:
 
         def strike() -> None:
             paths = [one.volumes.checkpoint(reference.name) for reference in one.done.values()]
@@ -219,29 +239,26 @@ def disturbed(moment: int, which: float, how: str, place: float) -> tuple[dict[s
         return one.run(), one.noticed
 
 
-def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(
-    undisturbed: tuple[dict[str, str], range],
-) -> None:
+def test_a_checkpoint_damaged_at_any_moment_changes_no_weight(undisturbed: Undisturbed) -> None:
     """What is used is what was checked: the unit before is done again, or the damage came too late to matter."""
     assert_noticed_or_harmless(undisturbed, times=8)
 
 
 @pytest.mark.slow
-def test_two_hundred_damages_are_noticed_or_harmless(undisturbed: tuple[dict[str, str], range]) -> None:
+def test_two_hundred_damages_are_noticed_or_harmless(undisturbed: Undisturbed) -> None:
     """The same, at two hundred random moments."""
     noticed = assert_noticed_or_harmless(undisturbed, times=200)
     assert 40 <= noticed <= 160
 
 
-def assert_noticed_or_harmless(undisturbed: tuple[dict[str, str], range], times: int) -> int:
+def assert_noticed_or_harmless(undisturbed: Undisturbed, times: int) -> int:
     """Damages of random kinds at random moments: the weights are equal to the bit each time. How many were noticed."""
-    expected, moments = undisturbed
     rng = random.Random(11)
     noticed = 0
     for _ in range(times):
-        chosen = rng.choice(moments), rng.random(), rng.choice(DAMAGES), rng.random()
-        found, count = disturbed(*chosen)
-        assert found == expected, chosen
+        chosen = rng.choice(undisturbed.moments), rng.random(), rng.choice(DAMAGES), rng.random()
+        found, count = disturbed(undisturbed.small_bytes, *chosen)
+        assert found == undisturbed.sums, chosen
         noticed += count > 0
     return noticed
 
@@ -259,7 +276,7 @@ def test_damage_between_the_check_and_the_use_is_noticed(tmp_path: Path, how: st
         assert torch.equal(before["models"][0]["w"], torch.arange(400_000.0))
 
 
-def test_a_checkpoint_read_ahead_holds_no_memory() -> None:
+def test_a_large_checkpoint_checked_ahead_holds_no_memory() -> None:
     """Neither on a device nor beside the model that trains: it may be as large, and its unit may be taken back."""
     with worker() as one:
         one.do("a", 0, None)
