@@ -224,7 +224,7 @@ class KvsClient:
             raise  # the events are well: it is the outcomes that are not
 
     def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
-        """Set an experiment aside that cannot be read: its runs leave the queue, and clients are told why.
+        """Quarantine an experiment that cannot be read: its runs leave the queue, and clients are told why.
 
         Nothing of its log is touched. Doing it twice is safe; the first reason stays.
 
@@ -239,13 +239,13 @@ class KvsClient:
         self._send("PUT", f"/v1/experiments/{_quoted(experiment)}/quarantine", body, 0.0)
 
     def restore(self, experiment: str) -> None:
-        """Put an experiment back that was set aside: its runs are in the queue again, and its log is read anew.
+        """Put an experiment back that was quarantined: its runs are in the queue again, and its log is read anew.
 
-        If it still cannot be read, it is set aside again a moment later.
+        If it still cannot be read, it is quarantined again a moment later.
 
         Raises:
             NotFoundError: there is no such experiment.
-            ConflictError: it was not set aside.
+            ConflictError: it was not quarantined.
         """
         self._send("DELETE", f"/v1/experiments/{_quoted(experiment)}/quarantine", None, 0.0)
 

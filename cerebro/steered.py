@@ -80,10 +80,10 @@ class Steered:
     def restore(self) -> None:
         """Let the experiment go on whose log could not be read, for example once a newer version is installed.
 
-        Its log is read anew. What still cannot be read sets it aside again a moment later; `status` says why.
+        Its log is read anew. What still cannot be read quarantines it again a moment later; `status` says why.
 
         Raises:
-            ConflictError: it was not set aside.
+            ConflictError: it was not quarantined.
         """
         self._session.restore()
 

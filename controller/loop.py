@@ -43,7 +43,7 @@ _LEADERSHIP_S = 5.0
 """Of the controller's own lease. A restarted controller has its predecessor's name and goes on at once; one that takes
 over from another machine waits at most this long."""
 
-_SET_ASIDE = "the experiment's log cannot be read any further, so it is set aside"
+_QUARANTINED = "the experiment's log cannot be read any further, so it is quarantined"
 
 _PACE_S = 0.025
 """Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
@@ -103,7 +103,7 @@ class Controller:
                     self._look(None)
                     self._watch({}, self._settings.tick_s * 2)
                 else:
-                    self._work_or_set_aside(entry)
+                    self._work_or_quarantine(entry)
             except RetryableError as error:
                 self._roster.store_was_away()
                 self._metrics.leading.set(0)
@@ -116,12 +116,12 @@ class Controller:
 
     # --- one experiment --------------------------------------------------------------------------
 
-    def _work_or_set_aside(self, entry: api.QueueEntry) -> None:
+    def _work_or_quarantine(self, entry: api.QueueEntry) -> None:
         """Work on an experiment; one that cannot be read must not keep all others from going on."""
         try:
             self._work(entry)
         except UnreadableError as error:
-            log.exception("experiment %s is set aside: %s", entry.experiment, error)
+            log.exception("experiment %s is quarantined: %s", entry.experiment, error)
             why = Unreadable(
                 seq=error.seq, reason=error.reason or str(error), by=self._settings.holder, time=time.time()
             )
@@ -145,7 +145,7 @@ class Controller:
     def _take_back(self, state: ExperimentState) -> None:
         """Take every attempt back that is known to be open: workers are wanted elsewhere."""
         run = state.active_run()
-        steps = [revoke_task(task, _SET_ASIDE, force=True) for task in run.open.values()] if run else []
+        steps = [revoke_task(task, _QUARANTINED, force=True) for task in run.open.values()] if run else []
         if steps:
             with contextlib.suppress(UnreadableError):  # that is in the answer, too
                 self._kvs.decide(

@@ -301,6 +301,7 @@ _STATUS: dict[type[errors.CerebroError], int] = {
     errors.BadRequestError: 400,
     errors.NotFoundError: 404,
     errors.StoreUnavailableError: 503,
+    errors.UnreadableError: 409,
     errors.IllegalEventError: 503,
     BusyError: 503,
 }

@@ -79,7 +79,7 @@ def create_app(
     sign_in.register(app, services, guard)
     for register in _PARTS:
         register(app, services)
-    problems.register(app)
+    problems.register(app, reader)
     gateway.Gateway(settings).install(app)
     services.files.install(app)
     app.wsgi_app = Repeats(app.wsgi_app, services.answers, metrics, monotonic)  # type: ignore[method-assign]

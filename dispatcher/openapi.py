@@ -95,7 +95,7 @@ GATEWAY: dict[str, Operation] = {
         statuses=(200, 400, 404, 409, 413),
     ),
     "DELETE /v1/experiments/{name}/quarantine": Operation(
-        summary="Restore an experiment that was set aside because it could not be read.",
+        summary="Restore an experiment that was quarantined because it could not be read.",
         statuses=(204, 400, 404, 409),
     ),
     "GET /v1/experiments/{name}/live": Operation(

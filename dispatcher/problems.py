@@ -10,14 +10,33 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
 from cerebro import errors
+from cerebro.contract.records import ExperimentSummary
 from dispatcher.children import BusyError
+from dispatcher.followed import Followed
 from dispatcher.guard import MAX_UPLOAD_BYTES, is_browser
+from dispatcher.reading import Reader
+from dispatcher.views.runs import RunRow, run_row
 
 _log = logging.getLogger(__name__)
 
 
 class PartlyDoneError(errors.CerebroError):
     """Of several things that were asked for at once some were done; the message says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """An experiment that cannot be read to its end, and what is known of it all the same.
+
+    Attributes:
+        summary: what the list of experiments has of it; its mark is missing until the controller has noticed.
+        events: how many of its events can be read.
+        runs: as these events leave them.
+    """
+
+    summary: ExperimentSummary
+    events: int = 0
+    runs: tuple[RunRow, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +47,7 @@ class Problem:
     title: str
     what: str
     do: str
-    unreadable: str = ""
+    unreadable: Unread | None = None
     """The experiment that cannot be read: it can be deleted, or tried again."""
 
 
@@ -64,8 +83,20 @@ _HTTP = {
 }
 
 
-def register(app: Flask) -> None:
+def register(app: Flask, reader: Reader) -> None:
     """Add the handlers."""
+
+    @app.errorhandler(errors.UnreadableError)
+    def on_unreadable(error: errors.UnreadableError) -> ResponseReturnValue:
+        name = (request.view_args or {}).get("name", "")
+        problem = Problem(
+            status=409,
+            title="This experiment cannot be read",
+            what=_sentence(error),
+            do="Restore it once a version is installed that can read it, or delete it with its data.",
+            unreadable=_unread(reader, name) if name and is_browser() else None,
+        )
+        return _answer(problem, type(error).__name__)
 
     @app.errorhandler(errors.CerebroError)
     def on_error(error: errors.CerebroError) -> ResponseReturnValue:
@@ -110,16 +141,27 @@ def _problem(error: errors.CerebroError) -> Problem:
         title = "The store refuses this page's token"
         do = "The dispatcher's CEREBRO_TOKEN differs from kvs_api's: set the same for both and restart them."
         return Problem(status=502, title=title, what=what, do=do)
-    if isinstance(error, errors.UnreadableError):
-        title = "This experiment cannot be read"
-        do = "Restore it once a version is installed that can read it, or delete it with its data."
-        name = (request.view_args or {}).get("name", "")
-        return Problem(status=500, title=title, what=what, do=do, unreadable=name)
     if isinstance(error, errors.IllegalEventError):
         title = "The event log cannot be read"
         do = "Store and page may be of different versions: run the same version of Cerebro everywhere."
         return Problem(status=500, title=title, what=what, do=do)
     return Problem(status=502, title="The store answered with an error", what=what, do="Reload the page.")
+
+
+def _unread(reader: Reader, name: str) -> Unread | None:
+    """What is known of an experiment that cannot be read; `None` if it is gone."""
+    try:
+        summary = next((each for each in reader.summaries() if each.experiment.name == name), None)
+    except errors.CerebroError:
+        return None
+    if summary is None:
+        return None
+
+    def with_log(followed: Followed) -> Unread:
+        runs = tuple(run_row(followed, run) for run in followed.state.runs.values())
+        return Unread(summary=summary, events=followed.state.seq, runs=runs)
+
+    return reader.before_fault(name, with_log) or Unread(summary=summary)
 
 
 def _sentence(error: Exception) -> str:

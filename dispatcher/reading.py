@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
-from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
+from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.asking import Asker
 from dispatcher.background import Background
@@ -205,6 +205,15 @@ class Reader(Asker):
         with log.lock:
             return build(log.followed)
 
+    def before_fault(self, name: str, build: Callable[[Followed], T]) -> T | None:
+        """``build(followed)`` on what was read of a log before the event that cannot be; `None` of nothing."""
+        with self._lock:
+            log = self._logs.get(name)
+        if log is None:
+            return None
+        with log.lock:
+            return None if log.followed.state.torn else build(log.followed)
+
     def read_anew(self, name: str) -> Followed:
         """An experiment's whole log, folded for the caller alone: for what takes so long that others must not wait.
 
@@ -321,7 +330,12 @@ class Reader(Asker):
         name, followed = log.followed.record.name, log.followed
         while True:
             began = self.monotonic()
-            events = self.ask(lambda: self.store.events(name, after=followed.state.seq))
+            try:
+                events = self.ask(lambda: self.store.events(name, after=followed.state.seq))
+            except UnreadableError as error:
+                with log.lock, _none_in_part(log):
+                    followed.apply(error.readable)
+                raise
             is_end = len(events) < ENTRIES_PER_READ
             for start in range(0, len(events), _PIECE):
                 with log.lock, _none_in_part(log):

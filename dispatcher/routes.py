@@ -206,7 +206,7 @@ def operations() -> dict[str, Operation]:
     """The routes as the OpenAPI document describes them."""
     found = {}
     for address, route in ROUTES.items():
-        statuses = (200, 304, 400, 403, *((404,) if "{name}" in address else ()))
+        statuses = (200, 304, 400, 403, *((404, 409) if "{name}" in address else ()))
         found[f"GET {VIEWS}{address}"] = Operation(
             summary=route.summary,
             query=route.query,

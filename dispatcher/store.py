@@ -48,7 +48,7 @@ class Store(Protocol):
         log."""
 
     def restore(self, experiment: str) -> None:
-        """Put an experiment back that was set aside because it could not be read."""
+        """Put an experiment back that was quarantined because it could not be read."""
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""

@@ -9,7 +9,7 @@
 | exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
 | exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
 | exp:E:log:marks          | hash   | deletion: seq of the wish; by: whose it is; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |
-| exp:E:log:waiting        | list   | runs that were in the queue when E was set aside  | steps.lua          | steps.lua          | until restored |
+| exp:E:log:waiting        | list   | runs that were in the queue when E was quarantined | steps.lua          | steps.lua          | until restored |
 | exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
 | exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua          | never  |
 | exp:E:said               | hash   | a client's call -> seq of the event it appended   | steps.lua          | steps.lua          | last 1,000 |

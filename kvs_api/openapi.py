@@ -86,13 +86,13 @@ ROUTES: dict[str, Route] = {
     ),
     "PUT /v1/experiments/<name>/quarantine": Route(
         view="quarantine",
-        summary="The controller's: set an experiment aside that cannot be read, so that others go on.",
+        summary="The controller's: quarantine an experiment that cannot be read, so that others go on.",
         body=api.QuarantineRequest,
         errors=(404, 409),
     ),
     "DELETE /v1/experiments/<name>/quarantine": Route(
         view="restore",
-        summary="Put an experiment back that was set aside: it is read anew.",
+        summary="Put an experiment back that was quarantined: it is read anew.",
         errors=(404, 409),
     ),
     "GET /v1/experiments/<name>/live": Route(

@@ -1,4 +1,4 @@
-"""The store's part on experiments that cannot be read: they are set aside with the reason, and put back."""
+"""The store's part on experiments that cannot be read: they are quarantined with the reason, and put back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QuarantineStore(CrewStore):
     """Reads and changes of marks that say what cannot be read."""
 
     def quarantine(self, name: str, problem: Unreadable, term: int) -> None:
-        """Set an experiment aside; see `KvsClient.quarantine`."""
+        """Quarantine an experiment; see `KvsClient.quarantine`."""
         call = {
             "call": "quarantine",
             "experiment": keys.experiment(name),
@@ -39,7 +39,7 @@ class QuarantineStore(CrewStore):
             raise stale(term, answer)
 
     def restore(self, name: str) -> None:
-        """Put an experiment back that was set aside; see `KvsClient.restore`."""
+        """Put an experiment back that was quarantined; see `KvsClient.restore`."""
         answer = self._run(
             {
                 "call": "restore",
@@ -54,7 +54,9 @@ class QuarantineStore(CrewStore):
         if "missing" in answer:
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
         if "readable" in answer:
-            raise errors.ConflictError(f"experiment {name!r} was not set aside: there is nothing to restore")
+            raise errors.ConflictError(
+                f"experiment {name!r} was not quarantined: there is nothing to restore"
+            )
 
 
 def stale(term: int, answer: dict[str, Any]) -> errors.ConflictError:

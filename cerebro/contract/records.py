@@ -61,7 +61,7 @@ class ExperimentRecord(Contract):
 
 
 class Unreadable(Contract):
-    """Why an experiment was set aside: nothing of it goes on, and its log stays as it is."""
+    """Why an experiment was quarantined: nothing of it goes on, and its log stays as it is."""
 
     seq: int
     """Of the first event that cannot be read; 0: it is the experiment's record."""
@@ -84,7 +84,7 @@ class ExperimentSummary(Contract):
     is_archived: bool = False
     is_deleting: bool = False
     unreadable: Unreadable | None = None
-    """Set while it is set aside. Of a record that cannot be read, `experiment` has but its name."""
+    """Set while it is quarantined. Of a record that cannot be read, `experiment` has but its name."""
 
 
 class Holding(Contract):

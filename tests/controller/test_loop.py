@@ -126,7 +126,7 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
 def test_an_error_of_the_schedule_is_none_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]
 ) -> None:
-    """The experiment is not set aside: what is kept beside its state is made anew."""
+    """The experiment is not quarantined: what is kept beside its state is made anew."""
     made, core, story = worked_on(tmp_path)
 
     def fails(*given: object) -> None:
@@ -145,7 +145,7 @@ def test_an_error_of_the_schedule_is_none_of_the_log(
 
 
 def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an event is folded: the experiment is not set aside, the controller ends and starts again."""
+    """While an event is folded: the experiment is not quarantined, the controller ends and starts again."""
     made, core, story = worked_on(tmp_path)
 
     def fails(*given: object, **named: object) -> None:

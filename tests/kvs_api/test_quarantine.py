@@ -80,7 +80,7 @@ class Store:
         self._redis.set(keys.experiment(name), json.dumps({"schema_version": 2, "name": name}))
 
     def mark(self, name: str) -> Unreadable | None:
-        """Why it was set aside."""
+        """Why it was quarantined."""
         return next(found.unreadable for found in self.kvs.experiments() if found.experiment.name == name)
 
     def types(self, name: str) -> list[str]:
@@ -164,7 +164,7 @@ def test_other_experiments_go_on(
     assert store.mark("good") is None
 
 
-def test_an_event_that_comes_during_the_run_sets_it_aside_too(
+def test_an_event_that_comes_during_the_run_quarantines_it_too(
     store: Store, tmp_path: Path, controlled: Callable[[Callable[[], object]], None]
 ) -> None:
     """Nobody can plan it, because no worker is there; so it waits, and is read as it grows."""
@@ -172,12 +172,12 @@ def test_an_event_that_comes_during_the_run_sets_it_aside_too(
     store.begin("bad", tmp_path)
     written: list[int] = []
 
-    def is_aside() -> object:
+    def is_quarantined() -> object:
         if not written:
             written.append(store.write("bad", NEWER))
         return store.mark("bad")
 
-    controlled(is_aside)
+    controlled(is_quarantined)
     assert store.kvs.queue() == ()
 
 
@@ -190,12 +190,12 @@ def test_its_workers_are_given_back(
     store.begin("bad", tmp_path)
     written: list[int] = []
 
-    def is_aside() -> object:
+    def is_quarantined() -> object:
         if not written and store.types("bad")[-1] == "TaskAssigned":
             written.append(store.write("bad", NEWER))
         return store.mark("bad")
 
-    controlled(is_aside)
+    controlled(is_quarantined)
     found = store.kvs.inbox("worker-0", "a", 0, wait_s=0.0)
     task = "etl-1/etl/train/p0"
     assert [(item.task, item.cancel) for item in found] == [(task, False), (task, True)]
@@ -221,7 +221,7 @@ def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Pat
     store.begin("bad", tmp_path)
     seq = store.write("bad", NEWER)
     term = store.kvs.lead("controller", 60.0).term
-    with pytest.raises(ConflictError, match="not set aside"):
+    with pytest.raises(ConflictError, match="not quarantined"):
         store.kvs.restore("bad")
     with pytest.raises(ConflictError, match="term"):
         store.kvs.quarantine("bad", Unreadable(seq=seq, reason="odd"), term + 1)
@@ -240,7 +240,7 @@ def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Pat
     assert store.types("bad") == ["RunRequested", "RunStopRequested"]
 
 
-def test_what_can_still_not_be_read_is_set_aside_again(
+def test_what_can_still_not_be_read_is_quarantined_again(
     store: Store, tmp_path: Path, controlled: Callable[[Callable[[], object]], None]
 ) -> None:
     """Restoring it too early costs nothing."""
@@ -258,7 +258,7 @@ def test_what_can_still_not_be_read_is_set_aside_again(
 
 @pytest.fixture
 def bad(store: Store, tmp_path: Path, controlled: Callable[[Callable[[], object]], None]) -> Store:
-    """The experiment "bad" was set aside."""
+    """The experiment "bad" was quarantined."""
     store.begin("bad", tmp_path)
     store.write("bad", NEWER)
     controlled(lambda: store.mark("bad"))
@@ -288,7 +288,7 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
 @pytest.mark.parametrize("is_first", [True, False])
 def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path, is_first: bool) -> None:
     """No controller has looked at it, so its run is in the queue, and nobody can stop that. The one whose turn it is
-    is the controller's: it is set aside in a moment."""
+    is the controller's: it is quarantined in a moment."""
     for name in ("bad", "good") if is_first else ("good", "bad"):
         store.begin(name, tmp_path)
     store.write("bad", NEWER)
@@ -372,9 +372,13 @@ def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
     assert "unreadable" in listed
     assert "event 2 of experiment" in listed
     own = browser.get("/experiments/bad")
-    assert own.status_code == 500
+    assert own.status_code == 409
     text = own.get_data(as_text=True)
     assert "This experiment cannot be read" in text
+    assert "It was quarantined" in text
+    if not is_record:
+        assert "1 of 2 events can be read" in text
+        assert "etl-1" in text
     assert "/experiments/bad/delete" in text
     assert "/experiments/bad/restore" in text
     assert browser.post("/experiments/bad/restore", {}, form="/experiments/bad").status_code == 303

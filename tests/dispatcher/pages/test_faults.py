@@ -44,9 +44,11 @@ def test_unknown_experiment(browser: Browser) -> None:
 
 
 def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: Browser) -> None:
-    """The list stays; the experiment's page says what to do."""
+    """The list stays; the experiment's page says what is known, and what to do."""
     good, bad = Story("good"), Story("bad")
-    bad.workers_join(1)
+    bad.workers_join()
+    bad.etl()
+    readable = len(bad.events)
     bad.events.append(bad.events[0])
     bench.store.add(good)
     bench.store.add(bad)
@@ -55,8 +57,16 @@ def test_log_that_cannot_be_read_spoils_only_its_own_row(bench: Bench, browser: 
     assert "unreadable" in listing.text
     assert "good" in listing.text
     page = browser.get("/experiments/bad")
-    assert page.status_code == 500
-    assert "Restore it once a version is installed that can read it, or delete it" in text_of(page.text)
+    assert page.status_code == 409
+    told = text_of(page.text)
+    assert "Restore it once a version is installed that can read it, or delete it" in told
+    assert f"{readable} of {readable + 1} events can be read" in told
+    assert "etl-1 finished" in told
+    assert "/experiments/bad/delete" in page.text
+    answer = browser.get("/api/views/experiments/bad")
+    assert answer.status_code == 409
+    assert answer.get_json()["error"] == "UnreadableError"
+    assert "cannot be read" in answer.get_json()["message"]
 
 
 def test_fault_of_the_page_is_named_by_a_number(
