@@ -1,4 +1,4 @@
-"""Claims of the documents about the code, checked: diagrams, layers, links, commands, and the Python of README."""
+"""Claims of the documents about the code, checked: diagrams, layers, links, commands, and the Python for users."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def _blocks(path: Path, *kinds: str) -> list[str]:
 
 
 def _python_blocks() -> list[ast.Module]:
-    return [ast.parse(block) for block in _blocks(ROOT / "README.md", "python")]
+    """The Python of README and of the page for users."""
+    pages = (ROOT / "README.md", ROOT / "docs/experiments.md")
+    return [ast.parse(block) for page in pages for block in _blocks(page, "python")]
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
@@ -83,7 +85,7 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
 
 
 def test_readme_python_uses_what_cerebro_hands_out() -> None:
-    """README's Python compiles, imports public names only, and calls methods with arguments that they take."""
+    """The Python for users compiles, imports public names only, and calls methods with arguments that they take."""
     trees = _python_blocks()
     assert trees
     for tree in trees:
@@ -114,15 +116,24 @@ def test_readme_specs_follow_the_templates() -> None:
                 assert [argument.arg for argument in method.args.args] == expected
 
 
-def test_readme_commands_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every `cerebro` command of a fenced block of README is one, and no command is left out."""
-    shown = set(
-        re.findall(r"^cerebro ([a-z-]+)", "\n".join(_blocks(ROOT / "README.md", "")), flags=re.MULTILINE)
-    )
+@pytest.fixture
+def commands(capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """What `cerebro --help` lists."""
     with pytest.raises(SystemExit):
         main(["--help"])
-    known = set(re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
-    assert shown == known
+    return set(re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, flags=re.MULTILINE))
+
+
+def test_the_page_of_commands_lists_them_all(commands: set[str]) -> None:
+    """Every command of a fenced block of docs/commands.md exists, and no command is left out."""
+    listed = "\n".join(_blocks(ROOT / "docs/commands.md", ""))
+    assert set(re.findall(r"^cerebro ([a-z-]+)", listed, flags=re.MULTILINE)) == commands
+
+
+def test_commands_that_texts_name_exist(commands: set[str]) -> None:
+    """No document, and not the notebook, tells users to type a `cerebro` command that there is not."""
+    texts = [path.read_text() for path in (*DOCUMENTS, *ROOT.glob("notebooks/*.ipynb"))]
+    assert set(re.findall(r"`cerebro\s+([a-z-]+)", "\n".join(texts))) - commands == set()
 
 
 def test_every_variable_that_is_read_is_in_the_table() -> None:
