@@ -11,8 +11,8 @@ from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
 from cerebro.kvs import KvsClient
 from cerebro.serving import create_server
+from dispatcher.access.guard import MAX_UPLOAD_BYTES
 from dispatcher.app import create_app
-from dispatcher.guard import MAX_UPLOAD_BYTES
 from dispatcher.settings import Settings
 
 

@@ -6,36 +6,72 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flask import Flask, g, jsonify, redirect, url_for
+from flask import Blueprint, Flask, g, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
-from dispatcher import api, desk, files, gateway, pages, palette, plotly, problems, sign_in, start
-from dispatcher.attempts import Attempts
-from dispatcher.catalogue import Catalogue
-from dispatcher.cluster import Cluster
-from dispatcher.conditional import Answers
-from dispatcher.disks import Disks
-from dispatcher.formats import FILTERS, percent
-from dispatcher.guard import Guard
-from dispatcher.log_reading import LogReader
+from dispatcher.access import sign_in
+from dispatcher.access.attempts import Attempts
+from dispatcher.access.guard import Guard
+from dispatcher.actions import page as actions
+from dispatcher.analysis import page as analysis
+from dispatcher.api import files, gateway
+from dispatcher.api import views as api
+from dispatcher.checkpoints import page as checkpoints
+from dispatcher.cluster import page as cluster
+from dispatcher.cluster.disks import Disks
+from dispatcher.cluster.reading import Cluster
+from dispatcher.code import page as code
+from dispatcher.curves import page as curves
+from dispatcher.data import page as data
+from dispatcher.experiments import page as experiments
+from dispatcher.experiments.catalogue import Catalogue
+from dispatcher.history import page as history
+from dispatcher.logs import page as logs
+from dispatcher.logs.reading import LogReader
 from dispatcher.metrics import Metrics
+from dispatcher.models import model_page
+from dispatcher.models import page as models
+from dispatcher.overview import page as overview
+from dispatcher.overview import report
+from dispatcher.pages import palette, plotly, problems, rendering
 from dispatcher.pages.addresses import NameConverter
-from dispatcher.reading import Reader
-from dispatcher.repeats import Repeats
+from dispatcher.pages.answers import Answers
+from dispatcher.pages.formats import FILTERS, percent
+from dispatcher.pages.poll_cache import Repeats
+from dispatcher.pages.statics import Statics
+from dispatcher.reading.reader import Reader
+from dispatcher.reading.store import Store
+from dispatcher.schedule import page as schedule
 from dispatcher.services import Services
 from dispatcher.settings import Settings
-from dispatcher.statics import Statics
-from dispatcher.store import Store
+from dispatcher.start import page as start
+from dispatcher.tabs.tabs import Tabs
 
+_PAGES = (
+    *(experiments, actions, cluster),
+    *(
+        overview,
+        models,
+        model_page,
+        curves,
+        analysis,
+        schedule,
+        data,
+        logs,
+        code,
+        checkpoints,
+        history,
+        report,
+    ),
+)
+"""Features with pages of their own, in the blueprint ``pages``."""
 _PARTS: tuple[Callable[[Flask, Services], None], ...] = (
     start.register,
-    pages.register,
-    desk.register,
     plotly.register,
     palette.register,
     api.register,
 )
-"""What has pages or routes of its own."""
+"""What else has routes."""
 
 
 def create_app(
@@ -46,7 +82,7 @@ def create_app(
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Flask:
     """The application over `store`, which all its threads share."""
-    app = Flask("dispatcher")
+    app = Flask("dispatcher", template_folder=".", static_folder=None)  # both lie beside the routes
     app.url_map.converters["name"] = NameConverter
     app.url_map.merge_slashes = False  # an address is a page or is none
     app.jinja_env.filters.update(FILTERS)
@@ -77,6 +113,11 @@ def create_app(
     _give_templates(app, services)
     _add_probes(app)
     sign_in.register(app, services, guard)
+    blueprint, tabs = Blueprint("pages", __name__), Tabs(services)
+    for page in _PAGES:
+        page.register(blueprint, tabs)
+    rendering.install(app)
+    app.register_blueprint(blueprint)
     for register in _PARTS:
         register(app, services)
     problems.register(app, reader)
@@ -87,7 +128,7 @@ def create_app(
 
 
 def _give_templates(app: Flask, services: Services) -> None:
-    statics = Statics(Path(str(app.static_folder)))
+    statics = Statics(Path(app.root_path))
     statics.install(app)
 
     @app.context_processor

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dispatcher.catalogue import Catalogue
-from dispatcher.cluster import Cluster
-from dispatcher.conditional import Answers
-from dispatcher.disks import Disks
-from dispatcher.files import Files
-from dispatcher.log_reading import LogReader
+from dispatcher.api.files import Files
+from dispatcher.cluster.disks import Disks
+from dispatcher.cluster.reading import Cluster
+from dispatcher.experiments.catalogue import Catalogue
+from dispatcher.logs.reading import LogReader
 from dispatcher.metrics import Metrics
-from dispatcher.reading import Reader
+from dispatcher.pages.answers import Answers
+from dispatcher.reading.reader import Reader
+from dispatcher.reading.store import Store
 from dispatcher.settings import Settings
-from dispatcher.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)

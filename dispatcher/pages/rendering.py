@@ -26,10 +26,10 @@ TABS = (
     ("analysis", "Analysis", "pages.analysis"),
     ("schedule", "Schedule", "pages.schedule"),
     ("data", "Data", "pages.data"),
-    ("logs", "Logs", "desk.logs"),
-    ("code", "Code", "desk.code"),
-    ("checkpoints", "Checkpoints", "desk.checkpoints"),
-    ("history", "History", "desk.history"),
+    ("logs", "Logs", "pages.logs"),
+    ("code", "Code", "pages.code"),
+    ("checkpoints", "Checkpoints", "pages.checkpoints"),
+    ("history", "History", "pages.history"),
 )
 """(id, label, endpoint) of each tab of an experiment."""
 
@@ -44,7 +44,6 @@ def install(app: Flask) -> None:
     """Give templates what they need to link pages."""
     app.jinja_env.globals.update(
         experiment_tabs=TABS,
-        has_page=lambda endpoint: endpoint in app.view_functions,
         given=addresses.given,
         changed=addresses.changed,
         figure_url=addresses.figure_url,
@@ -76,7 +75,7 @@ def render(template: str, *, title: str, is_live: bool, icon: str = "", **contex
     """
     return render_template(
         template,
-        layout="_bare.html" if is_fragment() else "base.html",
+        layout="pages/_bare.html" if is_fragment() else "pages/base.html",
         is_fragment=is_fragment(),
         every=RUNNING_S if is_live else IDLE_S,
         page_title=title,

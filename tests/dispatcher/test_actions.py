@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError
-from dispatcher.desk.wishes import Wish, events_of
+from dispatcher.actions.command import Wish, events_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
 

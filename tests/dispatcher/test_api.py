@@ -15,9 +15,9 @@ from werkzeug.test import TestResponse
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
 from cerebro.volumes import Volumes
-from dispatcher import gateway
-from dispatcher.openapi import GATEWAY
-from dispatcher.routes import ROUTES
+from dispatcher.api import gateway
+from dispatcher.api.openapi import GATEWAY
+from dispatcher.api.routes import ROUTES
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import NOW, Story, running_story
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.records import ExperimentSummary
-from dispatcher import catalogue
-from dispatcher.catalogue import FILLED_S, Catalogue
-from dispatcher.reading import Reader
-from dispatcher.views.experiments import ListQuery
+from dispatcher.experiments import catalogue
+from dispatcher.experiments.catalogue import FILLED_S, Catalogue
+from dispatcher.experiments.view import ListQuery
+from dispatcher.reading.reader import Reader
 from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import Story
 

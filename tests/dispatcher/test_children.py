@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.children import MOST_BYTES, Children
+from dispatcher.sandbox.child import MOST_BYTES, Children
 
 
 def test_answer_comes_whole() -> None:
@@ -21,7 +21,7 @@ def test_answer_comes_whole() -> None:
 
 def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has said by then counts, and that it is not all is told."""
-    monkeypatch.setattr("dispatcher.children.MOST_BYTES", 100_000)
+    monkeypatch.setattr("dispatcher.sandbox.child.MOST_BYTES", 100_000)
     said = Children("json.tool", at_once=1).ask(json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0)
     assert len(said.output) == 100_000 < MOST_BYTES
     assert (said.is_cut, said.is_late) == (True, False)

@@ -23,11 +23,11 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.volumes import Volumes
-from dispatcher.disks import Disks, measure
-from dispatcher.views.cluster import Told, cluster
-from dispatcher.views.glimpse import glimpse
-from dispatcher.views.slots import SLOTS, slots
-from dispatcher.views.volumes import volumes
+from dispatcher.cluster.disks import Disks, measure
+from dispatcher.cluster.slots import SLOTS, slots
+from dispatcher.cluster.summary import glimpse
+from dispatcher.cluster.view import Told, cluster
+from dispatcher.cluster.volumes import volumes
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import NOW, Story, record, running_story, status
 
@@ -261,7 +261,7 @@ def test_files_of_tensorboard_are_those_of_their_experiments(places: Volumes) ->
 
 def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It then says that it has not seen everything."""
-    monkeypatch.setattr("dispatcher.disks.MOST_FILES", 3)
+    monkeypatch.setattr("dispatcher.cluster.disks.MOST_FILES", 3)
     assert not measure(roots(places), lambda: NOW).is_complete
 
 
@@ -320,7 +320,7 @@ def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: p
         tries.append(now[0])
         raise OSError("stale file handle")
 
-    monkeypatch.setattr("dispatcher.disks.measure", fails)
+    monkeypatch.setattr("dispatcher.cluster.disks.measure", fails)
     now = [NOW]
     disks = Disks(places, lambda: now[0])
     for _ in range(3):
@@ -359,7 +359,7 @@ def test_folder_that_cannot_be_listed_hides_no_other(
     def scandir(path: Path) -> object:
         return Broken() if path.name == "gone" else listed(path)
 
-    monkeypatch.setattr("dispatcher.disks.os.scandir", scandir)
+    monkeypatch.setattr("dispatcher.cluster.disks.os.scandir", scandir)
     folders = measure(roots(places), lambda: NOW).folders
     assert folders["checkpoints", "experiment", "digits"] == 8192
     assert ("checkpoints", "experiment", "gone") not in folders

@@ -8,8 +8,8 @@ import pytest
 from flask import Flask, Response
 from flask.testing import FlaskClient
 
-from dispatcher import conditional
-from dispatcher.conditional import Answers
+from dispatcher.pages import answers as conditional
+from dispatcher.pages.answers import Answers
 
 
 class Page:

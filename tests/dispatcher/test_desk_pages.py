@@ -14,10 +14,10 @@ from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import ClusterError
 from cerebro.volumes import Volumes
-from dispatcher.followed import Followed
+from dispatcher.checkpoints.view import checkpoints, reference
+from dispatcher.code.view import chosen, hashes
+from dispatcher.reading.read_model import Followed
 from dispatcher.settings import Settings
-from dispatcher.views.checkpoints import checkpoints, reference
-from dispatcher.views.code import chosen, hashes
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import CODE, Story, running_story
 

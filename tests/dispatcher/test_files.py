@@ -16,8 +16,8 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import checksum
 from cerebro.files import FetchedFiles
 from cerebro.volumes import Volumes
-from dispatcher.files import Files
-from dispatcher.opening import open_below
+from dispatcher.api.files import Files
+from dispatcher.sandbox.opening import open_below
 from tests.dispatcher.gateways import BEARER, Served, served
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN

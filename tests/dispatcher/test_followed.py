@@ -19,12 +19,12 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentSummary
-from dispatcher import followed as followed_module
-from dispatcher.followed import Followed
-from dispatcher.pace import BASIS, Pacemaker
-from dispatcher.tables import ModelTable
-from dispatcher.views.experiments import row_of
-from dispatcher.views.header import header
+from dispatcher.experiments.view import row_of
+from dispatcher.reading import read_model as followed_module
+from dispatcher.reading.model_table import ModelTable
+from dispatcher.reading.read_model import Followed
+from dispatcher.reading.time_left import BASIS, Pacemaker
+from dispatcher.tabs.header import header
 from tests.dispatcher.stories import NOW, Story, running_story
 
 

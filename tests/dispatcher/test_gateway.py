@@ -18,7 +18,7 @@ from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
 from cerebro.contract.runs import EtlRequest
 from cerebro.kvs import KvsClient
-from dispatcher.gateway import ROUTES
+from dispatcher.api.gateway import ROUTES
 from tests.dispatcher.gateways import BEARER, Served, served
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.conftest import kvs, service, shared_service

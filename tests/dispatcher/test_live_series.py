@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from cerebro.contract.events import LivePoint
-from dispatcher import live
-from dispatcher.live import LiveSeries
+from dispatcher.reading import live_series as live
+from dispatcher.reading.live_series import LiveSeries
 
 TASK = "fit-1/train/m00/e1/p0"
 

@@ -17,9 +17,9 @@ from PIL import Image
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import NotFoundError
 from cerebro.volumes import Volumes
-from dispatcher.locator_check import Finding, LocatorCheck
-from dispatcher.locator_places import UnseenError, place_of
-from dispatcher.locator_process import image_kind, text_of, without_keys
+from dispatcher.start.locator_check import Finding, LocatorCheck
+from dispatcher.start.locator_places import UnseenError, place_of
+from dispatcher.start.locator_process import image_kind, text_of, without_keys
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 LOCAL = "http://127.0.0.1:7080"
@@ -116,7 +116,7 @@ def test_large_table_is_not_read(data: Path) -> None:
 
 def test_time_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes longer is no mistake of the user's."""
-    monkeypatch.setattr("dispatcher.locator_check.CHECK_S", 0.05)
+    monkeypatch.setattr("dispatcher.start.locator_check.CHECK_S", 0.05)
     (finding,) = found(checker(data), f"{data}/train.csv")
     assert finding.state == "unseen"
     assert "no mistake of yours" in finding.message

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cerebro.errors import CerebroError
 from cerebro.objects.s3 import S3Store
-from dispatcher.locator_network import configured_endpoint, is_allowed, is_public, targets_of
+from dispatcher.start.locator_network import configured_endpoint, is_allowed, is_public, targets_of
 
 STORE = "http://10.0.0.7:9000"
 PORTS = st.integers(1, 65535)
@@ -164,7 +164,7 @@ def test_buckets_that_are_asked_for_are_among_them(client: _Client) -> None:
 def _connected(endpoint: str, port: int) -> str:
     """What comes of connecting to a port of ``localhost`` behind the guard."""
     program = (
-        "import socket, sys; from dispatcher.locator_network import guard_network; guard_network(sys.argv[1])\n"
+        "import socket, sys; from dispatcher.start.locator_network import guard_network; guard_network(sys.argv[1])\n"
         "try: socket.create_connection(('localhost', int(sys.argv[2])), timeout=2); print('connected')\n"
         "except BaseException as error: print(type(error).__name__)"
     )

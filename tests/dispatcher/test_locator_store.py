@@ -16,8 +16,8 @@ from PIL import Image
 
 from cerebro.contract.records import Locator, Locators
 from cerebro.volumes import Volumes
-from dispatcher.locator_check import Finding, LocatorCheck
 from dispatcher.settings import Settings
+from dispatcher.start.locator_check import Finding, LocatorCheck
 from tests.dispatcher import fakes
 from tests.objects.s3 import BUCKET, put, s3_server
 

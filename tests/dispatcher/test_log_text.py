@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.views.terminal import LONGEST_LINE, level_of, lines, plain
+from dispatcher.logs.terminal import LONGEST_LINE, level_of, lines, plain
 
 
 def shown(content: bytes, *, is_end: bool = True) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from cerebro import logs
 from cerebro.errors import NotFoundError, StoreUnavailableError
 from dispatcher import __main__ as main_module
-from dispatcher.reading import Reader
+from dispatcher.reading.reader import Reader
 from tests.dispatcher.fakes import Bench, Clock, FakeStore
 from tests.dispatcher.stories import NOW, running_story
 

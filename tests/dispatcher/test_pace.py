@@ -6,8 +6,8 @@ import pytest
 
 from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
-from dispatcher.followed import Followed
-from dispatcher.views.data import split_rows
+from dispatcher.data.view import split_rows
+from dispatcher.reading.read_model import Followed
 from tests.dispatcher.stories import Story
 
 IMPORTS_S, UNIT_S, ROWS = 8.0, 0.08, 898

@@ -9,13 +9,12 @@ import pytest
 
 from cerebro.analysis import summaries
 from cerebro.figures.palette import NAMED, colour
-from dispatcher import formats
-from dispatcher.pages import addresses
-from dispatcher.pages.asking import query_of
-from dispatcher.pages.comparison import comparison
-from dispatcher.palette import style_sheet
-from dispatcher.query import ModelQuery
-from dispatcher.tables import ModelTable
+from dispatcher.models.comparison import comparison
+from dispatcher.models.query import ModelQuery
+from dispatcher.pages import addresses, formats
+from dispatcher.pages.palette import style_sheet
+from dispatcher.pages.queries import query_of
+from dispatcher.reading.model_table import ModelTable
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import running_story
 

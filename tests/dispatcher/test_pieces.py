@@ -7,10 +7,10 @@ import math
 import pytest
 
 from cerebro.errors import ClusterError
-from dispatcher import formats
-from dispatcher.attempts import IN_ALL, PER_ADDRESS, WINDOW_S, Attempts
-from dispatcher.form import locator_problem
+from dispatcher.access.attempts import IN_ALL, PER_ADDRESS, WINDOW_S, Attempts
+from dispatcher.pages import formats
 from dispatcher.settings import Settings
+from dispatcher.start.form import locator_problem
 from tests.dispatcher.fakes import TOKEN, Clock
 from tests.dispatcher.stories import NOW
 

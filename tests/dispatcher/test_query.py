@@ -11,10 +11,10 @@ import pytest
 
 from cerebro.analysis.summary import ModelSummary
 from cerebro.errors import BadRequestError
-from dispatcher import formats
-from dispatcher.columns import FIXED, Columns
-from dispatcher.csv_file import csv_text
-from dispatcher.query import ModelQuery, chosen, matching
+from dispatcher.models.csv_file import csv_text
+from dispatcher.models.query import ModelQuery, chosen, matching
+from dispatcher.pages import formats
+from dispatcher.reading.columns import FIXED, Columns
 
 COLUMNS = Columns(hyperparameters=("lr", "optimizer", "note", "best"), metrics=("loss", "lr"))
 

@@ -8,9 +8,9 @@ import pytest
 
 from cerebro.contract.events import LivePoint
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
-from dispatcher import reading
-from dispatcher.followed import Followed
-from dispatcher.reading import FRESH_S, Reader
+from dispatcher.reading import reader as reading
+from dispatcher.reading.read_model import Followed
+from dispatcher.reading.reader import FRESH_S, Reader
 from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import NOW, Story, running_story, status
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from werkzeug.test import Client, TestResponse
 
-from dispatcher import repeats
-from dispatcher.repeats import TRUSTED_S
+from dispatcher.pages import poll_cache as repeats
+from dispatcher.pages.poll_cache import TRUSTED_S
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import running_story, status
 

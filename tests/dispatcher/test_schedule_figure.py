@@ -5,8 +5,8 @@ from __future__ import annotations
 from cerebro.analysis import spans
 from cerebro.figures import description
 from cerebro.reporting import Drawings
-from dispatcher.followed import Followed
-from dispatcher.views.figures import ScheduleFigureQuery, schedule
+from dispatcher.api.figures import ScheduleFigureQuery, schedule
+from dispatcher.reading.read_model import Followed
 from tests.reporting.stories import RECORD, resumed
 
 

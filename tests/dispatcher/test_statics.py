@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gzip
 import re
+import tomllib
 from pathlib import Path
 
 import dispatcher
 from tests.dispatcher.fakes import Bench
 
-FOLDER = Path(dispatcher.__file__).parent / "static"
+FILES = [
+    path for path in Path(dispatcher.__file__).parent.rglob("*") if path.suffix in {".css", ".js", ".svg"}
+]
 
 
 def test_every_file_is_the_same_packed_and_plain() -> None:
     client = Bench().app.test_client()
-    for path in FOLDER.iterdir():
+    for path in FILES:
         with client.get(f"/static/{path.name}") as plain:
             whole = plain.data
         packed = client.get(f"/static/{path.name}", headers={"Accept-Encoding": "gzip"}, buffered=True)
@@ -24,6 +27,12 @@ def test_every_file_is_the_same_packed_and_plain() -> None:
         assert packed.content_length == len(packed.data) <= len(whole)
         assert packed.content_type == plain.content_type
         assert packed.headers.get("Vary") == plain.headers.get("Vary")
+
+
+def test_every_file_has_a_name_of_its_own() -> None:
+    """Folders are no part of an address."""
+    assert FILES
+    assert len({path.name for path in FILES}) == len(FILES)
 
 
 def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
@@ -46,4 +55,15 @@ def test_pages_name_each_file_with_its_version() -> None:
 def test_what_is_not_there_is_not_found() -> None:
     client = Bench().app.test_client()
     assert client.get("/static/nothing.css", headers={"Accept-Encoding": "gzip"}).status_code == 404
-    assert client.get("/static/../app.py", headers={"Accept-Encoding": "gzip"}).status_code == 404
+    for name in ("../app.py", "app.py", "base.html", "pages/base.html", "pages/style.css"):
+        assert client.get(f"/static/{name}", headers={"Accept-Encoding": "gzip"}).status_code == 404
+
+
+def test_an_installed_package_has_every_template_and_every_file_for_browsers() -> None:
+    """What lies beside the routes is named as the package's data, in folders that are packages."""
+    root = Path(dispatcher.__file__).parent
+    project = tomllib.loads((root.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["dispatcher"]
+    packed = {path for pattern in patterns for path in root.glob(pattern)}
+    assert packed >= {*FILES, *root.rglob("*.html")}
+    assert all((path.parent / "__init__.py").is_file() for path in packed)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-_STATIC = Path(dispatcher.__file__).parent / "static"
+_STATIC = Path(dispatcher.__file__).parent / "pages"
 _WAIT_MS = 60_000
 
 _PAGE = """<!doctype html><html lang="en"><title>figures</title>
 <link rel="stylesheet" id="plotly.js-style-global" class="no-inline-styles" href="/plotly.css">
 <body>{places}<script src="/plotly.js"></script><script src="/draw.js"></script></body></html>"""
 
-# As `dispatcher/static/figures.js` does.
+# As `dispatcher/pages/figures.js` does.
 _DRAW = """
 const set = Element.prototype.setAttribute;
 Element.prototype.setAttribute = function (name, value) {

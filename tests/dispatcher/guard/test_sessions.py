@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.guard import local_path
+from dispatcher.access.guard import local_path
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 

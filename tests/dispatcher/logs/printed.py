@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cerebro.volumes import Volumes
-from dispatcher.views.logs import Source
+from dispatcher.logs.view import Source
 
 M07 = "fit-1/train/m07/e1/p0"
 M05 = "fit-1/train/m05/e1/p0"

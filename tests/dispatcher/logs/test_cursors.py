@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.views.logs import Cursor, LogQuery, growing, sources, unread
+from dispatcher.logs.view import Cursor, LogQuery, growing, sources, unread
 from tests.dispatcher.logs.printed import M05
 from tests.dispatcher.stories import running_story
 

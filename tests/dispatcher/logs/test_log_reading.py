@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.volumes import Volumes
-from dispatcher.log_reading import MOST_LINES, PIECE, LogReader, _begin_of_last
-from dispatcher.views import terminal
-from dispatcher.views.logs import LogQuery
+from dispatcher.logs import terminal
+from dispatcher.logs.reading import MOST_LINES, PIECE, LogReader, _begin_of_last
+from dispatcher.logs.view import LogQuery
 from tests.dispatcher.logs.printed import M05, source, write
 
 

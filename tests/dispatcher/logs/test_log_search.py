@@ -9,9 +9,9 @@ import pytest
 
 from cerebro.errors import BadRequestError
 from cerebro.volumes import Volumes
-from dispatcher.children import Said
-from dispatcher.log_reading import LogReader
-from dispatcher.views.logs import LogQuery
+from dispatcher.logs.reading import LogReader
+from dispatcher.logs.view import LogQuery
+from dispatcher.sandbox.child import Said
 from tests.dispatcher.logs.printed import M05, M07, source, write
 
 
@@ -36,7 +36,7 @@ def test_search_by_level_and_expression(volumes: Volumes) -> None:
 
 def test_expression_that_never_ends_is_ended(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found before counts, and the page says that it is not all."""
-    monkeypatch.setattr("dispatcher.log_reading.SEARCH_S", 2.0)
+    monkeypatch.setattr("dispatcher.logs.reading.SEARCH_S", 2.0)
     write(volumes, M05, b"aaab\n" + b"a" * 4000 + b"c\n")
     began = time.monotonic()
     found = LogReader(volumes).search("digits", [source()], LogQuery(q=r"(a+)+b", regex=True))
@@ -69,7 +69,7 @@ def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pyt
         (Said(output=b"", code=-signal.SIGKILL, is_cut=True), "Only the newest"),
         (Said(output=b'"done"\n', code=0), ""),
     ):
-        monkeypatch.setattr("dispatcher.children.Children.ask", lambda *_, said=said, **__: said)
+        monkeypatch.setattr("dispatcher.sandbox.child.Children.ask", lambda *_, said=said, **__: said)
         told = reader.search("digits", [source()], LogQuery(q="x")).note
         assert (note in told) if note else told == ""
 

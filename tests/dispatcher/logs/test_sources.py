@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.views import logs as views
-from dispatcher.views.logs import Cursor, LogQuery, Source, growing, sources, unread, waits_for
+from dispatcher.logs import view as views
+from dispatcher.logs.view import Cursor, LogQuery, Source, growing, sources, unread, waits_for
 from tests.dispatcher.logs.printed import M05, M07
 from tests.dispatcher.stories import running_story
 

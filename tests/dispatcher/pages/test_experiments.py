@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract.records import ExperimentSummary
-from dispatcher.followed import Followed
-from dispatcher.views.experiments import row_of
+from dispatcher.experiments.view import row_of
+from dispatcher.reading.read_model import Followed
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story

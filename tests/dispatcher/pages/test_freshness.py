@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dispatcher import formats
+from dispatcher.pages import formats
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.stories import NOW, Story, running_story, status
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 from werkzeug.test import TestResponse
 
-from dispatcher.pages import report
-from dispatcher.views import models as models_view
+from dispatcher.models import view as models_view
+from dispatcher.overview import report
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
 

@@ -1,0 +1,285 @@
+"""Who may do what: hosts, sign-in, forms and response headers, for every route at once.
+
+Closed by default: a route is open only if it is named in `_OPEN`. A request is somebody's by one of three proofs, kept
+in `g.identity`: a session, the bearer token, or the word of an authenticating proxy. The token is never stored in a
+browser: a session is a cookie signed with a key derived from the token, so it outlives restarts and ends when the token
+changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import math
+import secrets
+from urllib.parse import quote, urlsplit
+
+from flask import Flask, Response, abort, current_app, g, jsonify, redirect, request, session, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from dispatcher.access.attempts import Attempts
+from dispatcher.api.gateway import PREFIX
+from dispatcher.settings import Settings
+
+MAX_UPLOAD_BYTES = 33 * 1024 * 1024
+"""A whole start form: an archive of 32 MiB and the fields beside it."""
+MAX_FORM_BYTES = 64 * 1024
+"""Any other form."""
+MAX_API_BYTES = 48 * 1024 * 1024
+"""Anything sent to the store; its routes have limits of their own below this."""
+SESSION_S = 7 * 24 * 3600
+LONGEST_NAME = 100
+"""Characters of what a person is called."""
+VIEWS = f"{PREFIX}/views/"
+"""Below it is the read API: for programs with the token, and for the page's own scripts with the session."""
+
+_PROBES = frozenset({"health", "live"})
+_OPEN = frozenset({"sign_in", "static"}) | _PROBES
+_HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
+"""Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
+_TAKES_UPLOADS = frozenset({"start", "start_check"})
+_OWN_PAGES_ONLY = frozenset({"start_preview"})
+"""What other sites have no reason to ask for, not even to show it."""
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITE = frozenset({"same-origin", "none"})
+"""`Sec-Fetch-Site` of this page's scripts, and of an address that was typed."""
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+_HEADERS = {
+    # The hash: of the one style element that plotly.js makes by itself. Images: its heat maps, and what it saves.
+    "Content-Security-Policy": "default-src 'none'; "
+    "style-src 'self' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='; script-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guard:
+    """The checks around every request of one app."""
+
+    def __init__(self, settings: Settings, attempts: Attempts) -> None:
+        self.attempts = attempts
+        self._token = _digest(settings.token)
+        own = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
+        self._hosts = _LOOPBACK | own | settings.public_hosts
+        self._is_everywhere = settings.host in _EVERYWHERE
+        self._key = hmac.new(
+            settings.token.encode(), b"cerebro dispatcher session 1", hashlib.sha256
+        ).digest()
+        self._cookie = f"cerebro-{settings.port}"  # cookies know no ports: two clusters on one machine
+        self._is_https = settings.is_https
+        self._auth_header, self._auth_proxies = settings.auth_header, settings.auth_proxies
+
+    def install(self, app: Flask) -> None:
+        """Configure sessions and put the checks before, the headers after every request."""
+        app.config.update(
+            SECRET_KEY=self._key,
+            SESSION_COOKIE_NAME=self._cookie,
+            SESSION_COOKIE_HTTPONLY=True,
+            SESSION_COOKIE_SAMESITE="Lax",
+            SESSION_COOKIE_SECURE=self._is_https,
+            SESSION_REFRESH_EACH_REQUEST=False,
+            PERMANENT_SESSION_LIFETIME=SESSION_S,
+            MAX_CONTENT_LENGTH=MAX_FORM_BYTES,
+        )
+        app.before_request(self.check)
+        app.after_request(self.harden)
+        app.jinja_env.globals["csrf_token"] = csrf_token
+
+    def is_token(self, given: str) -> bool:
+        """Whether `given` is the token; takes the same time for every wrong one."""
+        return hmac.compare_digest(_digest(given), self._token)
+
+    def check(self) -> BaseResponse | None:
+        """Refuse the request, or say in `g` who it is from; runs before every route, unknown ones
+        included."""
+        g.request_id = secrets.token_hex(4)
+        g.identity, g.name = None, ""
+        g.is_form_ours = False
+        if request.endpoint in _PROBES:
+            return None  # they say nothing worth protecting
+        is_view = request.path.startswith(VIEWS)
+        if request.path.startswith(f"{PREFIX}/") and not is_view:
+            return self._check_program()
+        named = self._named_by_proxy()
+        is_program = not named and "Authorization" in request.headers
+        if not (is_view and is_program) and not self._is_own(_host_name(request.headers.get("Host", ""))):
+            abort(421)
+        if is_program:
+            refusal = self._bearer()
+            if refusal is not None:
+                return refusal
+        elif named:
+            g.identity, g.name = "proxy", named
+        elif session.get("is_signed_in") is True:
+            g.identity, g.name = "session", str(session.get("name", ""))
+        if g.identity is None and request.endpoint not in _OPEN:
+            return _unauthorized() if is_view else _refused()
+        is_change = request.method not in _SAFE
+        if is_view or is_change or request.endpoint in _OWN_PAGES_ONLY:
+            _check_site()
+        if request.endpoint in _TAKES_UPLOADS:
+            request.max_content_length = MAX_UPLOAD_BYTES
+        if is_change:
+            _check_form()
+        return None
+
+    def harden(self, response: Response) -> Response:
+        """Add the security headers; pages are never cached."""
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        if request.endpoint != "static":
+            response.headers.setdefault("Cache-Control", "no-store")
+        response.headers["X-Request-Id"] = g.get("request_id", "")
+        return response
+
+    def _check_program(self) -> BaseResponse | None:
+        """The store's API is for programs: neither cookies nor names of hosts mean anything there, nor a proxy's word:
+        the token alone counts."""
+        refusal = self._bearer()
+        if refusal is None:
+            request.max_content_length = MAX_API_BYTES
+        return refusal
+
+    def _bearer(self) -> BaseResponse | None:
+        """Take the token that a program sends, or refuse it. A right one is never made to wait: behind a proxy all
+        callers have one address. Another scheme, such as a proxy's own, is no try at the token."""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            return _unauthorized()
+        if self.is_token(given.strip()):
+            g.identity = "bearer"
+            return None
+        address = request.remote_addr or ""
+        if wait_s := self.attempts.wait_s(address):
+            return _too_many(wait_s)
+        self.attempts.failed(address)
+        return _unauthorized()
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a page may be opened under this name. A number cannot be made to point here by somebody else's
+        name server, which is what the check is against (DNS rebinding)."""
+        return host in self._hosts or (self._is_everywhere and _is_number(host))
+
+    def _named_by_proxy(self) -> str:
+        """Whom a proxy says this is; empty if none does, or one that is not believed."""
+        given = request.headers.get(self._auth_header, "") if self._auth_header else ""
+        if not given:
+            return ""
+        try:
+            address = ipaddress.ip_address(request.remote_addr or "")
+        except ValueError:
+            return ""  # a socket file, say
+        address = getattr(address, "ipv4_mapped", None) or address
+        return person(given) if any(address in network for network in self._auth_proxies) else ""
+
+
+def csrf_token() -> str:
+    """The form token of this session and, behind a proxy, of the person that it names; made at its first use.
+
+    A session's cookie can be read by whoever has it, and be planted in another browser: the server's key is in the
+    token, so that nobody can make one for somebody else.
+    """
+    if "csrf" not in session:
+        session["csrf"] = secrets.token_urlsafe(32)
+    whose = g.name if g.get("identity") == "proxy" else ""
+    key = current_app.secret_key
+    assert isinstance(key, bytes)
+    return hmac.new(key, f"{session['csrf']} {whose}".encode(), hashlib.sha256).hexdigest()
+
+
+def _check_site() -> None:
+    """Refuse what another site made the browser ask for. An old browser says nothing of it; a program has no need."""
+    if g.identity != "bearer" and request.headers.get("Sec-Fetch-Site", "same-origin") not in _OWN_SITE:
+        abort(403)
+
+
+def _check_form() -> None:
+    # A browser sends the cookie with whatever page asks it to; the bearer token it never sends by itself.
+    given = request.form.get("csrf", "")
+    is_ours = "csrf" in session and hmac.compare_digest(_digest(given), _digest(csrf_token()))
+    g.is_form_ours = g.identity == "bearer" or is_ours
+    if not g.is_form_ours and request.endpoint not in _HANDLES_FOREIGN_FORM:
+        abort(403)
+
+
+def begin_session(name: str) -> None:
+    """Sign the browser in, under a new form token; `name` is what the person wants to be called."""
+    session.clear()
+    session.permanent = True
+    session["is_signed_in"] = True
+    session["name"] = person(name)
+    csrf_token()
+
+
+def person(name: str) -> str:
+    """A person's name as it goes into logs and pages: one line, not too long."""
+    return " ".join("".join(c if c.isprintable() else " " for c in name).split())[:LONGEST_NAME]
+
+
+def who() -> str:
+    """Who acts, for the log: the name, else how it was proved who it is."""
+    return g.name or {"bearer": "a program", "session": "the web page"}.get(g.identity, "")
+
+
+def local_path(target: str, default: str) -> str:
+    """`target` if it is a path on this page, else `default`: a sign-in must not lead elsewhere."""
+    parts = urlsplit(target) if target.isprintable() and "\\" not in target else None
+    if parts is None or parts.scheme or parts.netloc or not target.startswith("/") or target.startswith("//"):
+        return default
+    return target
+
+
+def is_browser() -> bool:
+    """Whether a person looks at the answer: browsers ask for HTML by name when they open a page."""
+    return "text/html" in request.headers.get("Accept", "") and g.get("identity") != "bearer"
+
+
+def _refused() -> BaseResponse:
+    if not is_browser():
+        return _unauthorized()
+    if request.method not in ("GET", "HEAD"):
+        abort(401)  # a page that says how to send the form again: a redirect would lose what was typed
+    target = request.full_path.rstrip("?")
+    return redirect(f"{url_for('sign_in')}?next={quote(target, safe='/')}", 303)
+
+
+def _unauthorized() -> BaseResponse:
+    message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
+    if request.headers.get("Authorization", "").lower().startswith("bearer"):
+        message = "the token that was sent is not this cluster's: check CEREBRO_TOKEN, or token=..."
+    answer = jsonify(error="UnauthorizedError", message=message)
+    answer.status_code = 401
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def _too_many(wait_s: float) -> BaseResponse:
+    left_s = math.ceil(wait_s)
+    message = f"too many wrong tokens came from this address: try again in {left_s} s"
+    answer = jsonify(error="TooManyRequests", message=message)
+    answer.status_code = 429
+    answer.headers["Retry-After"] = str(left_s)
+    return answer
+
+
+def _is_number(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _host_name(host: str) -> str:
+    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().rstrip(".")

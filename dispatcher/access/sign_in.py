@@ -1,0 +1,68 @@
+"""Signing in and out, and on to TensorBoard, which asks who comes (`cerebro.local.tensorboard`)."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+from flask import Flask, abort, g, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+
+from cerebro import tickets
+from dispatcher.access.guard import Guard, begin_session, local_path, person
+from dispatcher.services import Services
+
+_log = logging.getLogger(__name__)
+
+
+def register(app: Flask, services: Services, guard: Guard) -> None:
+    """Add the routes."""
+
+    @app.route("/sign-in", methods=["GET", "POST"])
+    def sign_in() -> ResponseReturnValue:
+        target = local_path(request.values.get("next", ""), url_for("pages.experiments"))
+        if g.identity:
+            return redirect(target, 303)
+        if request.method == "GET":
+            return _page(target, "", 200)
+        if not g.is_form_ours:
+            return _page(
+                target,
+                "This page was open for too long, or the browser keeps no cookies: send it again.",
+                400,
+            )
+        address = request.remote_addr or ""
+        if wait_s := guard.attempts.wait_s(address):
+            return _page(target, f"Too many wrong tokens: try again in {math.ceil(wait_s)} s.", 429, wait_s)
+        if not guard.is_token(request.form.get("token", "").strip()):
+            guard.attempts.failed(address)
+            _log.warning("sign-in refused address=%s", address)
+            return _page(
+                target, "This is not the cluster's token. Nothing is wrong with the connection.", 401
+            )
+        guard.attempts.succeeded(address)
+        begin_session(request.form.get("name", ""))
+        services.reader.probe()  # the next page then says if the store is away: not the token's fault
+        return redirect(target, 303)
+
+    @app.get("/tensorboard")
+    def tensorboard() -> ResponseReturnValue:
+        link = services.settings.link_tensorboard
+        if link is None:
+            abort(404)
+        key = tickets.key_of(services.settings.token)
+        ticket = tickets.issue(key, tickets.Kind.TICKET, services.clock())
+        # A page that goes on by itself, not a redirect: a browser that comes here from the sign-in follows none to
+        # another address, because forms of these pages are sent to these pages alone (Content-Security-Policy).
+        return render_template("access/tensorboard.html", onward=f"{link}/?{tickets.PARAMETER}={ticket}")
+
+    @app.post("/sign-out")
+    def sign_out() -> ResponseReturnValue:
+        session.clear()
+        return redirect(url_for("sign_in"), 303)
+
+
+def _page(target: str, problem: str, status: int, wait_s: float = 0.0) -> ResponseReturnValue:
+    headers = {"Retry-After": str(math.ceil(wait_s))} if wait_s else {}
+    name = person(request.form.get("name", ""))
+    return render_template("access/sign_in.html", target=target, problem=problem, name=name), status, headers

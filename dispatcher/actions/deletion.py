@@ -1,0 +1,52 @@
+"""What is lost with an experiment. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cerebro.state import ExperimentState, wording
+from cerebro.steering import Action, allowed
+from dispatcher.cluster.volumes import Measured, experiment_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletionView:
+    """Counts and bytes of what goes. `volumes`: (volume, bytes) as measured, or None before the first look."""
+
+    is_allowed: bool
+    reason: str
+    runs: int
+    models: int
+    checkpoints: int
+    checkpoint_bytes: int
+    predictions: int
+    datasets: tuple[str, ...]
+    volumes: tuple[tuple[str, int], ...] | None
+    measured: float | None
+
+
+def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
+    """The view. Checkpoints are those that the log says are kept; bytes on disk are what was found there."""
+    run, kept = state.active_run(), {}
+    for each in state.runs.values():
+        for model in each.models.values():
+            for visit in model.visits[-2:]:
+                kept[visit.checkpoint.name] = visit.checkpoint.size
+    reason = ""
+    if state.deletion is not None:
+        reason = f"{state.deletion.by or 'Somebody'} has asked for it already; the controller is at it."
+    elif run is not None:
+        reason = f"{run.id} is {wording.run(run)}: stop it first."
+    sizes = experiment_bytes(measured, state.name)
+    return DeletionView(
+        is_allowed=Action.DELETE in allowed(state),
+        reason=reason,
+        runs=len(state.runs),
+        models=sum(len(each.models) for each in state.runs.values()),
+        checkpoints=len(kept),
+        checkpoint_bytes=sum(kept.values()),
+        predictions=sum(each.kind == "predict" for each in state.runs.values()),
+        datasets=tuple(state.datasets),
+        volumes=tuple(sorted(sizes.items())) if measured else None,
+        measured=measured.time if measured else None,
+    )

@@ -1,0 +1,97 @@
+"""What users do to an experiment: each wish is an event in its log, with who wished it."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from flask import Blueprint, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+
+from cerebro.errors import ConflictError, UnreadableError
+from cerebro.state import ExperimentState
+from cerebro.steering import OF_EXPERIMENT, Action, event_of_experiment
+from dispatcher.access.guard import is_browser, local_path, who
+from dispatcher.actions.command import Wish, events_of
+from dispatcher.actions.deletion import deletion
+from dispatcher.services import Services
+from dispatcher.tabs.tabs import Tabs
+
+_log = logging.getLogger(__name__)
+
+READING_S = 10.0
+"""How long a wish may wait for a long log to be read: it is judged by all that has happened."""
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the routes."""
+    services = tabs.services
+
+    @pages.post("/experiments/<name:name>/actions")
+    def act(name: str) -> ResponseReturnValue:
+        wish = Wish.parse(request.form, tuple(request.form.getlist("model")))
+        try:
+            carry_out(services, name, wish, who())
+        except ConflictError as error:
+            if wish.action is Action.DELETE and is_browser():
+                return _deletion(services, name, str(error), 409)
+            raise
+        gone = url_for("pages.experiments") if wish.action is Action.DELETE else f"/experiments/{name}"
+        return redirect(local_path(request.form.get("next", ""), gone), 303)
+
+    @pages.post("/experiments/<name:name>/restore")
+    def restore(name: str) -> ResponseReturnValue:
+        services.reader.ask(partial(services.store.restore, name), is_wish=True)
+        services.reader.expect_news(name)
+        _log.info("action experiment=%s event=%s by=%s", name, "restore", who())
+        return redirect(f"/experiments/{name}", 303)
+
+    @pages.get("/experiments/<name:name>/delete")
+    def delete(name: str) -> ResponseReturnValue:
+        return _deletion(services, name, "", 200)
+
+
+def carry_out(services: Services, name: str, wish: Wish, by: str) -> None:
+    """Append the events of a wish, all or, where the state does not allow one of them, none.
+
+    Raises:
+        ConflictError: the state does not allow it; says why.
+        NotFoundError: there is no such experiment.
+        StoreUnavailableError: the store is away; whether it was done is to be seen on the page.
+    """
+    reader = services.reader
+
+    def build(state: ExperimentState, is_complete: bool) -> object:
+        if not is_complete:
+            raise ConflictError(f"the log of {name} is long and is still being read: try again in a moment")
+        return events_of(wish, state, by)
+
+    append = partial(services.store.append, name)
+    try:
+        events = reader.folded(reader.record(name), build, patience_s=READING_S)
+    except UnreadableError:
+        if wish.action not in OF_EXPERIMENT:
+            raise
+        events = (event_of_experiment(wish.action, name, by=by, confirm=wish.confirm),)
+        append = partial(services.store.append, name, is_unread=True)
+    assert isinstance(events, tuple)
+    for event in events:
+        reader.ask(partial(append, event), is_wish=True)
+        _log.info("action experiment=%s event=%s by=%s", name, event.type, by)
+    reader.expect_news(name)
+
+
+def _deletion(services: Services, name: str, problem: str, status: int) -> ResponseReturnValue:
+    reader = services.reader
+    measured, _ = services.disks.newest()
+    try:
+        view = reader.folded(
+            reader.record(name), lambda state, _: deletion(state, measured), patience_s=READING_S
+        )
+        is_readable = True
+    except UnreadableError:
+        view, is_readable = deletion(ExperimentState(name=name), measured), False
+    page = render_template(
+        "actions/delete.html", name=name, view=view, problem=problem, is_readable=is_readable
+    )
+    return page, status

@@ -1,0 +1,1 @@
+"""Which hyper-parameters matter."""

@@ -1,0 +1,67 @@
+"""Which hyper-parameters matter: parallel coordinates, scatter, heat map, importance of one filtered set of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from cerebro.analysis import varying
+from dispatcher.models.page import table
+from dispatcher.models.query import ModelQuery
+from dispatcher.pages.addresses import figure_url
+from dispatcher.pages.queries import asked
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs
+
+_ROWS = 10
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/analysis", "analysis")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "analysis", "analysis/analysis.html", _fill)
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    chosen, brush = request.args.get("filter", ""), request.args.get("brush", "")
+    run = followed.fit(header.fit)
+    if run is None:
+        return {"view": None}
+    # A brush narrows the table below the figure; the figure keeps the other lines, dimmed.
+    both = " and ".join(f"({part})" for part in (chosen, brush) if part.strip())
+    view, mistake = table(followed, asked(ModelQuery, filter=both, size=_ROWS))
+    if mistake:
+        chosen = ""
+    names = varying(followed.table(run).rows())
+    x, y = _axes(names)
+    is_log = "1" if request.args.get("log") == "1" else ""
+
+    def figure(name: str, **parameters: object) -> str:
+        return figure_url(header.name, name, fit=run.id, filter=chosen, **parameters)
+
+    return {
+        "view": view,
+        "mistake": mistake,
+        "brush": brush,
+        "names": names,
+        "x": x,
+        "y": y,
+        "is_log": is_log,
+        "parallel": figure("parallel", log=is_log),
+        "scatter": figure("scatter", log=is_log),
+        "heatmap": figure("heatmap", x=x, y=y),
+        "importance": figure("importance"),
+    }
+
+
+def _axes(names: tuple[str, ...]) -> tuple[str, str]:
+    """The two hyper-parameters of the heat map: those of the address if there are such, else the first two."""
+    x = request.args.get("x", "")
+    x = x if x in names else next(iter(names), "")
+    y = request.args.get("y", "")
+    return x, y if y in names and y != x else next((name for name in names if name != x), "")

@@ -1,0 +1,118 @@
+"""Files of the volumes for clients outside the cluster, read-only: ``GET /api/volumes/<volume>/<path>``.
+
+User code writes to these volumes, so nothing in them is trusted: a path is walked folder by folder from the volume's
+root without following links, which leaves nothing to race for. Training data is not served: it stays where it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from flask import Flask, Response, abort, request
+from werkzeug.exceptions import RequestedRangeNotSatisfiable
+from werkzeug.http import generate_etag
+
+from cerebro.volumes import Volumes
+from dispatcher.api.gateway import PREFIX, problem
+from dispatcher.sandbox.opening import open_below
+
+_PIECE = 256 << 10
+_FAILED = 400
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
+
+
+class Files:
+    """Serves files. Safe for several threads; at most `at_once` are sent at a time, since each occupies a thread."""
+
+    def __init__(self, volumes: Volumes, at_once: int) -> None:
+        self._roots = {
+            "checkpoints": volumes.checkpoints,
+            "shared": volumes.shared,
+            "metrics": volumes.metrics,
+            "logs": volumes.logs,
+        }
+        self._places = threading.BoundedSemaphore(at_once)
+
+    def install(self, app: Flask) -> None:
+        """Add the route."""
+        app.add_url_rule(f"{PREFIX}/volumes/<volume>/<path:path>", "volumes", self.view, methods=["GET"])
+
+    def download(self, volume: str, path: str, name: str) -> Response:
+        """A file for a browser, which saves it under `name`; never shown as a page, whatever is in it."""
+        response = self.view(volume, path)
+        if response.status_code < _FAILED:
+            response.headers.set("Content-Disposition", "attachment", filename=name)
+        return response
+
+    def view(self, volume: str, path: str) -> Response:
+        """A file, whole or one range of it; 404 for whatever is no plain file on that volume."""
+        if volume not in self._roots:
+            abort(404)
+        if not self._places.acquire(blocking=False):
+            return problem(503, "StoreUnavailableError", "too many files are being sent at once: try again")
+        try:
+            file = open_below(self._roots[volume], path)
+        except OSError as error:
+            self._places.release()
+            if error.errno not in _ABSENT:
+                return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
+            return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
+        found = os.fstat(file.fileno())
+        body = _Sending(file, self._places, found.st_size)
+        response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
+        return _described(response, found)
+
+
+class _Sending:
+    """The body of an answer: a file in pieces; its place is free again once it is closed.
+
+    Args:
+        size: bytes of the file that were promised: a log may grow meanwhile.
+    """
+
+    def __init__(self, file: BinaryIO, places: threading.BoundedSemaphore, size: int) -> None:
+        self._file, self._places, self._size = file, places, size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        piece = self._file.read(min(_PIECE, max(0, self._size - self._file.tell())))
+        if not piece:
+            raise StopIteration
+        return piece
+
+    def seekable(self) -> bool:
+        """For ranges."""
+        return True
+
+    def seek(self, position: int) -> None:
+        """For ranges."""
+        self._file.seek(position)
+
+    def tell(self) -> int:
+        """For ranges."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Called by the server in every case."""
+        if not self._file.closed:
+            self._file.close()
+            self._places.release()
+
+
+def _described(response: Response, found: os.stat_result) -> Response:
+    """With size and identity, and cut to the range that was asked for."""
+    response.content_length = found.st_size
+    # Files here are replaced as a whole, never changed in place; but for logs, which grow.
+    response.set_etag(generate_etag(f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}".encode()))
+    try:
+        response.make_conditional(request, accept_ranges=True, complete_length=found.st_size)
+    except RequestedRangeNotSatisfiable:
+        response.close()
+        raise
+    return response

@@ -1,0 +1,214 @@
+"""The routes of the read API: what each takes, what it answers, and which method of `Api` makes that.
+
+One table for the server and for the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from cerebro.contract import api
+from cerebro.contract.base import Contract
+from dispatcher.api import figures, openapi
+from dispatcher.api.gateway import PREFIX
+from dispatcher.api.openapi import CSV, SVG, Operation
+from dispatcher.checkpoints import view as checkpoints
+from dispatcher.cluster.view import ClusterView
+from dispatcher.cluster.volumes import VolumesView
+from dispatcher.curves import view as curves
+from dispatcher.data import view as data
+from dispatcher.experiments import view as experiments
+from dispatcher.history import view as actions
+from dispatcher.logs.reading import Chunk, Hits
+from dispatcher.logs.view import LogQuery
+from dispatcher.models import view as models
+from dispatcher.models.query import ModelQuery
+from dispatcher.overview import view as overview
+from dispatcher.schedule import units
+from dispatcher.schedule import view as schedule
+from dispatcher.tabs import header
+
+VIEWS = f"{PREFIX}/views"
+_ONE = "/experiments/{name}"
+
+
+class NoQuery(Contract):
+    """A route without parameters."""
+
+
+class FitQuery(Contract):
+    """`fit`: id of the fit run; the newest one if empty."""
+
+    fit: str = Field("", max_length=60)
+
+
+class CheckpointQuery(FitQuery):
+    """Of one model or of all, so many models at a time."""
+
+    model: str = Field("", max_length=100)
+    page: int = Field(1, ge=1, le=1_000_000)
+
+
+class FailedRowsQuery(Contract):
+    """Of one partition of a data set of the experiment; of the newest if none is named."""
+
+    dataset: str = Field("", max_length=100)
+    split: str = Field(pattern="^(train|valid|test|predict)$")
+    partition: int = Field(ge=0, le=1_000_000)
+
+
+class LogsQuery(LogQuery):
+    """Which logs; `after`: bytes of the one attempt that were read already."""
+
+    after: int = Field(-1, ge=-1, le=api.MAX_SEQ)
+
+
+class ClusterQuery(Contract):
+    """How far back histories go, and which page of workers."""
+
+    span: str = Field("hour", pattern="^(hour|day)$")
+    page: int = Field(1, ge=1, le=100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsView:
+    """Ends of logs, or with a search the lines that were found. `units`: attempts that were chosen from."""
+
+    chunks: tuple[Chunk, ...]
+    found: Hits | None
+    units: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureView:
+    """Plotly's figure: ``Plotly.newPlot(element, data, layout)``. ``layout.meta.empty`` says why `data` is empty."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """One address: its method of `Api`, what it takes and what it answers."""
+
+    view: str
+    summary: str
+    answer: Any
+    query: type[Contract] = NoQuery
+    kind: str = openapi.JSON
+
+
+FIGURES: dict[str, tuple[str, type[Contract], Callable[..., figures.Drawing]]] = {
+    "curves": ("Learning curves.", figures.CurvesFigureQuery, figures.curves),
+    "parallel": ("Parallel coordinates.", figures.ParallelQuery, figures.parallel),
+    "scatter": ("The objective over hyper-parameters.", figures.ScatterQuery, figures.scatter),
+    "heatmap": ("The objective over two hyper-parameters.", figures.HeatmapQuery, figures.heatmap),
+    "importance": ("Which hyper-parameters matter.", figures.ModelsFigureQuery, figures.importance),
+    "schedule": ("What ran where when.", figures.ScheduleFigureQuery, figures.schedule),
+    "etl": ("How far preprocessing is.", figures.EtlFigureQuery, figures.etl),
+}
+"""Name -> what it shows, what it takes, what draws it."""
+
+ROUTES: dict[str, Route] = {
+    "/experiments": Route(
+        view="experiments",
+        summary="Experiments: searched, filtered, ordered, paged.",
+        query=experiments.ListQuery,
+        answer=experiments.ExperimentsView,
+    ),
+    _ONE: Route(view="experiment", summary="What an experiment does.", query=FitQuery, answer=header.Header),
+    f"{_ONE}/overview": Route(
+        view="overview", summary="An experiment at a glance.", query=FitQuery, answer=overview.Overview
+    ),
+    f"{_ONE}/models": Route(
+        view="models",
+        summary="Models of a fit run: filtered, ordered, paged.",
+        query=ModelQuery,
+        answer=models.ModelsView,
+    ),
+    f"{_ONE}/models.csv": Route(
+        view="models_csv",
+        summary="All models that fit, as CSV; page and size have no effect.",
+        query=ModelQuery,
+        answer=str,
+        kind=CSV,
+    ),
+    f"{_ONE}/models/{{model}}": Route(
+        view="model", summary="One model of a fit run.", query=FitQuery, answer=models.ModelView
+    ),
+    f"{_ONE}/curves": Route(
+        view="curves",
+        summary="Learning curves, cut to what a screen shows.",
+        query=curves.CurveQuery,
+        answer=curves.CurvesView,
+    ),
+    f"{_ONE}/schedule": Route(
+        view="schedule",
+        summary="How well a fit run is scheduled.",
+        query=FitQuery,
+        answer=schedule.ScheduleView,
+    ),
+    f"{_ONE}/data": Route(view="data", summary="How far preprocessing is.", answer=data.DataView),
+    f"{_ONE}/failed-rows": Route(
+        view="failed_rows",
+        summary="Rows that preprocessing left out, and why.",
+        query=FailedRowsQuery,
+        answer=data.FailedRowsView,
+    ),
+    f"{_ONE}/units": Route(
+        view="units",
+        summary="Units and their attempts, newest first.",
+        query=units.UnitQuery,
+        answer=units.UnitsView,
+    ),
+    f"{_ONE}/logs": Route(view="logs", summary="What attempts printed.", query=LogsQuery, answer=LogsView),
+    f"{_ONE}/checkpoints": Route(
+        view="checkpoints",
+        summary="Checkpoints that are kept.",
+        query=CheckpointQuery,
+        answer=checkpoints.CheckpointsView,
+    ),
+    f"{_ONE}/actions": Route(
+        view="actions",
+        summary="Who asked for what, newest first.",
+        query=actions.ActionQuery,
+        answer=actions.ActionsView,
+    ),
+    **{
+        f"{_ONE}/figures/{name}": Route(
+            view=f"figure {name}", summary=summary, query=query, answer=FigureView
+        )
+        for name, (summary, query, _) in FIGURES.items()
+    },
+    f"{_ONE}/figures/curves.svg": Route(
+        view="still",
+        summary="Learning curves as a picture, which needs no scripts.",
+        query=figures.StillQuery,
+        answer=str,
+        kind=SVG,
+    ),
+    "/cluster": Route(
+        view="cluster", summary="Workers, queue, history.", query=ClusterQuery, answer=ClusterView
+    ),
+    "/volumes": Route(view="volumes", summary="What lies on the volumes.", answer=VolumesView),
+}
+"""Address below ``/api/views`` -> what it is."""
+
+
+def operations() -> dict[str, Operation]:
+    """The routes as the OpenAPI document describes them."""
+    found = {}
+    for address, route in ROUTES.items():
+        statuses = (200, 304, 400, 403, *((404, 409) if "{name}" in address else ()))
+        found[f"GET {VIEWS}{address}"] = Operation(
+            summary=route.summary,
+            query=route.query,
+            answer=route.answer,
+            answer_kind=route.kind,
+            statuses=statuses,
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The checkpoints of an experiment, and their files."""

@@ -1,0 +1,42 @@
+"""The checkpoints of an experiment, and each as a download: with the session here, with the token below ``/api``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from cerebro.errors import NotFoundError
+from dispatcher.checkpoints.view import checkpoints, reference
+from dispatcher.pages.addresses import page_number
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the routes."""
+    services = tabs.services
+
+    @live_route(pages, "/experiments/<name:name>/checkpoints", "checkpoints")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "checkpoints", "checkpoints/checkpoints.html", _fill)
+
+    @pages.get("/experiments/<name:name>/checkpoints/<path:path>")
+    def checkpoint_file(name: str, path: str) -> Response:
+        # Only what this experiment's log names: the address tells whose it is.
+        path = f"{name}/{path}"
+        found = services.reader.look(name, lambda followed: reference(followed, path))
+        if found is None:
+            raise NotFoundError(f"no run of {name} has written a checkpoint {path!r}")
+        return services.files.download("checkpoints", path, path.replace("/", "-"))
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    arguments = request.args
+    return {
+        "view": checkpoints(
+            followed, fit=header.fit, model=arguments.get("model", "")[:100], page=page_number()
+        )
+    }

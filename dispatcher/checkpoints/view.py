@@ -1,0 +1,134 @@
+"""Which checkpoints a fit run keeps, why, and what is in them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cerebro.analysis.summary import ModelSummary
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.state import Model, Run
+from dispatcher.reading.read_model import Followed
+
+PAGE = 50
+"""Models on one page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """One file of the checkpoint volume.
+
+    Attributes:
+        model, index: whose it is, and that model's position in the plan.
+        epoch: the epoch that its unit belongs to. is_epoch_end: all units of that epoch are in it.
+        value: the objective at that epoch; None unless it is the epoch's end and the value is known.
+        is_best: it is the model's best epoch.
+        name: path on the volume. checksum: xxh3-64 of the file. size: bytes. written: seconds since the epoch.
+        kept: why it is not removed, most important reason first.
+    """
+
+    model: str
+    index: int
+    epoch: int
+    is_epoch_end: bool
+    value: float | None
+    is_best: bool
+    name: str
+    checksum: str
+    size: int
+    written: float
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsView:
+    """One page of models' checkpoints, best model first; `best_name` is the best model's best one."""
+
+    run: str
+    metric: str
+    mode: str
+    rows: tuple[CheckpointRow, ...]
+    best: CheckpointRow | None
+    model: str
+    page: int
+    pages: int
+    models: int
+
+
+def checkpoints(followed: Followed, *, fit: str = "", model: str = "", page: int = 1) -> CheckpointsView:
+    """The checkpoints of a fit run (default: the newest), of one `model` or of all, `PAGE` models at a time."""
+    run = followed.fit(fit)
+    if run is None or not isinstance(run.request, FitRequest):
+        return CheckpointsView(
+            run="", metric="", mode="", rows=(), best=None, model=model, page=1, pages=1, models=0
+        )
+    sign = 1 if run.request.mode == "max" else -1
+    with_files = [row for row in followed.table(run).rows() if row.units_done]
+    ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
+    chosen = [row for row in ranked if model in ("", row.id)]
+    pages = max(1, -(-len(chosen) // PAGE))
+    page = min(max(1, page), pages)
+    shown = chosen[(page - 1) * PAGE : page * PAGE]
+    first = ranked[0] if ranked and ranked[0].best_epoch else None
+    return CheckpointsView(
+        run=run.id,
+        metric=run.request.metric,
+        mode=run.request.mode,
+        rows=tuple(each for row in shown for each in _of(run, row)),
+        best=next((each for each in _of(run, first) if each.is_best), None) if first else None,
+        model=model,
+        page=page,
+        pages=pages,
+        models=len(chosen),
+    )
+
+
+def reference(followed: Followed, name: str) -> CheckpointRef | None:
+    """The checkpoint of that path, if the log names it; None else."""
+    parts = name.split("/")
+    if len(parts) < 3:  # experiment, run, model and file, by `cerebro.volumes`
+        return None
+    run = followed.state.runs.get(parts[1])
+    model = run.models.get(parts[2]) if run else None
+    found = (visit.checkpoint for visit in model.visits) if model else iter(())
+    return next((each for each in found if each.name == name), None)
+
+
+def _of(run: Run, row: ModelSummary) -> Iterable[CheckpointRow]:
+    model, request = run.models[row.id], run.request
+    assert isinstance(request, FitRequest)
+    needed = model.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
+    size = len(model.partitions)
+    for unit in reversed(range(len(model.visits))):
+        visit = model.visits[unit]
+        if visit.checkpoint.name not in needed:
+            continue
+        is_end = (unit + 1) % size == 0
+        value = model.metric(request.metric, visit.epoch, validated=run.is_validated) if is_end else None
+        is_best = is_end and visit.epoch == row.best_epoch
+        yield CheckpointRow(
+            model=row.id,
+            index=row.index,
+            epoch=visit.epoch,
+            is_epoch_end=is_end,
+            value=value,
+            is_best=is_best,
+            name=visit.checkpoint.name,
+            checksum=visit.checkpoint.checksum,
+            size=visit.checkpoint.size,
+            written=visit.ended,
+            kept=tuple(_reasons(run, model, unit, is_best=is_best, is_end=is_end)),
+        )
+
+
+def _reasons(run: Run, model: Model, unit: int, *, is_best: bool, is_end: bool) -> Iterable[str]:
+    newest = len(model.visits) - 1
+    if is_best:
+        yield "best epoch"
+    if unit == newest:
+        yield "last state" if model.is_trained else "the next unit starts from it"
+    if unit == newest - 1:
+        yield "in case the newest one cannot be read"
+    if is_end and run.is_validated and model.may_be_validated(model.visits[unit].epoch):
+        yield "to be validated"

@@ -1,0 +1,1 @@
+"""Workers, queue and volumes."""

@@ -1,0 +1,25 @@
+"""The cluster page: workers, the queue, disks and what can be reclaimed, what was done and by whom."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from dispatcher.cluster.view import SPANS
+from dispatcher.pages.addresses import page_number
+from dispatcher.pages.rendering import live_route, render
+from dispatcher.tabs.tabs import Tabs
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+    cluster = tabs.services.cluster
+
+    @live_route(pages, "/cluster", "cluster")
+    def page() -> Response:
+        view = cluster.look(span=request.args.get("span", ""), page=page_number())
+        disks = cluster.volumes()
+        title = f"{view.running} of {view.total} running · cluster" if view.total else "cluster"
+        is_live = bool(view.queue) or disks.is_measuring
+        return Response(
+            render("cluster/cluster.html", title=title, is_live=is_live, view=view, disks=disks, spans=SPANS)
+        )

@@ -1,0 +1,275 @@
+"""The cluster as its page shows it: workers and what they use, the queue and why it waits, what was done to it. Pure.
+
+"no GPU", "not measured" and "0 %" are three texts: a share is None where nobody measured it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from cerebro.contract.api import QueueEntry
+from cerebro.contract.records import (
+    AuditEntry,
+    GpuUsage,
+    SizeRequest,
+    Troubles,
+    UsageSample,
+    WorkerStatus,
+    WorkerUsage,
+)
+from cerebro.state import lost_because
+from dispatcher.cluster.queue import QueueRow, queue_rows
+from dispatcher.cluster.slots import occupied, slots
+from dispatcher.cluster.summary import Glimpse, doing
+from dispatcher.tabs.workers import by_number, worker_state
+
+PAGE = 100
+HIGH_SHARE = 0.8
+"""Memory and disk beyond stand out."""
+SPANS = {"hour": 3600.0, "day": 86_400.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCell:
+    """One GPU. Shares are 0 to 1; None: not measured."""
+
+    name: str
+    used_share: float | None
+    memory_share: float | None
+    memory_bytes: int | None
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """So much of so much; None: not measured."""
+
+    used: float | None
+    total: float | None
+
+    @property
+    def share(self) -> float | None:
+        """0 to 1."""
+        return self.used / self.total if self.used is not None and self.total else None
+
+    @property
+    def is_high(self) -> bool:
+        """Whether it stands out."""
+        return (self.share or 0.0) > HIGH_SHARE
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerCard:
+    """One worker.
+
+    Attributes:
+        state: ``running``, ``idle``, ``stopping`` (it was asked to end) or ``lost``. note: its last words.
+        silent_s: since it last reported.
+        doing, experiment, task: what it runs, for whom, and the key of that; empty if nothing.
+        since: when that began, None if unknown. next: what waits in its inbox.
+        partitions: training partitions on its volume. volume: which, if others share it.
+        history: processor share per slot, oldest first; busy: the share of time with a unit, per slot.
+    """
+
+    name: str
+    state: str
+    note: str
+    host: str
+    kinds: tuple[str, ...]
+    silent_s: float
+    gpus: tuple[GpuCell, ...]
+    processor: Share
+    memory: Share
+    disk: Share
+    partitions: int
+    volume: str
+    doing: str
+    experiment: str
+    task: str
+    since: float | None
+    next: tuple[str, ...]
+    history: tuple[float | None, ...] = ()
+    busy: tuple[float, ...] = ()
+
+    @property
+    def busy_share(self) -> float:
+        """Of the whole time."""
+        return fmean(self.busy) if self.busy else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterView:
+    """The page. `gpus_used`: of those of workers that answer, where it is measured; None if nowhere."""
+
+    workers: tuple[WorkerCard, ...]
+    page: int
+    pages: int
+    total: int
+    running: int
+    idle: int
+    lost: int
+    gpus: int
+    gpus_used: float | None
+    partitions: int
+    queue: tuple[QueueRow, ...]
+    troubles: tuple[tuple[str, str], ...]
+    wish: SizeRequest | None
+    audit: tuple[AuditEntry, ...]
+    span: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the store says of the cluster.
+
+    Attributes:
+        statuses: all registered workers.
+        glimpses: by experiment, of those at work, of those that worked within the span, and of the newest one.
+        usage: samples by worker, of those that are shown.
+    """
+
+    statuses: tuple[WorkerStatus, ...]
+    glimpses: Mapping[str, Glimpse]
+    queue: tuple[QueueEntry, ...] = ()
+    troubles: Troubles = field(default_factory=Troubles)
+    wish: SizeRequest | None = None
+    audit: tuple[AuditEntry, ...] = ()
+    usage: Mapping[str, tuple[UsageSample, ...]]
+
+
+def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> ClusterView:
+    """The view at `now` (seconds since the epoch), with histories of a `SPANS`; `page` of workers, from 1."""
+    held = _held(told.statuses)
+    cards = [_card(status, held, told.glimpses, told.troubles.pods) for status in in_order(told.statuses)]
+    pages = max(1, -(-len(cards) // PAGE))
+    page = min(max(1, page), pages)
+    there = [card for card in cards if card.state != "lost"]
+    shares = [gpu.used_share for card in there for gpu in card.gpus if gpu.used_share is not None]
+    begin = now - SPANS.get(span, SPANS["hour"])
+    return ClusterView(
+        workers=tuple(
+            _with_history(card, told.usage.get(card.name, ()), told.glimpses, begin, now)
+            for card in cards[(page - 1) * PAGE : page * PAGE]
+        ),
+        page=page,
+        pages=pages,
+        total=len(cards),
+        running=sum(card.state == "running" for card in cards),
+        idle=sum(card.state == "idle" for card in cards),
+        lost=len(cards) - len(there),
+        gpus=sum(len(card.gpus) for card in there),
+        gpus_used=sum(shares) if shares else None,
+        partitions=sum(len(each) for each in held.values()),
+        queue=tuple(queue_rows(told.queue, told.glimpses)),
+        troubles=tuple(sorted(told.troubles.pods.items())),
+        wish=told.wish,
+        audit=told.audit[::-1],
+        span=span if span in SPANS else "hour",
+    )
+
+
+def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
+    """By name: rows never change places."""
+    return sorted(statuses, key=lambda status: by_number(status.record.worker))
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def _card(
+    status: WorkerStatus,
+    held: Mapping[str, set[tuple[str, int]]],
+    glimpses: Mapping[str, Glimpse],
+    troubles: Mapping[str, str],
+) -> WorkerCard:
+    record, state = status.record, worker_state(status, is_busy=bool(status.running))
+    is_lost = state == "lost"
+    usage = None if is_lost else status.usage
+    experiment, _, task = ("" if is_lost else status.running or "").partition("/")
+    known = glimpses.get(experiment)
+    volume = record.volume or record.worker
+    return WorkerCard(
+        name=record.worker,
+        state=state,
+        note=lost_because(status, _last_words(record.worker, glimpses), troubles)
+        if is_lost
+        else status.leaving,
+        host=record.host,
+        kinds=record.kinds,
+        silent_s=status.silent_s,
+        gpus=tuple(_gpus(record.gpus, usage)),
+        processor=Share(used=usage.cores_used if usage else None, total=float(record.cores)),
+        memory=Share(
+            used=usage.memory_bytes if usage else None, total=usage.memory_limit_bytes if usage else None
+        ),
+        disk=Share(
+            used=usage.shards_used_bytes if usage else None, total=usage.shards_total_bytes if usage else None
+        ),
+        partitions=len(held.get(volume, ())),
+        volume=volume if volume != record.worker else "",
+        doing=doing(task),
+        experiment=experiment if task else "",
+        task=task,
+        since=(known.started.get(task) or None) if known else None,
+        next=tuple(what for each in glimpses.values() for what in _next(each, record.worker)),
+    )
+
+
+def _gpus(names: tuple[str, ...], usage: WorkerUsage | None) -> Iterable[GpuCell]:
+    measured: tuple[GpuUsage, ...] = usage.gpus if usage else ()
+    if measured:
+        for gpu in measured:
+            share = gpu.memory_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else None
+            yield GpuCell(
+                name=gpu.name,
+                used_share=gpu.used_share,
+                memory_share=share,
+                memory_bytes=gpu.memory_bytes,
+                memory_total_bytes=gpu.memory_total_bytes,
+            )
+        return
+    for name in names:
+        yield GpuCell(
+            name=name, used_share=None, memory_share=None, memory_bytes=None, memory_total_bytes=None
+        )
+
+
+def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]:
+    """Volume -> partitions on it: workers that share one each tell of what they know."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    for status in statuses:
+        held = {(each.dataset, each.partition) for each in status.record.holdings}
+        found.setdefault(status.record.volume or status.record.worker, set()).update(held)
+    return found
+
+
+def _last_words(worker: str, glimpses: Mapping[str, Glimpse]) -> str:
+    known = [each.workers[worker] for each in glimpses.values() if worker in each.workers]
+    told = [each for each in known if each.lost]
+    return max(told, key=lambda each: each.since).lost if told else ""
+
+
+def _next(known: Glimpse, worker: str) -> tuple[str, ...]:
+    return known.workers[worker].next if worker in known.workers else ()
+
+
+# --- histories ----------------------------------------------------------------------------------
+
+
+def _with_history(
+    card: WorkerCard,
+    samples: tuple[UsageSample, ...],
+    glimpses: Mapping[str, Glimpse],
+    begin: float,
+    end: float,
+) -> WorkerCard:
+    cores = card.processor.total or 1.0
+    measured = [
+        (sample.time, min(1.0, sample.usage.cores_used / cores))
+        for sample in samples
+        if sample.usage.cores_used is not None
+    ]
+    spans = [span for each in glimpses.values() for span in each.busy.get(card.name, ())]
+    return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end))

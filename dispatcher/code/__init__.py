@@ -1,0 +1,1 @@
+"""The code that an experiment ran."""

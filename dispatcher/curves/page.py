@@ -1,0 +1,72 @@
+"""Learning curves: live, of the best models or of chosen ones, over epochs, rows or time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from cerebro.analysis import Curve
+from cerebro.errors import BadRequestError
+from dispatcher.curves.view import CurveQuery, CurvesView, curves
+from dispatcher.models.page import picked_models
+from dispatcher.pages.addresses import figure_url
+from dispatcher.pages.queries import asked
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs
+
+TOPS = (1, 5, 10, 20, 50, 100)
+AXES = (("epoch", "epochs"), ("row", "rows"), ("time", "time"))
+SPLITS = (("", "as ranked"), ("valid", "validation"), ("train", "training"), ("live", "within units"))
+DEFAULT_TOP = 10
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/curves", "curves")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "curves", "curves/curves.html", _fill)
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    picked = picked_models()
+    fixed: dict[str, object] = {"models": ",".join(picked)}
+    if "top" not in request.args:
+        fixed["top"] = DEFAULT_TOP
+    query, mistake = asked(CurveQuery, **fixed), ""
+    try:
+        view = curves(followed, query)
+    except BadRequestError as error:
+        query, mistake = query.model_copy(update={"filter": ""}), str(error)
+        view = curves(followed, query)
+    smoothing = request.args.get("smoothing", "")
+    is_log = request.args.get("log") == "1"
+    wanted = query.model_dump(include={"metric", "split", "axis", "models", "filter", "top"})
+    figure = figure_url(
+        header.name, "curves", fit=header.fit, **wanted, log="1" if is_log else "", smoothing=smoothing
+    )
+    return {
+        "view": view,
+        "ranked": _ranked(view) if view else (),
+        "asked": query,
+        "mistake": mistake,
+        "picked": picked,
+        "smoothing": smoothing,
+        "is_log": is_log,
+        "tops": TOPS,
+        "axes": AXES,
+        "splits": SPLITS,
+        "figure": figure,
+    }
+
+
+def _ranked(view: CurvesView) -> list[Curve]:
+    """Best first by the objective. Of any other metric nothing says which direction is better: in the order of the plan
+    then. Those without a value come last."""
+    if not view.is_objective:
+        return sorted(view.curves, key=lambda curve: (not curve.y, curve.index))
+    choose, sign = (max, -1) if view.mode == "max" else (min, 1)
+    return sorted(view.curves, key=lambda curve: (not curve.y, sign * choose(curve.y, default=0.0)))

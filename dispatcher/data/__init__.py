@@ -1,0 +1,1 @@
+"""Preprocessing, and the rows that it left out."""

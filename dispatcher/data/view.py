@@ -1,0 +1,217 @@
+"""The data of an experiment: how far preprocessing is, per split, partition and worker; rows that failed. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cerebro.contract.runs import PartitionPlan
+from cerebro.contract.tasks import Failure
+from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
+from dispatcher.reading.read_model import Followed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionRow:
+    """One partition: ``rows_in = rows + failed`` once it is committed, `done` of them before.
+
+    `state` is that of its task, ``stopped`` where the run has ended without it; `seconds` that its newest attempt took,
+    or takes. `task` is the key of that task, empty where this run had none; `failure` why it was given up.
+    """
+
+    partition: int
+    worker: str
+    state: str
+    rows_in: int
+    rows: int
+    failed: int
+    done: int
+    rows_per_s: float
+    seconds: float | None
+    task: str
+    failure: Failure | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitRow:
+    """One split: ``rows_in = rows + failed`` once it is complete, `done` of them before. `rows_per_s` of the partitions
+    that are being made, or else of all; `left_s` until they are, seconds."""
+
+    split: str
+    partitions_done: int
+    partitions: int
+    rows_in: int
+    rows: int
+    failed: int
+    done: int
+    is_complete: bool
+    rows_per_s: float
+    left_s: float | None
+    parts: tuple[PartitionRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtlWorkerRow:
+    """What one worker has preprocessed, over all splits."""
+
+    worker: str
+    partitions_done: int
+    partitions: int
+    rows: int
+    failed: int
+    rows_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataView:
+    """The newest data set of an experiment, made by the run `run`; `is_open`: it is still being made. `error`: why that
+    run failed, empty if it did not. `broken`: partitions that were given up."""
+
+    dataset: str
+    run: str
+    is_open: bool
+    error: str
+    broken: tuple[PartitionRow, ...]
+    splits: tuple[SplitRow, ...]
+    workers: tuple[EtlWorkerRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedRow:
+    """A row that preprocessing left out: its id, the error in a line, and the traceback."""
+
+    id: str | int
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedRowsView:
+    """The first of the `total` rows of a partition that were left out."""
+
+    dataset: str
+    split: str
+    partition: int
+    rows: tuple[FailedRow, ...]
+    total: int
+
+
+def data(followed: Followed, *, now: float) -> DataView | None:
+    """The newest data set at `now` (seconds since the epoch); `None` before ETL is planned."""
+    dataset = newest_dataset(followed)
+    if dataset is None:
+        return None
+    splits = split_rows(followed, dataset, now)
+    run = _maker(followed, dataset)
+    return DataView(
+        dataset=dataset.id,
+        run=run.id if run else "",
+        is_open=run is not None and run.is_open,
+        error=run.error if run else "",
+        broken=tuple(part for split in splits for part in split.parts if part.failure is not None),
+        splits=splits,
+        workers=tuple(_workers(splits)),
+    )
+
+
+def newest_dataset(followed: Followed) -> Dataset | None:
+    """The data set that was planned last."""
+    return next(reversed(followed.state.datasets.values()), None)
+
+
+def split_rows(followed: Followed, dataset: Dataset, now: float) -> tuple[SplitRow, ...]:
+    """The splits of a data set, with their partitions."""
+    run = _maker(followed, dataset)
+    return tuple(
+        _split(split, [_partition(followed, dataset, run, split, part, now=now) for part in parts])
+        for split, parts in dataset.plan.splits.items()
+    )
+
+
+def _maker(followed: Followed, dataset: Dataset) -> Run | None:
+    """The newest ETL run that makes, or made, the data set."""
+    runs = [
+        run
+        for run in followed.state.runs.values()
+        if run.kind == "etl" and run.plan is not None and run.plan.dataset == dataset.id
+    ]
+    return runs[-1] if runs else None
+
+
+def _partition(
+    followed: Followed, dataset: Dataset, run: Run | None, split: str, part: PartitionPlan, *, now: float
+) -> PartitionRow:
+    key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition)) if run else ""
+    task = run.tasks.get(key) if run else None
+    made = dataset.rows.get((split, part.partition))
+    failed = dataset.failed_rows.get((split, part.partition), 0)
+    point = followed.live.newest.get(key)
+    seconds = _seconds(task, now, point.start_s if point else 0.0)
+    if made is not None and (task is None or task.state is TaskState.COMMITTED):
+        done = made + failed
+    else:
+        done, failed, made = point.rows if point else 0, point.rows_failed if point else 0, 0
+    state = task.state if task else (TaskState.COMMITTED if made else TaskState.PENDING)
+    is_left = state is TaskState.PENDING and run is not None and not run.is_open
+    return PartitionRow(
+        partition=part.partition,
+        worker=task.attempts[-1].worker if task and task.attempts else part.worker,
+        # One without a task was there before this run.
+        state="stopped" if is_left else state.value,
+        rows_in=part.rows,
+        rows=made,
+        failed=failed,
+        done=done,
+        rows_per_s=done / seconds if seconds else 0.0,
+        seconds=seconds,
+        task=key if task else "",
+        failure=task.failure if task and task.state is TaskState.FAILED else None,
+    )
+
+
+def _seconds(task: Task | None, now: float, start_s: float) -> float | None:
+    """Of preprocessing, without the `start_s` that a task which runs has waited for its process."""
+    newest = task.attempts[-1] if task and task.attempts else None
+    if newest is None or not newest.started:
+        return None
+    ended = newest.ended or max(now, newest.started)
+    return max(0.0, ended - newest.started - (newest.start_s or start_s))
+
+
+def _split(split: str, parts: list[PartitionRow]) -> SplitRow:
+    running = [part for part in parts if part.state == "running"]
+    rate = sum(part.rows_per_s for part in running)
+    rows_in, done = sum(part.rows_in for part in parts), sum(part.done for part in parts)
+    complete = [part for part in parts if part.state == "committed"]
+    seconds = sum(part.seconds or 0.0 for part in complete)
+    return SplitRow(
+        split=split,
+        partitions_done=len(complete),
+        partitions=len(parts),
+        rows_in=rows_in,
+        rows=sum(part.rows for part in parts),
+        failed=sum(part.failed for part in parts),
+        done=done,
+        is_complete=len(complete) == len(parts),
+        rows_per_s=rate or (sum(part.done for part in complete) / seconds if seconds else 0.0),
+        left_s=(rows_in - done) / rate if rate else None,
+        parts=tuple(parts),
+    )
+
+
+def _workers(splits: tuple[SplitRow, ...]) -> Iterator[EtlWorkerRow]:
+    found: defaultdict[str, list[PartitionRow]] = defaultdict(list)
+    for split in splits:
+        for part in split.parts:
+            found[part.worker].append(part)
+    for worker, parts in sorted(found.items()):
+        seconds = sum(part.seconds or 0.0 for part in parts)
+        yield EtlWorkerRow(
+            worker=worker,
+            partitions_done=sum(part.state == "committed" for part in parts),
+            partitions=len(parts),
+            rows=sum(part.rows for part in parts),
+            failed=sum(part.failed for part in parts),
+            rows_per_s=sum(part.done for part in parts) / seconds if seconds else 0.0,
+        )

@@ -1,0 +1,57 @@
+"""The list of experiments: searched, sorted and paged by the server; several stopped or archived at once."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, redirect, request, url_for
+from flask.typing import ResponseReturnValue
+
+from cerebro.errors import ConflictError
+from cerebro.state import wording
+from cerebro.steering import Action
+from dispatcher.access.guard import local_path, who
+from dispatcher.actions.batch import carry_out_all
+from dispatcher.actions.command import Wish
+from dispatcher.experiments.view import ExperimentRow, ListQuery
+from dispatcher.pages.addresses import is_fragment
+from dispatcher.pages.problems import PartlyDoneError
+from dispatcher.pages.queries import asked
+from dispatcher.pages.rendering import live_route, render
+from dispatcher.tabs.tabs import Tabs
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the routes."""
+    services = tabs.services
+
+    @live_route(pages, "/experiments", "experiments")
+    def experiments() -> Response:
+        def build() -> str:
+            view = services.catalogue.view(asked(ListQuery))
+            running = sum(row.state == "running" for row in view.rows)
+            title = f"{running} running · Experiments" if running else "Experiments"
+            return render(
+                "experiments/experiments.html", title=title, is_live=view.is_running, view=view, may=may
+            )
+
+        if not is_fragment():
+            return Response(build())
+        return services.answers.answer(services.catalogue.version, build)
+
+    @pages.post("/experiments/actions")
+    def batch() -> ResponseReturnValue:
+        wish = Wish.parse(request.form, ())
+        names = list(dict.fromkeys(request.form.getlist("name")))
+        if not names:
+            raise ConflictError("no experiment was chosen: tick one or more, then press the button again")
+        found = carry_out_all(services, names, wish.action, who())
+        if not found.is_whole:
+            raise PartlyDoneError(found.told())
+        return redirect(local_path(request.form.get("next", ""), url_for("pages.experiments")), 303)
+
+
+def may(row: ExperimentRow) -> tuple[Action, ...]:
+    """What may be asked for of a row's experiment, together with others."""
+    if row.is_deleting:
+        return ()
+    stop = (Action.STOP_RUN,) if row.state in wording.IN_PROGRESS and row.state != "stopping" else ()
+    return (*stop, Action.UNARCHIVE if row.is_archived else Action.ARCHIVE)

@@ -1,0 +1,235 @@
+"""The list of experiments: rows of what is known of each, searched, filtered, ordered and paged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from cerebro.contract.base import Contract
+from cerebro.contract.records import ExperimentSummary
+from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
+from cerebro.steering import resumable
+from dispatcher.pages.paging import page_of
+from dispatcher.reading.read_model import Followed
+from dispatcher.reading.time_left import TimeLeft
+from dispatcher.tabs.best import Best, best
+
+READING = "reading"
+"""The word for an experiment whose log is not read yet."""
+UNREADABLE = "unreadable"
+"""The word for one whose log does not fit this program."""
+
+
+class ListQuery(Contract):
+    """Which experiments, in which order.
+
+    Attributes:
+        q: part of a name or an author, whatever its case.
+        state: words of states, commas between; empty for all.
+        archived: whether archived ones are left out, alone shown, or shown with the others.
+        sort: keys, commas between, each with ``-`` before it for descending; see `SORTS`.
+    """
+
+    q: str = Field("", max_length=100)
+    state: str = Field("", max_length=200)
+    archived: Literal["no", "yes", "all"] = "no"
+    sort: str = Field("-last_event", max_length=200)
+    page: int = Field(1, ge=1, le=1_000_000)
+    size: int = Field(50, ge=1, le=500)
+
+    @field_validator("sort")
+    @classmethod
+    def _is_known(cls, sort: str) -> str:
+        unknown = [key for key in _keys(sort) if key.removeprefix("-") not in SORTS]
+        if unknown:
+            raise ValueError(f"cannot sort by {', '.join(unknown)}: there are {', '.join(SORTS)}")
+        return sort
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRow:
+    """One experiment. Times are seconds since the epoch, `None` while unknown.
+
+    Attributes:
+        state: a word of `cerebro.state.wording`, `READING` or `UNREADABLE`.
+        run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
+        models, models_done, models_failed, best: of the newest planned fit run.
+        started: when its first run did. begun: later by the time in which no run of it was in progress. ended: when the
+            last one did, `None` while one is open: from `begun` to then, or to now, is what its runs took.
+        left: how long `run` will take yet, as estimated at its newest event.
+        problem: why `run` failed or waits, or why the log cannot be read; else which other run was stopped on the way.
+        is_read: whether the log is read: without, only what the record says is known.
+    """
+
+    name: str
+    author: str
+    created: float
+    last_event: float
+    state: str = READING
+    run: str = ""
+    kind: str = ""
+    done: int = 0
+    total: int = 0
+    models: int = 0
+    models_done: int = 0
+    models_failed: int = 0
+    best: Best | None = None
+    started: float | None = None
+    begun: float | None = None
+    ended: float | None = None
+    left: TimeLeft | None = None
+    problem: str = ""
+    is_archived: bool = False
+    is_deleting: bool = False
+    is_read: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentsView:
+    """One page of rows: `matching` of `total` experiments fit the query; of all, `read` logs are read.
+
+    `counts` are the states of those that fit the query but for its states.
+    """
+
+    rows: tuple[ExperimentRow, ...]
+    query: ListQuery
+    page: int
+    pages: int
+    size: int
+    matching: int
+    total: int
+    read: int
+    counts: tuple[tuple[str, int], ...]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything on this page may change by itself soon."""
+        return any(
+            row.state in wording.IN_PROGRESS or row.state == READING or row.is_deleting for row in self.rows
+        )
+
+
+SORTS: dict[str, Callable[[ExperimentRow], Any]] = {
+    "name": lambda row: row.name,
+    "author": lambda row: row.author.casefold() or None,
+    "created": lambda row: row.created,
+    "last_event": lambda row: row.last_event,
+    "state": lambda row: row.state,
+    "progress": lambda row: row.done / row.total if row.total else None,
+    "left": lambda row: row.left.ends_at if row.left else None,
+    "best": lambda row: row.best.value if row.best else None,
+    "models": lambda row: row.models or None,
+    "started": lambda row: row.started,
+    "duration": lambda row: (row.ended or row.last_event) - row.begun if row.begun else None,
+}
+"""Key -> what is compared; `None` comes last, whichever way."""
+
+
+def listing(rows: Sequence[ExperimentRow], asked: ListQuery) -> ExperimentsView:
+    """One page of `rows`."""
+    fitting = _fitting(rows, asked)
+    states = {word.strip() for word in asked.state.split(",") if word.strip()}
+    found = [row for row in fitting if not states or row.state in states]
+    for key in reversed(_keys(asked.sort)):
+        found = _sorted(found, SORTS[key.removeprefix("-")], is_descending=key.startswith("-"))
+    page = page_of(found, asked.page, asked.size)
+    return ExperimentsView(
+        rows=tuple(page.rows),
+        query=asked,
+        page=page.page,
+        pages=page.pages,
+        size=asked.size,
+        matching=len(found),
+        total=len(rows),
+        read=sum(row.is_read for row in rows),
+        counts=tuple(Counter(row.state for row in fitting).most_common()),
+    )
+
+
+def blank_row(summary: ExperimentSummary) -> ExperimentRow:
+    """What is known of an experiment without its log."""
+    record = summary.experiment
+    return ExperimentRow(
+        name=record.name,
+        author=record.author,
+        created=record.created,
+        last_event=summary.last_event,
+        is_archived=summary.is_archived,
+        is_deleting=summary.is_deleting,
+    )
+
+
+def row_of(followed: Followed, summary: ExperimentSummary, now: float) -> ExperimentRow:
+    """The row of an experiment whose log is read, at `now` (seconds since the epoch)."""
+    state, record = followed.state, summary.experiment
+    run, fit = wording.shown_run(state), followed.fit()
+    done, total = followed.progress(run) if run else (0, 0)
+    table = followed.table(fit) if fit else None
+    begun, ended = _worked(state)
+    return ExperimentRow(
+        name=record.name,
+        author=record.author,
+        created=record.created,
+        last_event=summary.last_event,
+        state=wording.experiment(state),
+        run=run.id if run else "",
+        kind=run.kind if run else "",
+        done=done,
+        total=total,
+        models=len(fit.models) if fit else 0,
+        models_done=table.count(ModelState.FINISHED.value) if table else 0,
+        models_failed=table.count(ModelState.FAILED.value) if table else 0,
+        best=best(fit, table) if fit and table else None,
+        started=min((each.started for each in state.runs.values() if each.started), default=None),
+        begun=begun,
+        ended=ended,
+        left=followed.pace(now).left,
+        problem=_problem(followed, run) if run else "",
+        is_archived=state.is_archived,
+        is_deleting=state.deletion is not None,
+        is_read=True,
+    )
+
+
+def _worked(state: ExperimentState) -> tuple[float | None, float | None]:
+    """`ExperimentRow.begun` and `ExperimentRow.ended`."""
+    runs = [run for run in state.runs.values() if run.started]
+    took = sum(run.ended - breaks.begun(run) for run in runs if not run.is_open)
+    if at_work := [run for run in runs if run.is_open]:
+        return breaks.begun(at_work[0]) - took, None
+    ended = max((run.ended for run in runs), default=None)
+    return (None, None) if ended is None else (ended - took, ended)
+
+
+def _problem(followed: Followed, run: Run) -> str:
+    halted = resumable(followed.state)
+    if run.error or run.reason or halted is None or halted is run:
+        return run.error or run.reason
+    done, total = followed.progress(halted)
+    return f"{halted.id} was stopped after {done:,} of {total:,} tasks"
+
+
+def _fitting(rows: Sequence[ExperimentRow], asked: ListQuery) -> list[ExperimentRow]:
+    wanted = asked.q.strip().casefold()
+    return [
+        row
+        for row in rows
+        if (asked.archived == "all" or row.is_archived == (asked.archived == "yes"))
+        and (not wanted or wanted in row.name or wanted in row.author.casefold())
+    ]
+
+
+def _sorted(
+    rows: list[ExperimentRow], value: Callable[[ExperimentRow], Any], *, is_descending: bool
+) -> list[ExperimentRow]:
+    known = [row for row in rows if value(row) is not None]
+    known.sort(key=value, reverse=is_descending)
+    return known + [row for row in rows if value(row) is None]
+
+
+def _keys(sort: str) -> list[str]:
+    return [key.strip() for key in sort.split(",") if key.strip()]

@@ -1,0 +1,1 @@
+"""What happened to an experiment, and who asked for it."""

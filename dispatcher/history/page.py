@@ -1,0 +1,31 @@
+"""What happened to an experiment: its runs, and who asked for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response
+
+from dispatcher.history.view import ActionQuery, actions
+from dispatcher.pages.addresses import page_number
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.runs import run_row
+from dispatcher.tabs.tabs import Tabs
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/history", "history")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "history", "history/history.html", _fill)
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    return {
+        "view": actions(followed.state, ActionQuery(page=page_number())),
+        "runs": tuple(run_row(followed, run) for run in reversed(followed.state.runs.values())),
+        "record": followed.record,
+    }

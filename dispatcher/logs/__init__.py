@@ -1,0 +1,1 @@
+"""What attempts printed: reading it, finding lines in it."""

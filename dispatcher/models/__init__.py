@@ -1,0 +1,1 @@
+"""The table of a run's models, and one model's page."""

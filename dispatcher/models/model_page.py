@@ -1,0 +1,63 @@
+"""One model: its curve, epochs, units with all attempts, what may be done with it; arrow keys lead to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from dispatcher.logs import view as logs_view
+from dispatcher.logs.reading import LogReader
+from dispatcher.logs.view import Chosen, LogQuery, Source
+from dispatcher.models.view import model as model_view
+from dispatcher.pages.addresses import figure_url
+from dispatcher.pages.queries import asked
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.schedule.units import UnitQuery, units
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs, newest_action
+
+_UNITS = 50
+_LONGEST_LINE = 300
+"""Characters of the newest line of a log."""
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/models/<path:model>", "model")
+    def page(name: str, model: str) -> Response:
+        services, fit = tabs.services, request.args.get("fit", "")
+
+        def running(followed: Followed, fit: str) -> Chosen:
+            return logs_view.growing(followed.state, LogQuery(fit=fit, model=model))
+
+        def look(followed: Followed, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
+            view = model_view(followed, model, fit=header.fit)
+            figure = figure_url(header.name, "curves", fit=view.run, models=model, top="0")
+            own = units(followed.state, asked(UnitQuery, run=view.run, model=model, size=_UNITS))
+            did = newest_action(followed.state, view.run, model)
+            shown = {"view": view, "model": view.summary, "units": own, "figure": figure, "did": did}
+            return shown, running(followed, view.run)
+
+        def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
+            shown, open_logs = found
+            return {**shown, "output": _newest(services.logs, name, open_logs)}
+
+        def sizes() -> list[object]:
+            """Of what is read beside the log of events, which says nothing when a line is printed."""
+            open_logs = services.reader.look(name, lambda followed: running(followed, fit))
+            return [(source.key, services.logs.size(name, source)) for source in open_logs]
+
+        return tabs.answer(name, "models", "models/model.html", look, finish, beside=sizes)
+
+
+def _newest(logs: LogReader, name: str, open_logs: Chosen) -> tuple[Source, str] | None:
+    """Where the newest of these logs is from, and its last line that is not blank, empty before the first; `None` if
+    there is no log."""
+    if not open_logs:
+        return None
+    lines = [line.text.strip() for chunk in logs.newest(name, open_logs[-1:]) for line in chunk.lines]
+    said = next((line for line in reversed(lines) if line), "")
+    return open_logs[-1], said[:_LONGEST_LINE]

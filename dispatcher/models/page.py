@@ -1,0 +1,67 @@
+"""The table of a fit run's models: sorted, filtered and paged by the server; the chosen ones compared below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from cerebro.errors import BadRequestError
+from cerebro.steering import OF_MODEL, allowed
+from dispatcher.models.comparison import MOST, comparison
+from dispatcher.models.query import ModelQuery
+from dispatcher.models.view import ModelsView, models
+from dispatcher.pages.addresses import api_url
+from dispatcher.pages.queries import asked
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs
+
+_ROWS = 50
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/models", "models")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "models", "models/models.html", _fill)
+
+
+def table(followed: Followed, query: ModelQuery) -> tuple[ModelsView | None, str]:
+    """The models that are asked for and no mistake; or, if the query cannot be read, all models and the mistake."""
+    try:
+        return models(followed, query), ""
+    except BadRequestError as error:
+        return models(followed, ModelQuery(fit=query.fit, page=query.page, size=query.size)), str(error)
+
+
+def picked_models() -> tuple[str, ...]:
+    """Ids of the models that the reader chose: ``pick=m01,m02``, or repeated as a form without scripts sends it."""
+    given = (model for text in request.args.getlist("pick") for model in text.split(","))
+    return tuple(dict.fromkeys(model for model in given if model))[:MOST]
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    query = asked(ModelQuery, **({} if "size" in request.args else {"size": _ROWS}))
+    view, mistake = table(followed, query)
+    picked = picked_models()
+    run = followed.fit(query.fit)
+    compared = comparison(followed.table(run), picked) if run and picked else None
+    may: dict[str, list[str]] = {action.value: [] for action in OF_MODEL}
+    if run and compared:
+        for model in compared.models:
+            for action in allowed(followed.state, run, run.models[model.id]):
+                may[action.value].append(model.id)
+    return {
+        "view": view,
+        "mistake": mistake,
+        "picked": picked,
+        "most": MOST,
+        "compared": compared,
+        "differences": request.args.get("all") != "1",
+        "may": may,
+        "on_page": {row.id for row in view.rows} if view else frozenset(),
+        "csv": api_url(header.name, "models.csv", fit=query.fit, filter=query.filter, sort=query.sort),
+    }

@@ -1,0 +1,232 @@
+"""The models of a fit run as a table, and one of them alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from cerebro.analysis.summary import ModelSummary
+from cerebro.contract.runs import FitRequest
+from cerebro.contract.tasks import Failure
+from cerebro.errors import NotFoundError
+from cerebro.state import Model, Run
+from cerebro.steering import allowed
+from dispatcher.models.csv_file import csv_text
+from dispatcher.models.query import ModelQuery, chosen, matching
+from dispatcher.pages.paging import page_of
+from dispatcher.reading.columns import FIXED, Cell, Column, Columns, hyperparameter
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.best import Best, best
+from dispatcher.tabs.failures import FailedAttempt, failed_attempts
+
+_DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
+_DEFAULT_AFTER = ("worker", "redone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnHead:
+    """A column's name for addresses, what stands above it, and how its cells are written."""
+
+    name: str
+    label: str
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRow:
+    """One model: what every row has, and `cells` in the order of the columns that were asked for. `failed_at`: the
+    attempt at which it failed, if that is known."""
+
+    id: str
+    index: int
+    state: str
+    units_done: int
+    units: int
+    cells: tuple[Cell, ...]
+    failure: Failure | None
+    failed_at: FailedAttempt | None
+    may: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsView:
+    """A page of the models of a fit run: `matching` of `total` fit the filter, `counts` are theirs by state."""
+
+    run: str
+    metric: str
+    mode: str
+    is_validated: bool
+    columns: tuple[ColumnHead, ...]
+    available: tuple[ColumnHead, ...]
+    rows: tuple[ModelRow, ...]
+    query: ModelQuery
+    page: int
+    pages: int
+    size: int
+    matching: int
+    total: int
+    counts: tuple[tuple[str, int], ...]
+    best: Best | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRow:
+    """One epoch of a model: means over its units, weighted by rows; what validation returned; its last checkpoint, and
+    whether that file is kept: most are removed once nothing needs them."""
+
+    epoch: int
+    training: dict[str, Cell]
+    validation: dict[str, Cell]
+    checkpoint: str
+    is_kept: bool
+    rows: int
+    seconds: float
+    ended: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelView:
+    """One model of a fit run and its epochs; `previous` and `next` are its neighbours' ids, `failed_at` is the attempt
+    at which it failed, if that is known."""
+
+    run: str
+    metric: str
+    mode: str
+    is_validated: bool
+    summary: ModelSummary
+    previous: str
+    next: str
+    epochs: tuple[EpochRow, ...]
+    failed_at: FailedAttempt | None
+    may: tuple[str, ...]
+
+
+def models(followed: Followed, asked: ModelQuery) -> ModelsView | None:
+    """A page of the models; `None` while there is no planned fit run.
+
+    Raises:
+        BadRequestError: the filter, the order or a column cannot be understood.
+    """
+    run = followed.fit(asked.fit)
+    if run is None:
+        return None
+    table = followed.table(run)
+    columns, rows = table.columns(), table.rows()
+    found = matching(rows, asked, columns)
+    shown = chosen(asked.columns, columns, _default(columns, table.varying))
+    page = page_of(found, asked.page, asked.size)
+    request = _request(run)
+    failed = failed_attempts(run, [row.id for row in page.rows])
+    return ModelsView(
+        run=run.id,
+        metric=request.metric,
+        mode=request.mode,
+        is_validated=run.is_validated,
+        columns=tuple(map(_head, shown)),
+        available=tuple(map(_head, columns.all())),
+        rows=tuple(_row(followed, run, row, shown, failed.get(row.id)) for row in page.rows),
+        query=asked,
+        page=page.page,
+        pages=page.pages,
+        size=asked.size,
+        matching=len(found),
+        total=len(rows),
+        counts=tuple(Counter(row.state for row in found).most_common()),
+        best=best(run, table),
+    )
+
+
+def models_csv(rows: list[ModelSummary], columns: Columns, asked: ModelQuery) -> str:
+    """All models that fit, not a page of them, as CSV; all columns unless some are asked for.
+
+    Raises:
+        BadRequestError: the filter, the order or a column cannot be understood.
+    """
+    shown = chosen(asked.columns, columns, columns.all())
+    found = matching(rows, asked, columns)
+    return csv_text([column.name for column in shown], ([c.cell(row) for c in shown] for row in found))
+
+
+def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
+    """One model of a fit run (default: the newest).
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    run = followed.fit(fit)
+    row = followed.table(run).row(name) if run else None
+    if run is None or row is None:
+        raise NotFoundError(
+            f"no model {name!r} in {run.id if run else 'any fit run'} of {followed.record.name!r}"
+        )
+    found, ids, request = run.models[name], list(run.models), _request(run)
+    kept = found.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
+    return ModelView(
+        run=run.id,
+        metric=request.metric,
+        mode=request.mode,
+        is_validated=run.is_validated,
+        summary=row,
+        previous=ids[row.index - 1] if row.index else "",
+        next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
+        epochs=tuple(_epoch(found, epoch, kept) for epoch in range(1, found.completed_epochs + 1)),
+        failed_at=failed_attempts(run, [name]).get(name),
+        may=tuple(sorted(allowed(followed.state, run, found))),
+    )
+
+
+def _request(run: Run) -> FitRequest:
+    assert isinstance(run.request, FitRequest)
+    return run.request
+
+
+def _default(columns: Columns, varying: tuple[str, ...]) -> tuple[Column, ...]:
+    own = (hyperparameter(name) for name in varying)
+    return (*(FIXED[name] for name in _DEFAULT), *own, *(FIXED[name] for name in _DEFAULT_AFTER))
+
+
+def _head(column: Column) -> ColumnHead:
+    return ColumnHead(name=column.name, label=column.label, kind=column.kind)
+
+
+def _row(
+    followed: Followed,
+    run: Run,
+    row: ModelSummary,
+    columns: tuple[Column, ...],
+    failed_at: FailedAttempt | None,
+) -> ModelRow:
+    return ModelRow(
+        id=row.id,
+        index=row.index,
+        state=row.state,
+        units_done=row.units_done,
+        units=row.units,
+        cells=tuple(told(column.cell(row)) for column in columns),
+        failure=row.failure,
+        failed_at=failed_at,
+        may=tuple(sorted(allowed(followed.state, run, run.models[row.id]))),
+    )
+
+
+def _epoch(model: Model, epoch: int, kept: Collection[str]) -> EpochRow:
+    visits, checkpoint = model.epoch_visits(epoch), model.epoch_checkpoint(epoch)
+    return EpochRow(
+        epoch=epoch,
+        training={name: told(value) for name, value in model.training_metrics(epoch).items()},
+        validation={name: told(value) for name, value in model.validations.get(epoch, {}).items()},
+        checkpoint=checkpoint.name if checkpoint else "",
+        is_kept=checkpoint is not None and checkpoint.name in kept,
+        rows=sum(visit.rows for visit in visits),
+        seconds=sum(visit.ended - visit.started for visit in visits),
+        ended=visits[-1].ended,
+    )
+
+
+def told(value: Cell) -> Cell:
+    """NaN and infinity as words: JSON has no numbers for them, and nothing would hide them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value

@@ -1,0 +1,1 @@
+"""An experiment's first tab, and the report of a run."""

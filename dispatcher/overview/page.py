@@ -1,0 +1,27 @@
+"""An experiment's first tab: the answer, what runs now, how fast, what failed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from dispatcher.overview.view import overview
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>", "experiment")
+    def experiment(name: str) -> Response:
+        statuses = tabs.services.reader.workers()
+
+        def fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+            view = overview(followed, now=now, statuses=statuses, fit=request.args.get("fit", ""))
+            return {"view": view, "record": followed.record}
+
+        return tabs.answer(name, "overview", "overview/overview.html", fill)

@@ -1,0 +1,47 @@
+"""The final report of a fit run as one file, to send around."""
+
+from __future__ import annotations
+
+import threading
+
+from flask import Blueprint, Response, request, url_for
+
+from cerebro.errors import NotFoundError
+from cerebro.reporting import report_html
+from dispatcher.sandbox.child import BusyError
+from dispatcher.tabs.tabs import Tabs
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+    writing = threading.Lock()
+
+    @pages.get("/experiments/<name:name>/report")
+    def report(name: str) -> Response:
+        if not writing.acquire(blocking=False):
+            raise BusyError("another report is being written: ask for this one in a moment")
+        try:
+            run, content = _written(tabs, name)
+        finally:
+            writing.release()
+        response = Response(content, mimetype="text/html")
+        response.headers.set("Content-Disposition", "attachment", filename=f"{name}-{run}.html")
+        return response
+
+
+def _written(tabs: Tabs, name: str) -> tuple[str, str]:
+    """The run's id and its report. Of a large run this takes seconds, so it is made of a fold of its own: nobody who
+    looks at the experiment waits for it."""
+    reader, fit = tabs.services.reader, request.args.get("fit", "")
+    followed = reader.read_anew(name)
+    run = followed.fit(fit)
+    if run is None:
+        raise NotFoundError(f"no fit run of {name!r} is planned yet, so there is nothing to report")
+    return run.id, report_html(
+        followed.state,
+        run,
+        record=followed.record,
+        now=reader.now(),
+        page=url_for("pages.experiment", name=name, _external=True),
+        code=lambda sha256: reader.ask(lambda: tabs.services.store.code(sha256)),
+    )

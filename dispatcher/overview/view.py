@@ -1,0 +1,193 @@
+"""The first tab of an experiment: the answer, what failed, what runs now and how fast, the data, the workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from cerebro.analysis.summary import ModelSummary
+from cerebro.contract.records import Hyperparameters, WorkerStatus
+from cerebro.contract.runs import FitRequest
+from cerebro.state import Run, TaskState, wording
+from dispatcher.data.view import SplitRow, split_rows
+from dispatcher.reading.read_model import Followed
+from dispatcher.reading.time_left import Pace
+from dispatcher.schedule.view import ScheduleSummary, schedule_summary
+from dispatcher.tabs.best import Best, best
+from dispatcher.tabs.failures import FailedAttempt, failed_attempts
+from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
+from dispatcher.tabs.workers import WorkerRow, worker_rows
+
+_NAMED = 20
+"""Most models that a group of failures names."""
+_RUNNING = 100
+"""Most tasks that are listed as running or next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A worker that the run in progress misses; `reported`: when it last did (seconds since the epoch)."""
+
+    text: str
+    reported: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSummary:
+    """A fit run in a few lines; `counts` are models by the word for their state, most first."""
+
+    run: str
+    metric: str
+    mode: str
+    is_validated: bool
+    models: int
+    counts: tuple[tuple[str, int], ...]
+    best: Best | None
+    best_hyperparameters: Hyperparameters
+    best_checkpoint: str
+    """Path on the checkpoint volume; empty while there is none."""
+    best_code: str
+    """Python that loads it; empty while there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureGroup:
+    """Models that failed for one reason; `models` names the first of `count`, `traceback` is the first one's, of
+    `attempt` (None if that never started)."""
+
+    kind: str
+    message: str
+    count: int
+    models: tuple[str, ...]
+    traceback: str
+    attempt: FailedAttempt | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTask:
+    """A task with an open attempt. `rows` of `total_rows` (0: unknown) are done, as it last said, with `values`."""
+
+    key: str
+    what: str
+    worker: str
+    model: str
+    attempt: int
+    started: float | None
+    rows: int
+    total_rows: int
+    values: dict[str, float]
+    is_next: bool
+    """It waits in the worker's inbox."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """Everything on the first tab. `notes` are what a person should know beside what the header says."""
+
+    notes: tuple[Note, ...]
+    runs: tuple[RunRow, ...]
+    fit: FitSummary | None
+    failures: tuple[FailureGroup, ...]
+    running: tuple[RunningTask, ...]
+    pace: Pace
+    schedule: ScheduleSummary | None
+    splits: tuple[SplitRow, ...]
+    scores: tuple[ScoreRow, ...]
+    workers: tuple[WorkerRow, ...]
+
+
+def overview(
+    followed: Followed, *, now: float, statuses: tuple[WorkerStatus, ...] = (), fit: str = ""
+) -> Overview:
+    """The first tab at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
+    state, run = followed.state, followed.fit(fit)
+    dataset = next(reversed(state.datasets.values()), None)
+    workers = tuple(worker_rows(state, statuses, now))
+    active = state.active_run()
+    return Overview(
+        notes=tuple(_notes(workers)) if active else (),
+        runs=tuple(run_row(followed, each) for each in reversed(state.runs.values())),
+        fit=_fit(followed, run) if run else None,
+        failures=tuple(_failures(run, followed.table(run).failed())) if run else (),
+        running=tuple(_running(followed, active)) if active else (),
+        pace=followed.pace(now),
+        schedule=schedule_summary(followed, run, now) if run else None,
+        splits=tuple(replace(row, parts=()) for row in split_rows(followed, dataset, now)) if dataset else (),
+        scores=tuple(row for each in state.runs.values() for row in scores(each)),
+        workers=workers,
+    )
+
+
+def _fit(followed: Followed, run: Run) -> FitSummary:
+    assert isinstance(run.request, FitRequest)
+    found = best(run, followed.table(run))
+    model = run.models[found.model] if found else None
+    checkpoint = model.epoch_checkpoint(found.epoch) if model and found else None
+    return FitSummary(
+        run=run.id,
+        metric=run.request.metric,
+        mode=run.request.mode,
+        is_validated=run.is_validated,
+        models=len(run.models),
+        counts=followed.table(run).counts(),
+        best=found,
+        best_hyperparameters=model.hyperparams if model else {},
+        best_checkpoint=checkpoint.name if checkpoint else "",
+        best_code=_code(followed.record.name, run.id) if checkpoint else "",
+    )
+
+
+def _code(experiment: str, run: str) -> str:
+    return f'from cerebro import Experiment\n\nstate = Experiment.attach("{experiment}").result("{run}").best.load()'
+
+
+def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
+    """Most models first."""
+    groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
+    for row in rows:
+        if row.failure is not None:
+            first = row.failure.message.strip().partition("\n")[0]
+            groups[row.failure.kind.value, first].append(row)
+    attempts = failed_attempts(run, [failed[0].id for failed in groups.values()])
+    found = [
+        FailureGroup(
+            kind=kind.replace("_", " "),
+            message=message,
+            count=len(failed),
+            models=tuple(row.id for row in failed[:_NAMED]),
+            traceback=(failed[0].failure.traceback if failed[0].failure else ""),
+            attempt=attempts.get(failed[0].id),
+        )
+        for (kind, message), failed in groups.items()
+    ]
+    return sorted(found, key=lambda group: -group.count)
+
+
+def _running(followed: Followed, run: Run) -> Iterator[RunningTask]:
+    """Those that run before those that wait in an inbox."""
+    tasks = sorted(run.open_tasks(), key=lambda task: task.state is not TaskState.RUNNING)
+    for task in tasks[:_RUNNING]:
+        point = followed.live.newest.get(str(task.key))
+        newest = task.attempts[-1]
+        known = point if point and point.attempt == newest.number else None
+        yield RunningTask(
+            key=str(task.key),
+            what=wording.task(task.key),
+            worker=newest.worker,
+            model=task.key.model or "",
+            attempt=newest.number,
+            started=newest.started or None,
+            rows=known.rows if known else 0,
+            total_rows=known.total_rows if known else 0,
+            values=dict(known.values) if known else {},
+            is_next=task.state is not TaskState.RUNNING,
+        )
+
+
+def _notes(workers: tuple[WorkerRow, ...]) -> Iterator[Note]:
+    for row in workers:
+        if row.state == "lost":
+            why = f" ({row.lost})" if row.lost else ""
+            text = f"{row.name} is lost{why}: what only it holds waits for its return."
+            yield Note(text=text, reported=row.reported)

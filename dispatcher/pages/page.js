@@ -1,0 +1,171 @@
+// What every page has: times that go on, local or UTC; copying; menus; keyboard shortcuts; wishes sent without leaving
+// the page. Without this script times stand still, in UTC, and wishes load the page anew.
+"use strict";
+(() => {
+  const zone = document.getElementById("zone");
+  const keys = document.getElementById("keys");
+  const shortcuts = document.getElementById("shortcuts");
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  let isUtc = false;
+  try {
+    isUtc = localStorage.getItem("zone") === "utc";
+  } catch {} // storage may be forbidden: then the choice lasts as long as the page
+
+  // As dispatcher/pages/formats.py writes them.
+  const duration = (seconds) => {
+    let left = Math.max(0, Math.round(seconds));
+    const parts = [];
+    for (const [length, unit] of UNITS) {
+      if (left >= length) {
+        parts.push(`${Math.floor(left / length)} ${unit}`);
+        left %= length;
+      } else if (parts.length) break;
+    }
+    return parts.slice(0, 2).join(" ") || "0 s";
+  };
+  const ago = (seconds) => (seconds < 1 ? "now" : `${duration(seconds).split(" ").slice(0, 2).join(" ")} ago`);
+  const zoneName = () => (isUtc ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone.split("/").pop().replace("_", " "));
+  const clockText = (date) => date.toLocaleTimeString("en-GB", isUtc ? { timeZone: "UTC" } : {});
+  const exact = (date) => {
+    if (isUtc) return date.toISOString().replace(/\.\d+/, "");
+    const minutes = -date.getTimezoneOffset();
+    const offset = `${minutes < 0 ? "-" : "+"}${new Date(Math.abs(minutes) * 60000).toISOString().slice(11, 16)}`;
+    return new Date(date.getTime() + minutes * 60000).toISOString().slice(0, 19) + offset;
+  };
+  window.clockText = (date) => `${clockText(date)}${isUtc ? " UTC" : ""}`;
+
+  const set = (element, text) => {
+    if (element.textContent !== text) element.textContent = text;
+  };
+  const tick = () => {
+    const now = Date.now() + skew;
+    for (const element of document.querySelectorAll("time[data-show]")) {
+      const date = new Date(element.dateTime);
+      const past = (now - date) / 1000;
+      const kind = element.dataset.show;
+      set(element, kind === "ago" ? ago(past) : kind === "since" ? duration(past) : kind === "left" ? duration(-past)
+        : kind === "date" ? exact(date).replace("T", " ").slice(0, 19) : `${clockText(date)} ${zoneName()}`);
+      const title = exact(date);
+      if (element.title !== title) element.title = title;
+    }
+  };
+  // Ages are of the server's clock: a laptop's may be minutes off.
+  const served = Number(document.documentElement.dataset.now || 0) * 1000;
+  const skew = served && Math.abs(served - Date.now()) > 5000 ? served - Date.now() : 0;
+  const showZone = () => {
+    zone.hidden = false;
+    zone.textContent = zoneName();
+    tick();
+  };
+  const switchZone = () => {
+    isUtc = !isUtc;
+    try {
+      localStorage.setItem("zone", isUtc ? "utc" : "local");
+    } catch {}
+    showZone();
+    document.dispatchEvent(new CustomEvent("zone:changed"));
+  };
+  zone.addEventListener("click", switchZone);
+  showZone();
+  setInterval(tick, 1000);
+
+  // Buttons that only scripts can serve appear; those that only readers without scripts need go.
+  const reveal = () => {
+    document.querySelectorAll("button[data-copy][hidden]").forEach((each) => (each.hidden = false));
+    document.querySelectorAll("button[data-auto], button[data-plain]").forEach((each) => (each.hidden = true));
+  };
+  reveal();
+  document.addEventListener("live:updated", () => {
+    reveal();
+    tick();
+  });
+
+  document.addEventListener("click", async (event) => {
+    const copy = event.target.closest("button[data-copy]");
+    if (copy) {
+      try {
+        await navigator.clipboard.writeText(copy.dataset.copy);
+        copy.textContent = "Copied";
+      } catch {
+        const range = document.createRange(); // no clipboard without TLS: choose the text for the reader instead
+        range.selectNodeContents(copy.parentElement.querySelector("code") || copy);
+        getSelection().removeAllRanges();
+        getSelection().addRange(range);
+      }
+      setTimeout(() => (copy.textContent = "Copy"), 1500);
+    }
+    for (const menu of document.querySelectorAll("details.menu[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+    event.target.closest("[data-toast-close]")?.parentElement.remove();
+  });
+  document.addEventListener("change", (event) => {
+    const { target } = event;
+    if (target.matches("select, [type=range], [type=checkbox]") && target.form?.querySelector("[data-auto]")) target.form.requestSubmit();
+  });
+
+  const toast = (text) => {
+    document.querySelectorAll(".toast").forEach((each) => each.remove());
+    const box = document.createElement("div");
+    box.className = "toast";
+    box.setAttribute("role", "alert");
+    const close = document.createElement("button");
+    close.className = "plain small";
+    close.textContent = "Close";
+    close.dataset.toastClose = "";
+    box.append(text, close);
+    document.body.append(box);
+  };
+
+  // A wish: the button says at once that it was asked for; the page says when it is so.
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (!form.matches("form[data-action]") || event.defaultPrevented) return;
+    event.preventDefault();
+    const button = event.submitter;
+    const body = new URLSearchParams(new FormData(form, button));
+    button.disabled = true;
+    const label = button.textContent;
+    if (button.dataset.word) button.textContent = `${button.dataset.word}\u2026`;
+    try {
+      const answer = await fetch(form.getAttribute("action"), {
+        method: "POST", body, redirect: "manual", headers: { Accept: "application/json" },
+      });
+      const isDone = answer.type === "opaqueredirect" || answer.ok;
+      if (isDone) document.dispatchEvent(new CustomEvent("wish:sent"));
+      else toast((await answer.json().catch(() => ({}))).message || `It was refused: ${answer.status}.`);
+    } catch {
+      toast("The page's server did not answer, so it is not known whether this was done. Look at the state, then try again.");
+    }
+    button.disabled = false;
+    if (button.dataset.word) button.textContent = label;
+    form.closest("details.menu")?.removeAttribute("open");
+    if (document.getElementById("live")) document.dispatchEvent(new CustomEvent("live:refresh"));
+    else location.reload();
+  });
+
+  document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  keys.hidden = false;
+  keys.addEventListener("click", () => shortcuts.showModal());
+  const follow = (selector) => document.querySelector(selector)?.click();
+  const pressed = {
+    "/": () => document.querySelector("[type=search]")?.focus(),
+    "?": () => shortcuts.showModal(),
+    z: switchZone,
+    u: () => follow("a[rel=up]:last-of-type"),
+    ArrowLeft: () => follow("a[data-step=previous]"),
+    ArrowRight: () => follow("a[data-step=next]"),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") document.querySelectorAll("details.menu[open]").forEach((menu) => (menu.open = false));
+    const isTyping = event.target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]");
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || shortcuts.open) return;
+    const isInside = event.target.closest(".scroll, .plot"); // arrows scroll there
+    const action = isInside && event.key.startsWith("Arrow") ? null : pressed[event.key];
+    const tab = /^[0-9]$/.test(event.key) && document.querySelectorAll(".tabs a")[(Number(event.key) + 9) % 10];
+    if (!action && !tab) return;
+    event.preventDefault();
+    if (action) action();
+    else tab.click();
+  });
+})();

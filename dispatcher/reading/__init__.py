@@ -1,0 +1,1 @@
+"""Reading the store: what pages are made of, kept while logs grow."""

@@ -1,0 +1,168 @@
+"""How fast a run goes now, and how long it will take yet. Pure but for the commits it remembers.
+
+Time left is work left over present throughput: rows left by rows a second over the last minutes; but no less than the
+longest model's units left by the mean time of a unit, because a model is in one place at a time. What a process takes
+to start and to import is over once and for all, so it counts neither for throughput nor for a unit's time. Validations,
+and partitions made again, are neither in the work left nor in the throughput; they slow it down. Nothing is known of
+queues ahead, of failures to come, or of models that cost more than those that ran lately.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cerebro.contract.events import LivePoint
+from cerebro.contract.runs import EtlPlan, FitPlan
+from cerebro.state import Run, TaskState
+from dispatcher.reading.model_table import ModelTable
+
+WINDOW_S = 300.0
+"""Throughput is of the last five minutes."""
+_COMMITS = 512
+
+BASIS = "work left over the throughput of the last five minutes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLeft:
+    """An estimate: `seconds` from now, that is at `ends_at` (seconds since the epoch). `basis` says how it was made."""
+
+    seconds: float
+    ends_at: float
+    basis: str = BASIS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Throughput of the run in progress over its last `over_s` seconds, at most five minutes, without the share of them
+    that workers waited for processes to start; 0 while unknown."""
+
+    rows_per_s: float
+    units_per_min: float
+    over_s: float
+    left: TimeLeft | None
+
+
+IDLE = Pace(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
+
+
+_WORK = {"fit": "train"}
+"""Kind of run -> kind of the tasks that are its work, where that has another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """An attempt: one that was committed, or one that is under way, up to now."""
+
+    run: str
+    worker: str
+    started: float
+    begun: float
+    """When its own work began."""
+    ended: float
+    rows: int
+
+
+class Pacemaker:
+    """Remembers the newest commits of an experiment. One owner, not thread-safe."""
+
+    def __init__(self) -> None:
+        self._commits: deque[_Span] = deque(maxlen=_COMMITS)
+
+    def commit(
+        self,
+        run: Run,
+        kind: str,
+        *,
+        worker: str,
+        started: float,
+        ended: float,
+        rows: int,
+        start_s: float = 0.0,
+    ) -> None:
+        """A task of `run` was committed, of that kind. Times are the store's clock; for the first `start_s` seconds it
+        waited for its process."""
+        if _is_work(run, kind):
+            self._commits.append(_Span(run.id, worker, started, _begun(started, start_s, ended), ended, rows))
+
+    def pace(
+        self, run: Run, table: ModelTable | None, now: float, newest: Callable[[str], LivePoint | None]
+    ) -> Pace:
+        """Of a run that is open, at `now` (the store's clock).
+
+        Args:
+            table: its models, if it is a planned fit.
+            newest: task -> what its open attempt said last.
+        """
+        own = [commit for commit in self._commits if commit.run == run.id]
+        begin = max(run.started, now - WINDOW_S)
+        if len(own) == _COMMITS:
+            begin = max(begin, own[0].ended)  # what was before is not remembered
+        if not run.started or now <= begin:
+            return IDLE
+        recent = [commit for commit in own if commit.ended > begin]
+        under_way = list(_under_way(run, now, newest))
+        spans = [*recent, *under_way]
+        done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
+        # Rows come from workers side by side: time that one of them lost is so much of it less.
+        crew = len({span.worker for span in spans}) or 1
+        lost = sum(max(0.0, span.begun - max(span.started, begin)) for span in spans)
+        worked = sum(max(0.0, span.ended - max(span.begun, begin)) for span in spans)
+        over_s = max(now - begin - lost / crew, worked / crew)
+        rate = done / over_s
+        left_s = None
+        if rate > 0 and (rows_left := _rows_left(run, table)) is not None:
+            rows_left -= sum(span.rows for span in under_way)
+            mean_s = sum(commit.ended - commit.begun for commit in own) / len(own) if own else 0.0
+            chain_s = mean_s * table.longest() if table else 0.0
+            left_s = max(max(0.0, rows_left) / rate, chain_s)
+        return Pace(
+            rows_per_s=rate,
+            units_per_min=60 * len(recent) / over_s,
+            over_s=over_s,
+            left=TimeLeft(seconds=left_s, ends_at=now + left_s) if left_s is not None else None,
+        )
+
+
+def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) -> Iterator[_Span]:
+    """Attempts of which something was heard; of the others nobody knows if their process has started."""
+    for task in run.open_tasks():
+        point = newest(str(task.key))
+        if point is not None and task.state is TaskState.RUNNING and _is_work(run, task.key.kind):
+            attempt = task.attempts[-1]
+            end = max(now, attempt.started)
+            begun = _begun(attempt.started, point.start_s, end)
+            yield _Span(run.id, attempt.worker, attempt.started, begun, end, point.rows)
+
+
+def _begun(started: float, start_s: float, ended: float) -> float:
+    return min(started + max(0.0, start_s), ended)
+
+
+def _is_work(run: Run, kind: str) -> bool:
+    """Whether tasks of that kind are what `_rows_left` is about."""
+    return kind == _WORK.get(run.kind, run.kind)
+
+
+def _share(started: float, ended: float, begin: float) -> float:
+    """Of a span, how much lies after `begin`."""
+    return min(1.0, (ended - begin) / (ended - started)) if ended > max(started, begin) else 0.0
+
+
+def _rows_left(run: Run, table: ModelTable | None) -> float | None:
+    """Rows to be done yet, running tasks included; `None` before the run is planned."""
+    if run.plan is None:
+        return None
+    if table is not None and isinstance(run.plan, FitPlan):
+        done, total = table.progress()
+        return (total - done) * sum(run.plan.partitions.values()) / max(1, len(run.plan.partitions))
+    pending = [task.key for task in run.own_tasks() if task.state is not TaskState.COMMITTED]
+    if isinstance(run.plan, EtlPlan):
+        sizes = {(split, p.partition): p.rows for split, parts in run.plan.splits.items() for p in parts}
+        return sum(sizes.get((key.split or "", key.partition or 0), 0) for key in pending)
+    sizes_of = run.plan.partitions
+    return sum(
+        sum(sizes_of.values()) if key.partition is None else sizes_of[key.partition] for key in pending
+    )

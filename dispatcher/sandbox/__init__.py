@@ -1,0 +1,1 @@
+"""What users gave is opened and worked on within bounds."""

@@ -1,0 +1,1 @@
+"""Who trained what when, and how close that is to the best."""

@@ -1,0 +1,47 @@
+"""The schedule of a fit run: units over workers as they ran, how close to the bound, and which scheduler chose them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Blueprint, Response, request
+
+from cerebro.scheduling.policies import POLICIES
+from dispatcher.pages.addresses import figure_url
+from dispatcher.pages.queries import asked
+from dispatcher.pages.rendering import live_route
+from dispatcher.reading.read_model import Followed
+from dispatcher.schedule.units import UnitQuery, units
+from dispatcher.schedule.view import schedule
+from dispatcher.tabs.header import Header
+from dispatcher.tabs.tabs import Tabs
+
+_UNITS = 50
+_RULES = {
+    "random": "any model on any worker",
+    "fifo": "who has waited longest",
+    "lrptw": "most work left first",
+    "cyclic": "in turn, around the workers",
+    "monte-carlo": "the best of many dry runs",
+}
+_POLICIES = {name: _RULES[name] for name in POLICIES}
+"""What they do, in a few words; docs/scheduling.md says more."""
+
+
+def register(pages: Blueprint, tabs: Tabs) -> None:
+    """Add the route."""
+
+    @live_route(pages, "/experiments/<name:name>/schedule", "schedule")
+    def page(name: str) -> Response:
+        return tabs.answer(name, "schedule", "schedule/schedule.html", _fill)
+
+
+def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+    model = request.args.get("model", "")
+    return {
+        "view": schedule(followed, fit=header.fit, now=now),
+        "units": units(followed.state, asked(UnitQuery, run=header.fit, size=_UNITS)),
+        "model": model,
+        "policies": _POLICIES,
+        "figure": figure_url(header.name, "schedule", fit=header.fit, model=model),
+    }

@@ -1,0 +1,184 @@
+"""The start page: takes code and locators, checks them as they are entered, creates the experiment.
+
+A good archive is stored at once, so that a form sent back for another field does not lose it; archives are
+named by their content, so storing one again is harmless. The script's check (`start_check`) is the form's own, of the
+same fields, answered in pieces: without scripts the button does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from flask import Flask, Response, g, jsonify, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from werkzeug.datastructures import FileStorage
+
+from cerebro.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes, inspect
+from cerebro.errors import ArchiveError, BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
+from dispatcher.access.guard import LONGEST_NAME
+from dispatcher.sandbox.child import BusyError
+from dispatcher.services import Services
+from dispatcher.start.form import FIELDS, StartForm
+from dispatcher.start.locator_check import Finding, LocatorCheck
+
+FILES_SHOWN = 200
+_LONGEST_URI = 4096
+
+
+@dataclass(kw_only=True)
+class _Try:
+    """One sending of the form: what it has come to so far."""
+
+    form: StartForm
+    problems: dict[str, str] = field(default_factory=dict)
+    listing: ArchiveListing | None = None
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    """By field; several for miscellaneous files."""
+    conflict: str = ""
+    """Name of an experiment that is in the way."""
+
+    def page(self, status: int, note: str = "") -> ResponseReturnValue:
+        page = render_template(
+            "start/start.html",
+            form=self.form,
+            problems=self.problems,
+            listing=self.listing,
+            findings=self.findings,
+            conflict=self.conflict,
+            note=note,
+            files_shown=FILES_SHOWN,
+            limit=human_bytes(DEFAULT_LIMITS.archive_bytes),
+            limit_bytes=DEFAULT_LIMITS.archive_bytes,
+            longest_name=LONGEST_NAME,
+        )
+        return page, status
+
+    def take(self, found: Iterable[Finding]) -> None:
+        """Keep what was found; what is certainly wrong is a problem of its field."""
+        for finding in found:
+            self.findings.setdefault(finding.field, []).append(finding)
+            if finding.state == "wrong":
+                where = f"Line {finding.line}: " if finding.line else ""
+                self.problems.setdefault(finding.field, f"{where}{finding.message}.")
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+    check = LocatorCheck(services.settings)
+
+    @app.route("/start", methods=["GET", "POST"])
+    def start() -> ResponseReturnValue:
+        if request.method == "GET":
+            return _Try(form=StartForm(author=g.name)).page(200)
+        sent = _Try(form=StartForm.parse(request.form))
+        if not g.is_form_ours:
+            sent.problems["form"] = (
+                "This page was older than your session, so nothing was done. What you typed is still here: "
+                "choose the archive again, if there was one, and send it once more."
+            )
+            return sent.page(400)
+        try:
+            return _handle(sent, services, check)
+        except StoreUnavailableError as error:
+            sent.problems["form"] = (
+                f"Nothing was created: {error}. What you typed is still here: send it again."
+            )
+            return sent.page(503)
+
+    @app.post("/start/check")
+    def start_check() -> ResponseReturnValue:
+        """Of the fields that were sent: what is wrong, what was found; and the archive's hash if one came."""
+        sent = _Try(form=StartForm.parse(request.form))
+        _check(sent, services, check)
+        pieces = {
+            name: {
+                "problem": sent.problems.get(name, ""),
+                "html": render_template(
+                    "start/_found.html", findings=sent.findings.get(name, []), listing=None
+                ),
+            }
+            for name in request.form
+            if name in FIELDS
+        }
+        if sent.listing or "archive" in sent.problems:
+            html = render_template(
+                "start/_found.html", findings=[], listing=sent.listing, files_shown=FILES_SHOWN
+            )
+            pieces["archive"] = {"problem": sent.problems.get("archive", ""), "html": html}
+        return jsonify(fields=pieces, archive=sent.form.archive, archive_name=sent.form.archive_name)
+
+    @app.get("/start/preview")
+    def start_preview() -> ResponseReturnValue:
+        found = check.preview(request.args.get("uri", "")[:_LONGEST_URI])
+        return Response(found.content, mimetype=found.kind)
+
+    @app.get("/start/<name:name>")
+    def started(name: str) -> ResponseReturnValue:
+        return render_template("start/started.html", record=services.reader.record(name))
+
+
+def _handle(sent: _Try, services: Services, check: LocatorCheck) -> ResponseReturnValue:
+    reader = services.reader
+    if request.form.get("action") == "check":
+        _check(sent, services, check)
+        note = "Nothing is wrong with this form. Nothing was created yet."
+        return sent.page(422) if sent.problems else sent.page(200, note=note)
+    _look(sent, services)
+    if sent.problems:
+        return sent.page(422)
+    try:
+        record = reader.ask(lambda: reader.store.create_experiment(sent.form.record()), is_wish=True)
+    except ConflictError as error:
+        sent.problems["name"], sent.conflict = f"{error}.", sent.form.name
+        return sent.page(409)
+    except BadRequestError as error:
+        sent.problems["form"] = f"The store refused it: {error}."
+        return sent.page(422)
+    return redirect(url_for("started", name=record.name), 303)
+
+
+def _look(sent: _Try, services: Services) -> None:
+    """What can be said without reading data: all mistakes of form, and the archive."""
+    sent.problems = sent.form.problems()
+    try:
+        _take_archive(sent, services)
+    except ArchiveError as error:
+        sent.problems["archive"] = f"{error}."
+    except NotFoundError:
+        sent.form = replace(sent.form, archive="", archive_name="")
+        sent.problems["archive"] = "The store no longer has the archive sent before: choose the file again."
+
+
+def _check(sent: _Try, services: Services, check: LocatorCheck) -> None:
+    """All that can be said."""
+    _look(sent, services)
+    locators = sent.form.readable_locators(sent.problems)
+    if locators is None:
+        return
+    try:
+        sent.take(check.check(locators))
+    except BusyError as error:
+        sent.problems.setdefault("form", f"The locators were not looked at: {error}.")
+
+
+def _take_archive(sent: _Try, services: Services) -> None:
+    """Inspect the uploaded archive, or else the one that an earlier try has stored."""
+    reader = services.reader
+    if request.form.get("drop_archive"):
+        sent.form = replace(sent.form, archive="", archive_name="")
+    upload = request.files.get("archive")
+    if upload is not None and upload.filename:
+        name, content = upload.filename[-200:], _content(upload)
+        sent.listing = inspect(content, name=name)
+        sha256 = sent.listing.sha256
+        reader.ask(lambda: reader.store.put_archive(sha256, content), is_wish=True)
+        sent.form = replace(sent.form, archive=sha256, archive_name=name)
+    elif sent.form.archive:
+        content = reader.ask(lambda: reader.store.archive(sent.form.archive), is_wish=True)
+        sent.listing = inspect(content, name=sent.form.archive_name or "the archive sent before")
+
+
+def _content(upload: FileStorage) -> bytes:
+    # One byte past the limit is enough for `inspect` to name the limit.
+    return upload.stream.read(DEFAULT_LIMITS.archive_bytes + 1)

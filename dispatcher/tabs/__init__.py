@@ -1,0 +1,1 @@
+"""What the tabs of an experiment share: their frame, the header, and parts that several show."""

@@ -1,0 +1,107 @@
+"""What stands above every tab of an experiment: what it is, what it does, how far it is, what may be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cerebro.contract.records import WorkerStatus
+from cerebro.state import Run, RunState, wording
+from cerebro.steering import allowed, resumable
+from dispatcher.reading.read_model import Followed
+from dispatcher.reading.time_left import TimeLeft
+from dispatcher.tabs.best import Best, best
+from dispatcher.tabs.runs import RunRow, run_row
+from dispatcher.tabs.workers import WorkerRow, worker_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The head of an experiment's pages.
+
+    Attributes:
+        state: a word of `cerebro.state.wording`. note: what the word does not say, such as why a run is paused.
+        run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
+        halted: another run, which somebody stopped and may resume.
+        fits, fit: planned fit runs, and the one whose models are shown; empty without any.
+        left: how long the run in progress will take yet, if that can be told. best: of `fit`.
+        is_live: whether anything may change by itself soon. is_complete: whether the whole log is read, of which `seq`
+            events are. stalled: why nothing moves though it should; empty if it does.
+        may: `cerebro.steering` actions that make sense now, of the experiment and of `run`.
+    """
+
+    name: str
+    author: str
+    created: float
+    state: str
+    note: str
+    run: str
+    kind: str
+    done: int
+    total: int
+    halted: RunRow | None
+    fits: tuple[str, ...]
+    fit: str
+    left: TimeLeft | None
+    best: Best | None
+    is_archived: bool
+    is_deleting: bool
+    is_live: bool
+    is_complete: bool
+    seq: int
+    stalled: str
+    may: tuple[str, ...]
+
+
+def header(
+    followed: Followed, *, now: float, fit: str = "", statuses: tuple[WorkerStatus, ...] = ()
+) -> Header:
+    """The head at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
+    state, record = followed.state, followed.record
+    run, chosen = wording.shown_run(state), followed.fit(fit)
+    done, total = followed.progress(run) if run else (0, 0)
+    word, halted = wording.experiment(state), resumable(state)
+    may = allowed(state) | (allowed(state, run) if run else frozenset())
+    return Header(
+        name=record.name,
+        author=record.author,
+        created=record.created,
+        state=word,
+        note=_note(run),
+        run=run.id if run else "",
+        kind=run.kind if run else "",
+        done=done,
+        total=total,
+        halted=run_row(followed, halted) if halted and halted is not run else None,
+        fits=followed.fits(),
+        fit=chosen.id if chosen else "",
+        left=followed.pace(now).left,
+        best=best(chosen, followed.table(chosen)) if chosen else None,
+        is_archived=state.is_archived,
+        is_deleting=state.deletion is not None,
+        is_live=word in wording.IN_PROGRESS or not followed.is_complete or state.deletion is not None,
+        is_complete=followed.is_complete,
+        seq=state.seq,
+        stalled=_stalled(run, list(worker_rows(state, statuses, now))),
+        may=tuple(sorted(may)),
+    )
+
+
+def _note(run: Run | None) -> str:
+    if run is None:
+        return ""
+    if run.state is RunState.STOPPING:
+        return "units that run are being taken back"
+    if run.state is RunState.QUEUED:
+        return "waits for the controller to plan it, or for other experiments' runs before it"
+    return run.error or run.reason
+
+
+def _stalled(run: Run | None, workers: list[WorkerRow]) -> str:
+    """Only what the page itself can see: whether anybody is there to do the work."""
+    if run is None or run.state is not RunState.RUNNING:
+        return ""
+    if all(row.state == "lost" for row in workers):
+        return (
+            f"No worker answers, so {run.id} waits: `cerebro status` says more, `cerebro up` starts workers."
+        )
+    return ""

@@ -1,0 +1,112 @@
+"""What all tabs of an experiment do: follow its log, make the header, answer 304 while nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from flask import Response, request
+
+from cerebro.state import Action, ExperimentState
+from dispatcher.pages.addresses import is_fragment
+from dispatcher.pages.rendering import render
+from dispatcher.reading.read_model import Followed
+from dispatcher.services import Services
+from dispatcher.tabs.header import Header, header
+
+T = TypeVar("T")
+Shown = Mapping[str, object]
+"""What a tab's template shows."""
+Look = Callable[[Followed, Header, float], T]
+"""What a tab takes from the followed experiment, its header and the time. Others wait meanwhile: it is pure, and
+quick."""
+Finish = Callable[[Header, T], Shown]
+"""What the template shows of that; may read files and ask the store, since nobody waits any more."""
+
+
+@dataclass(frozen=True)
+class Tabs:
+    """Answers requests for tabs. Safe for several threads."""
+
+    services: Services
+
+    @overload
+    def answer(self, name: str, tab: str, template: str, look: Look[Shown]) -> Response: ...
+
+    @overload
+    def answer(
+        self,
+        name: str,
+        tab: str,
+        template: str,
+        look: Look[T],
+        finish: Finish[T],
+        *,
+        beside: Callable[[], object] = tuple,
+    ) -> Response: ...
+
+    def answer(
+        self,
+        name: str,
+        tab: str,
+        template: str,
+        look: Look[Any],
+        finish: Finish[Any] = lambda _, shown: shown,
+        *,
+        beside: Callable[[], object] = tuple,
+    ) -> Response:
+        """The page of one tab, or its fragment.
+
+        Args:
+            beside: makes what differs whenever what `finish` finds outside the log does; needs no request.
+
+        Raises:
+            NotFoundError: there is no such experiment.
+            IllegalEventError: its log does not fit this program.
+            StoreUnavailableError: the store is away and was never read.
+        """
+        reader, fit = self.services.reader, request.args.get("fit", "")
+
+        def build() -> str:
+            statuses, now = reader.workers(), reader.now()
+
+            def both(followed: Followed) -> tuple[Header, Action | None, Any]:
+                head = header(followed, now=now, fit=fit, statuses=statuses)
+                return head, newest_action(followed.state, head.run), look(followed, head, now)
+
+            head, acted, found = reader.look(name, both)
+            return render(
+                template,
+                title=_title(head, tab),
+                is_live=head.is_live,
+                icon=head.state,
+                header=head,
+                tab=tab,
+                acted=acted,
+                **finish(head, found),
+            )
+
+        if not is_fragment():
+            return Response(build())
+
+        def version() -> object:
+            return reader.version(name), reader.crew_version(), reader.outage, beside()
+
+        return self.services.answers.answer(version, build)
+
+
+def newest_action(state: ExperimentState, run: str, model: str = "") -> Action | None:
+    """The newest wish with an effect on a run, or on one of its models."""
+    found = (
+        action
+        for action in reversed(state.actions)
+        if (action.run, action.model, action.is_late) == (run, model, False)
+    )
+    return next(found, None)
+
+
+def _title(head: Header, tab: str) -> str:
+    share = f"{100 * head.done // head.total} % " if head.is_live and head.total else ""
+    where = "" if tab == "overview" else f" · {tab}"
+    return f"{share}{head.state} · {head.name}{where}"
