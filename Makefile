@@ -18,6 +18,10 @@ CLUSTER ?= infra/eksctl/cluster.yaml
 # To setup, TORCH is a requirement; to images it is a build, given on the command line: make images TORCH=cpu
 IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 
+# Byte code is kept, whatever the environment says: without it each process that a test starts compiles the platform.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
+TEST_PROCESSES ?= 2
+
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
 LOCAL_STAMP := $(VENV)/.stamp-local
@@ -69,10 +73,10 @@ tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they ar
 	@$(BIN)/python -m tests.deploy.tools
 
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
-	@$(BIN)/python -m pytest -q -m 'not slow'
+	@$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m 'not slow'
 
 test-slow: $(DEV_STAMP)  ## run the slow tests: whole clusters, crashes, the notebook, the browser
-	@$(BIN)/python -m pytest -q -m slow
+	@$(PYTEST) -m slow
 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers
 	$(BIN)/ruff check .
