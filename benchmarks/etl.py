@@ -45,7 +45,7 @@ class DecodeAndAugment(ETLSpec):
     is_feature_download = ["file"]  # noqa: RUF012 - as a user writes it
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
+        """One row, by the row function that the bare pool runs too."""
         with Image.open(Path(object_dir) / row["file"]) as file:
             image = file.convert("RGB")
         left, top = random.randrange(16), random.randrange(16)

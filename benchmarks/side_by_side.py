@@ -47,7 +47,7 @@ class Rows(ETLSpec):
     """A row's number becomes its inputs."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
+        """The row's inputs, drawn from its number, and its label."""
         return row_of(row["id"]), row["label"]
 
 
@@ -55,13 +55,13 @@ class Perceptron(SubEpochSpec):
     """`contenders.network`."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
-        """See `SubEpochSpec`."""
+        """One network, as all contenders train it."""
         return [contenders.network()]
 
     def train(
         self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
     ) -> dict[str, float]:
-        """See `SubEpochSpec`."""
+        """One pass over the partition."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         if "optimizer" in checkpoint:

@@ -27,7 +27,7 @@ class TableETL(ETLSpec):
     """A row of numbers becomes a vector and a label."""
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec`."""
+        """One row as inputs and label."""
         return np.array([row[f"x{i}"] for i in range(FEATURES)], np.float32), row["label"]
 
 
@@ -35,7 +35,7 @@ class Perceptron(SubEpochSpec):
     """Two hidden layers and Adam; passes over its partition `passes` times in a unit."""
 
     def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
-        """See `SubEpochSpec`."""
+        """One network of the given size."""
         width = hyperparams["width"]
         layers = [nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         return [nn.Sequential(*layers, nn.Linear(width, CLASSES))]
@@ -43,7 +43,7 @@ class Perceptron(SubEpochSpec):
     def train(
         self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
     ) -> dict[str, float]:
-        """See `SubEpochSpec`."""
+        """So many passes over the partition."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         if "optimizer" in checkpoint:

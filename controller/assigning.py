@@ -157,7 +157,7 @@ class _Units:
         self._freed = list(fit.board.free)
 
     def decide(self) -> list[api.Assign | api.Revoke]:
-        """See `assign`."""
+        """The steps that `assign` returns for an open fit run."""
         left = self._fit.board.worker_left
         self._fill(1, self._places, self._interrupted)
         # Validation delays training: it goes where least is left to train.

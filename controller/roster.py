@@ -98,7 +98,7 @@ class Roster:
         return now - self._filling[1] < _FILLING_S
 
     def tend(self) -> None:
-        """See to the number of workers, once per tick. To be called by the controller that leads only.
+        """Keep the number of workers as it was asked for, once per tick. Only the controller that leads calls it.
 
         Raises:
             RetryableError: the store is away.

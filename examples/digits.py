@@ -42,7 +42,7 @@ class DigitsETL(ETLSpec):
         self.is_feature_download = ["image"]
 
     def row_preprocessor(self, row: Any, mode: str, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec.row_preprocessor`."""
+        """Read the row's PNG file; rows of `predict` have no label."""
         with Image.open(f"{object_dir}/{row['image']}") as image:
             pixels = np.asarray(image, dtype=np.float32)[None] / 255
         return pixels, None if mode == "predict" else row["label"]

@@ -112,13 +112,13 @@ class MeteredStore(Store):
     def decide(
         self, experiment: str, request: api.DecideRequest
     ) -> tuple[list[dict[str, str]], Iterator[str]]:
-        """See `Store`."""
+        """Apply the controller's steps, and count their outcomes."""
         outcomes, events = super().decide(experiment, request)
         self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in outcomes])
         return outcomes, events
 
     def report(self, worker: str, request: api.ReportRequest) -> dict[str, Any]:
-        """See `Store`."""
+        """Apply a worker's report, and count the outcomes of its steps."""
         answer = super().report(worker, request)
         # A worker that was replaced is told so, and its steps are not looked at.
         if answer.get("outcomes"):

@@ -38,7 +38,10 @@ class _Child:
 
 
 class ChildHelper:
-    """See `controller.advisor.advisor.Helper`. The process is started by a question and ended by `rest`."""
+    """A planner in a process of its own (`controller.advisor.advisor.Helper`).
+
+    The process is started by a question and ended by `rest`.
+    """
 
     def __init__(self) -> None:
         self._child: _Child | None = None

@@ -26,7 +26,7 @@ class VirtualCrewStore(Tables):
     # --- workers ---------------------------------------------------------------------------------
 
     def register(self, record: WorkerRecord) -> WorkerRecord:
-        """See `KvsClient`."""
+        """Register a worker's new incarnation."""
         known = self._workers.get(record.worker)
         if known is not None and known.record.incarnation == record.incarnation:
             known.record, known.reported = record, self._now()
@@ -38,7 +38,7 @@ class VirtualCrewStore(Tables):
         return record
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
-        """See `KvsClient`."""
+        """Forget a worker that is gone for good."""
         known = self._workers.get(worker)
         if known is None:
             raise NotFoundError(f"no worker {worker!r} is registered")
@@ -48,7 +48,7 @@ class VirtualCrewStore(Tables):
         self._bells += 1
 
     def workers(self) -> tuple[WorkerStatus, ...]:
-        """See `KvsClient`."""
+        """All registered workers."""
         return tuple(
             WorkerStatus(
                 record=worker.record,
@@ -62,20 +62,20 @@ class VirtualCrewStore(Tables):
         )
 
     def usage(self, worker: str) -> tuple[UsageSample, ...]:
-        """See `KvsClient`."""
+        """What a worker used of its machine over the last day, oldest first."""
         if worker not in self._workers:
             raise NotFoundError(f"no worker {worker!r} is registered")
         return tuple(self._workers[worker].usage)
 
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
-        """See `KvsClient`; never blocks."""
+        """Inbox entries of this incarnation with seq > `after`; never blocks."""
         known = self._workers.get(worker)
         if known is None or known.record.incarnation != incarnation:
             return ()
         return tuple(known.inbox[after:])
 
     def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
-        """See `KvsClient`."""
+        """Send steps, live points and a heartbeat."""
         known = self._workers.get(worker)
         if known is None or known.record.incarnation != request.incarnation:
             return api.ReportAnswer(current=False)
@@ -133,11 +133,11 @@ class VirtualCrewStore(Tables):
     # --- the size of the cluster -----------------------------------------------------------------
 
     def size(self) -> SizeRequest | None:
-        """See `KvsClient`."""
+        """The wish for a number of workers that is pending or was refused, if there is one."""
         return self._wish
 
     def ask_size(self, wish: SizeRequest) -> None:
-        """See `KvsClient`."""
+        """Wish so many workers, in place of any earlier wish."""
         if wish.problem:
             self._require_wish(wish.workers)
         else:
@@ -145,7 +145,7 @@ class VirtualCrewStore(Tables):
         self._wish = wish
 
     def drop_size(self, workers: int) -> None:
-        """See `KvsClient`."""
+        """Take the wish for so many workers away."""
         self._require_wish(workers)
         self._wish = None
 
@@ -154,11 +154,11 @@ class VirtualCrewStore(Tables):
             raise ConflictError(f"nobody wishes {workers} workers any more")
 
     def troubles(self) -> Troubles:
-        """See `KvsClient`."""
+        """Why workers that are wanted do not start."""
         return self._troubles
 
     def tell_troubles(self, troubles: Troubles) -> None:
-        """See `KvsClient`."""
+        """Replace what is known of workers that do not start."""
         self._troubles = troubles
 
 

@@ -10,7 +10,10 @@ from controller.advisor.answering import PLAN_S, SOLVE_S, answer
 
 
 class InlineHelper:
-    """See `controller.advisor.advisor.Helper`. Questions and answers go through JSON, as they do between processes."""
+    """A planner that answers at once, in this process (`controller.advisor.advisor.Helper`).
+
+    Questions and answers go through JSON, as they do between processes.
+    """
 
     def __init__(self, *, plan_s: float = PLAN_S, solve_s: float = SOLVE_S) -> None:
         self._limits = {"plan_s": plan_s, "solve_s": solve_s}

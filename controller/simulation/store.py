@@ -43,7 +43,7 @@ class VirtualStore(VirtualCrewStore):
     # --- experiments -----------------------------------------------------------------------------
 
     def create_experiment(self, record: ExperimentRecord) -> ExperimentRecord:
-        """See `KvsClient`."""
+        """Create, or find again the same experiment."""
         if record.name in self._deleting:
             raise ConflictError(f"experiment {record.name!r} is being deleted")
         known = self._records.setdefault(record.name, record)
@@ -52,13 +52,13 @@ class VirtualStore(VirtualCrewStore):
         return known
 
     def experiment(self, name: str) -> ExperimentRecord:
-        """See `KvsClient`."""
+        """The record of one experiment."""
         if name not in self._records:
             raise NotFoundError(f"no experiment {name!r}")
         return self._records[name]
 
     def experiments(self) -> tuple[ExperimentSummary, ...]:
-        """See `KvsClient`."""
+        """All experiments, newest event first."""
         found = []
         for name, record in self._records.items():
             log = self._logs[name]
@@ -75,7 +75,7 @@ class VirtualStore(VirtualCrewStore):
         return tuple(sorted(found, key=lambda summary: -summary.last_event))
 
     def append(self, experiment: str, event: ClientEvent) -> int:
-        """See `KvsClient`."""
+        """Append a client's event and return its seq: once, however often the store has to be asked."""
         self.experiment(experiment)
         run = getattr(event, "run", "")
         if run and not isinstance(event, RunRequested) and (experiment, run) not in self._runs:
@@ -121,7 +121,7 @@ class VirtualStore(VirtualCrewStore):
         return seq
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """See `KvsClient`."""
+        """Forget an experiment whose deletion was wished, once its files are gone."""
         self.experiment(name)
         if name not in self._deleting:
             raise ConflictError(f"nobody wishes that experiment {name!r} is deleted")
@@ -147,27 +147,27 @@ class VirtualStore(VirtualCrewStore):
         self._reclaim = Reclaim(seq=self._reclaim.seq + 1, datasets=tuple(sorted(datasets)))
 
     def audit(self) -> tuple[AuditEntry, ...]:
-        """See `KvsClient`."""
+        """What was done that no experiment's log can tell: the newest entries, oldest first."""
         return tuple(self._audit)
 
     def reclaim(self) -> Reclaim:
-        """See `KvsClient`."""
+        """Data sets that no experiment uses any more."""
         return self._reclaim
 
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
-        """See `KvsClient`; never blocks."""
+        """Events with seq > `after`, oldest first, at most 1,000; never blocks."""
         self.experiment(experiment)
         return tuple(self._logs[experiment][after:])
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
-        """See `KvsClient`; never blocks."""
+        """Live points with seq > `after`, oldest first, at most 1,000; never blocks."""
         self.experiment(experiment)
         return tuple(self._live[experiment][after:])
 
     # --- controller ------------------------------------------------------------------------------
 
     def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
-        """See `KvsClient`."""
+        """Take or keep the controller's leadership for `ttl_s` seconds."""
         if holder != self._leader.holder:
             if self._leader.holder and self._leads_until > self._now():
                 return api.LeaderAnswer(term=0, holder=self._leader.holder)
@@ -176,20 +176,20 @@ class VirtualStore(VirtualCrewStore):
         return self._leader
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
-        """See `KvsClient`."""
+        """Open runs of all experiments, oldest first."""
         return tuple(self._queue)
 
     def deleting(self) -> tuple[str, ...]:
-        """See `KvsClient`."""
+        """Experiments that are to be deleted."""
         return tuple(sorted(self._deleting))
 
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
-        """See `KvsClient`; never blocks."""
+        """Events of the named logs after their cursors, and the number of notifications; never blocks."""
         news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
         return api.WatchAnswer(events=news, cluster=self._bells)
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
-        """See `KvsClient`."""
+        """Apply the controller's steps atomically."""
         self.experiment(experiment)
         if request.steps and request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
