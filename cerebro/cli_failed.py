@@ -40,15 +40,21 @@ def _failed_rows(options: argparse.Namespace) -> int:
     connection = connect(home=options.home)
     session = Session(connection, connection.kvs.experiment(options.experiment))
     run, plan = session.chosen_etl(options.of_run)
-    for line in lines(run.id, failed_table(plan, connection.files), with_traceback=options.traceback):
+    for line in lines(
+        run.id,
+        failed_table(plan, connection.files, experiment=session.name, run=run),
+        with_traceback=options.traceback,
+    ):
         sys.stdout.write(f"{line}\n")
     return 0
 
 
 def lines(run: str, table: pd.DataFrame, *, with_traceback: bool) -> Iterator[str]:
     """What is printed: a line per row, then how many there are."""
+    notes = table.attrs.get("notes", [])
     if table.empty:
-        yield f"No row of {run} failed."
+        yield f"No failed row of {run} is known." if notes else f"No row of {run} failed."
+        yield from notes
         return
     width = max(len("id"), *(len(str(each)) for each in table["id"]))
     yield f"{'split':<8} {'id':<{width}} error"
@@ -58,4 +64,5 @@ def lines(run: str, table: pd.DataFrame, *, with_traceback: bool) -> Iterator[st
             yield from (f"    {line}" for line in str(row.traceback).rstrip().splitlines())
     total = max(int(table.attrs.get("total", 0)), len(table))
     more = "" if total == len(table) else f"; the first {len(table):,} are shown"
-    yield f"{total:,} rows of {run} failed{more}."
+    yield f"{total:,} row{'' if total == 1 else 's'} of {run} failed{more}."
+    yield from notes

@@ -49,7 +49,13 @@ class SearchSpaceError(PermanentError):
 
 
 class RowError(PermanentError):
-    """A row function raised too often, or returned fields that differ from row to row."""
+    """A row function raised too often, or returned fields that differ from row to row.
+
+    Attributes:
+        rows_failed: of how many rows it is known that they failed, if that is the reason.
+    """
+
+    rows_failed = 0
 
 
 class InstanceError(PermanentError):

@@ -359,15 +359,16 @@ class Experiment(Steered):
         """Rows whose function raised in an ETL run, the newest if none is named, also in one that failed for them.
 
         Returns:
-            A table: split, id, error, traceback. Of a run that failed, those that were found until it ended.
+            A table: split, id, error, traceback. Of a run that failed, those that were found until it ended;
+            ``attrs["notes"]`` says what is missing.
 
         Raises:
             NotFoundError: there is no such ETL run.
         """
         from cerebro.results import failed_table
 
-        _, plan = self._session.chosen_etl(run)
-        return failed_table(plan, self.connection.files)
+        chosen, plan = self._session.chosen_etl(run)
+        return failed_table(plan, self.connection.files, experiment=self._session.name, run=chosen)
 
     # --- mechanism -------------------------------------------------------------------------------
 

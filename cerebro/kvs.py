@@ -311,7 +311,7 @@ class KvsClient:
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
-        return self._call("GET", path, api.InboxAnswer, wait_s=wait_s).items
+        return self._call("GET", f"{path}&places=1", api.InboxAnswer, wait_s=wait_s).items
 
     # --- the cluster's size ----------------------------------------------------------------------
 

@@ -149,7 +149,13 @@ def _checked(configuration: Mapping[str, Any]) -> Hyperparameters:
     checked: Hyperparameters = {}
     for name, value in configuration.items():
         try:
-            checked[name] = json.loads(json.dumps(value, allow_nan=False))
+            text = json.dumps({name: value}, allow_nan=False, ensure_ascii=False)
+            checked |= json.loads(text.encode())
+        except UnicodeEncodeError as cause:
+            raise SearchSpaceError(
+                f"hyper-parameter {name!r} has the value {value!r}: one of its texts has half a character (a lone "
+                "surrogate) and cannot be stored; remove it, for example by text.encode('utf-8', 'replace').decode()"
+            ) from cause
         except (TypeError, ValueError) as cause:
             raise SearchSpaceError(
                 f"hyper-parameter {name!r} has the value {value!r} ({type(value).__name__}): use "

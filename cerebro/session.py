@@ -34,6 +34,7 @@ from cerebro.state import (
     schedule_lines,
     waiting_for,
     whole,
+    wording,
 )
 from cerebro.steering import (
     OF_EXPERIMENT,
@@ -244,8 +245,8 @@ class Session:
         if run.kind != "etl" or not any(failure.kind is FailureKind.DATA for failure in failures):
             return ""
         return (
-            f"\nThe rows that failed, as a table: Experiment.attach({self.name!r}).failed_rows(), or "
-            f"`cerebro failed-rows {self.name}`"
+            f"\n{wording.incomplete(run)}\nThe rows that failed, as a table: "
+            f"Experiment.attach({self.name!r}).failed_rows(), or `cerebro failed-rows {self.name}`"
         )
 
     def _troubles(self, run: Run) -> Mapping[str, str]:

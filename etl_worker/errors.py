@@ -12,13 +12,13 @@ class TooManyFailedError(RowError):
     """More rows failed than may.
 
     Attributes:
-        count: of the rows that failed.
+        rows_failed: as `RowError` has it.
         rows: those of them that are known, in their order.
     """
 
     def __init__(self, message: str, count: int, rows: Sequence[FailedRow]) -> None:
         super().__init__(message)
-        self.count, self.rows = count, tuple(rows)
+        self.rows_failed, self.rows = count, tuple(rows)
 
 
 class CoreDiedError(WorkerCrashedError):

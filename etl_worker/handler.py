@@ -17,6 +17,7 @@ from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
 from cerebro.preprocessing.job import EtlJob, EtlProgress
+from cerebro.state import TaskKey
 from etl_worker.cores import Cores
 from etl_worker.errors import TooManyFailedError
 from etl_worker.partition import preprocess_partition
@@ -56,7 +57,7 @@ class Handler:
         try:
             manifest = preprocess_partition(job, cores, progress, on_ready)
         except TooManyFailedError as error:
-            self._tell_failed(body, error.count, error.rows)
+            self._tell_failed(body, error.rows_failed, error.rows)
             raise
         self._tell_failed(body, manifest.rows_failed, failed_rows(job.output_folder))
         return TaskResult(
@@ -83,8 +84,9 @@ class Handler:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        run = TaskKey.parse(body.key).run
         told = [asdict(row) | {"traceback": row.traceback[-_TRACEBACK:]} for row in islice(rows, _ROWS_TOLD)]
-        write_json(path, {"total": total, "rows": told})
+        write_json(path, {"experiment": body.experiment, "run": run, "total": total, "rows": told})
 
     def preload(self, body: TaskBody) -> None:
         """Nothing to load ahead."""

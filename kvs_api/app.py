@@ -7,6 +7,7 @@ when it was written.
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
@@ -251,9 +252,10 @@ class Views:
 
     def inbox(self, name: str) -> Response:
         """Inbox: see `ROUTES`."""
-        return _spliced(
-            "items", self._store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor())
-        )
+        items = self._store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor())
+        if request.args.get("places") != "1":
+            items = map(_without_place, items)
+        return _spliced("items", items)
 
     def put_code(self, sha256: str) -> Response:
         """Put code: see `ROUTES`."""
@@ -274,6 +276,15 @@ class Views:
     def archive(self, sha256: str) -> Response:
         """Archive: see `ROUTES`."""
         return Response(self._store.archive(sha256), mimetype="application/octet-stream")
+
+
+def _without_place(item: str) -> str:
+    """An entry of an inbox for a worker of a version that does not know `TrainTask.place`: it refuses what it does not
+    know, and during an upgrade it trains on beside newer ones."""
+    found = json.loads(item)
+    if found["body"]:
+        found["body"].pop("place", None)
+    return json.dumps(found)
 
 
 def package_version() -> str:

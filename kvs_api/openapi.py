@@ -166,7 +166,7 @@ ROUTES: dict[str, Route] = {
         summary="A worker's inbox after a cursor.",
         answer=api.InboxAnswer,
         cursor=True,
-        query={"incarnation": "string"},
+        query={"incarnation": "string", "places": "string"},
     ),
     "PUT /v1/code/<sha256>": Route(
         view="put_code", summary="Store user code.", body=CodeRecord, answer=CodeRecord

@@ -50,7 +50,14 @@ def failure_of(error: BaseException) -> Failure:
     if name_of(error) == "OutOfMemoryError":
         kind = FailureKind.OUT_OF_MEMORY
     needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
-    return Failure(kind=kind, message=_message(error), traceback=text_of(error), needs_bytes=needs)
+    rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
+    return Failure(
+        kind=kind,
+        message=_message(error),
+        traceback=text_of(error),
+        needs_bytes=needs,
+        rows_failed=rows_failed,
+    )
 
 
 def _message(error: BaseException) -> str:

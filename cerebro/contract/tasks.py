@@ -69,6 +69,9 @@ class Failure(Contract):
     """Of user code, where the failure is an exception that has been through it."""
     needs_bytes: int = 0
     """Room the checkpoint volume lacked."""
+    rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
+    """Of ETL that ended because rows failed: how many did until then. Absent where there are none, so that older
+    versions can read all other failures."""
 
     @property
     def text(self) -> str:

@@ -33,6 +33,15 @@ def run(value: Run) -> str:
     return "starting" if is_starting else value.state.value
 
 
+def incomplete(value: Run) -> str:
+    """A sentence on the partitions that an ETL run which has ended did not preprocess; empty if there are none."""
+    left = sum(task.state is not TaskState.COMMITTED for task in value.tasks.values())
+    if value.is_open or value.kind != "etl" or not left:
+        return ""
+    rest = "more of their rows may fail"
+    return f"{value.id} ended before {left} of its {len(value.tasks)} partitions were complete: {rest}."
+
+
 def model(value: Model, owner: Run) -> str:
     """What a model does within its run."""
     if value.state is ModelState.STOPPED and value.busy:

@@ -152,6 +152,9 @@ def _partition(
         done = made + failed
     else:
         done, failed, made = point.rows if point else 0, point.rows_failed if point else 0, 0
+        if task is not None and task.failure is not None:
+            failed = task.failure.rows_failed
+            done = max(done, failed)
     state = task.state if task else (TaskState.COMMITTED if made else TaskState.PENDING)
     is_left = state is TaskState.PENDING and run is not None and not run.is_open
     return PartitionRow(

@@ -14,7 +14,7 @@ from cerebro.cli_failed import lines
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.errors import NotFoundError, RunFailedError
 from cerebro.files import MountedFiles
 from cerebro.results import EtlResult, failed_table
@@ -29,15 +29,18 @@ def volumes(tmp_path: Path) -> Volumes:
     return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
 
 
-def wrote(volumes: Volumes, split: str, partition: int, ids: list[Any], total: int | None = None) -> None:
-    """What the worker of a partition tells."""
+def wrote(
+    volumes: Volumes, split: str, partition: int, ids: list[Any], total: int | None = None, run: str = ""
+) -> None:
+    """What the worker of a partition tells; without a run, that of an earlier version."""
     path = volumes.failed_rows(DATASET, split, partition)
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         {"id": each, "error": f"ValueError: {each}\nmore", "traceback": f"Traceback\n  {each}\n"}
         for each in ids
     ]
-    path.write_text(json.dumps({"total": len(ids) if total is None else total, "rows": rows}))
+    whose = {"experiment": "one", "run": run} if run else {}
+    path.write_text(json.dumps({**whose, "total": len(ids) if total is None else total, "rows": rows}))
 
 
 def test_failed_rows_are_a_table(volumes: Volumes) -> None:
@@ -100,8 +103,9 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
         connection, ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     )
     session.request = lambda request: "etl-1"  # type: ignore[method-assign]
+    left = "etl-1 ended before 2 of its 2 partitions were complete: more of their rows may fail"
     with pytest.raises(
-        RunFailedError, match=r"2 of the 10 rows failed\n.*failed_rows\(\), or `cerebro failed-rows one`"
+        RunFailedError, match=rf"2 of the 10 rows failed\n{left}.\n.*_rows\(\), or `cerebro failed-rows one`"
     ):
         session.complete(EtlRequest(code=SHA, code_fingerprint=SHA), progress=False)
     experiment = Experiment.__new__(Experiment)
@@ -110,3 +114,36 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
     assert list(experiment.failed_rows("etl-1")["id"]) == [1, 2]
     with pytest.raises(NotFoundError, match="no run 'etl-9'"):
         experiment.failed_rows("etl-9")
+
+
+def test_a_run_is_not_shown_the_rows_of_a_later_one(volumes: Volumes) -> None:
+    """Both made the same data set, whose files the later one has replaced; what is missing is told."""
+    story = Story()
+    plan = etl_plan(3, {"train": 10})
+    for run in ("etl-1", "etl-2"):
+        story.tell(
+            RunRequested(run=run, request=EtlRequest(code=SHA, code_fingerprint=SHA)),
+            RunStarted(run=run, plan=plan),
+        )
+        done, failing = (TaskKey(run=run, kind="etl", split="train", partition=p) for p in (0, 1))
+        story.do(done, 0, TaskResult(rows=9, rows_failed=1))
+        story.fail(failing, 1, FailureKind.DATA, "rows failed")
+        story.tell(RunFinished(run=run, outcome="failed", error="rows failed"))
+    wrote(volumes, "train", 0, [1], run="etl-2")
+    wrote(volumes, "train", 1, [2, 3], run="etl-2")
+    files = MountedFiles(volumes)
+    left = "ended before 2 of its 3 partitions were complete: more of their rows may fail."
+
+    newest = failed_table(plan, files, experiment="one", run=story.state.runs["etl-2"])
+    assert list(newest["id"]) == [1, 2, 3]
+    assert list(lines("etl-2", newest, with_traceback=False))[4:] == [
+        "3 rows of etl-2 failed.",
+        f"etl-2 {left}",
+    ]
+    earlier = failed_table(plan, files, experiment="one", run=story.state.runs["etl-1"])
+    assert list(earlier["id"]) == [1]
+    assert list(lines("etl-1", earlier, with_traceback=False))[2:] == [
+        "1 row of etl-1 failed.",
+        "Failed rows of train 1 are no longer known: a later run has preprocessed the same data set.",
+        f"etl-1 {left}",
+    ]

@@ -124,6 +124,8 @@ def test_draws_stay_in_their_range() -> None:
         ({"batch_size": [1], "lr": [float("inf")]}, "'lr' has the value inf"),
         ({"batch_size": [1], "act": [math.sin]}, "'act' has the value"),
         ({"batch_size": [1], "lr": [1j]}, r"'lr' has the value 1j \(complex\)"),
+        ({"batch_size": [1], "tag": ["ok", "\udc80"]}, r"'tag' has the value '\\udc80'.*surrogate"),
+        ({"batch_size": [1], "net": {"\ud83d": [1]}}, "'net' has the value .*surrogate"),
         ({"batch_size": [1], "s": [{1, 2}]}, r"\(set\)"),
         ({"batch_size": [1], "lr": [np.float32(0.1)]}, r"'lr' has the value .*\(float32\)"),
     ],

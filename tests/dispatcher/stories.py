@@ -110,10 +110,12 @@ class Story:
         if result is not None:
             self.tell(TaskCommitted(task=key, attempt=attempt, worker=worker, result=result), 2.0)
 
-    def fail(self, key: str, worker: str, message: str, traceback: str = "") -> None:
+    def fail(self, key: str, worker: str, message: str, traceback: str = "", rows_failed: int = 0) -> None:
         """A task whose user code raises."""
         self.run_task(key, worker, None)
-        failure = Failure(kind=FailureKind.USER_ERROR, message=message, traceback=traceback)
+        failure = Failure(
+            kind=FailureKind.USER_ERROR, message=message, traceback=traceback, rows_failed=rows_failed
+        )
         self.tell(TaskFailed(task=key, attempt=1, worker=worker, failure=failure))
 
     def pause(self, reason: str, run: str = "fit-1") -> None:

@@ -44,7 +44,7 @@ def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
     """The whole message, its traceback and its log; partitions that nobody will make do not wait."""
     story = begun()
     story.run_task("etl-1/etl/train/p1", "worker-1", TaskResult(rows=490, rows_failed=10))
-    story.fail("etl-1/etl/train/p0", "worker-0", CAUSE, "Traceback\n  line 3")
+    story.fail("etl-1/etl/train/p0", "worker-0", CAUSE, "Traceback\n  line 3", rows_failed=7)
     story.tell(RunFinished(run="etl-1", outcome="failed", error="1 partition failed"))
     bench.store.add(story)
     page = bench.signed_in().get(DATA).text
@@ -52,6 +52,8 @@ def test_failed_preprocessing_says_why_and_where(bench: Bench) -> None:
     assert "Traceback\n  line 3" in page
     assert "logs?task=etl-1/etl/train/p0" in page
     assert "etl-1 has ended" in page
+    assert '<strong class="num">17</strong> failed; ' in page
+    assert "data?split=train&amp;partition=0#failed-rows" in page
     assert "so far" not in page
     assert '<strong class="num">1</strong> partition given up' in page
     assert 'state-stopped">' in page

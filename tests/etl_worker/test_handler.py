@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from cerebro.agent.channel import Channel
+from cerebro.agent.child import failure_of
 from cerebro.agent.context import Context
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.tasks import EtlTask
@@ -61,6 +62,7 @@ def handle(volumes: Volumes) -> Iterator[Callable[[list[int], float], int]]:
 def told(volumes: Volumes) -> tuple[int, list[Any]]:
     """How many rows failed, and the ids of those that are named."""
     found = json.loads(volumes.failed_rows("d", "train", 0).read_text())
+    assert (found["experiment"], found["run"]) == ("one", "etl-1")
     assert all(row["error"].startswith("ValueError: value") and row["traceback"] for row in found["rows"])
     return found["total"], [row["id"] for row in found["rows"]]
 
@@ -69,8 +71,9 @@ def test_failed_rows_are_told_of_a_task_that_fails_for_them(
     volumes: Volumes, handle: Callable[[list[int], float], int]
 ) -> None:
     """And of the next one, which leaves them out; once none fails nothing is told."""
-    with pytest.raises(TooManyFailedError):
+    with pytest.raises(TooManyFailedError) as caught:
         handle([3, 30], 0.0)
+    assert failure_of(caught.value).rows_failed == 2  # so that the log knows
     assert told(volumes) == (2, [3, 30])
     assert handle([30], 0.5) == 39
     assert told(volumes) == (1, [30])

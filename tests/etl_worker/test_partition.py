@@ -169,7 +169,7 @@ def test_a_job_that_fails_for_one_row_looks_for_more(tmp_path: Path, cores: int)
     small = make_job(tmp_path / "small", list(range(60)), cores=cores)
     with pytest.raises(TooManyFailedError) as caught:
         preprocess(small, lambda: FailOn([3, 30, 59]), nothing)
-    assert ([row.id for row in caught.value.rows], caught.value.count) == ([3, 30, 59], 3)
+    assert ([row.id for row in caught.value.rows], caught.value.rows_failed) == ([3, 30, 59], 3)
     large = make_job(tmp_path / "large", list(range(2000)), cores=cores)
     with pytest.raises(TooManyFailedError) as caught:
         preprocess(large, lambda: FailOn(range(2000), tmp_path / "log"), nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,11 +11,13 @@ import redis
 
 from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
+from cerebro.contract.tasks import Place, TrainTask
 from cerebro.kvs import KvsClient
 from kvs_api import keys
 from tests.kvs_api.bench import Bench, worker
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment
+from tests.kvs_api.test_http import send
 
 
 @pytest.fixture
@@ -94,3 +97,32 @@ def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.R
     bench.store.inbox("worker-0", "a", cursor, wait_s=0)
     left = itertools.chain(database.scan_iter(f"{keys.worker('')}*"), database.smembers(keys.WORKERS))
     assert list(left) == []
+
+
+def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
+    kvs: KvsClient, bench: Bench, service: Service
+) -> None:
+    """During an upgrade: where a unit is in its training goes to workers that say that they know of it."""
+    unit = TrainTask(
+        key="fit-1/train/m00/e1/p0",
+        experiment="one",
+        run="fit-1",
+        model="m00",
+        hyperparams={"batch_size": 1},
+        code="0" * 64,
+        dataset="d",
+        seed=0,
+        hang_timeout_s=1.0,
+        epoch=1,
+        partition=0,
+        unit=0,
+        place=Place(epochs=3, units=6),
+        checkpoint=None,
+    )
+    step = api.Assign(task=unit.key, attempt=1, worker="worker-0", incarnation="a", body=unit)
+    assert bench.decide(step) == ["done"]
+    assert [item.body for item in kvs.inbox("worker-0", "a", 0, wait_s=0)] == [unit]
+    status, content = send(service, "GET /v1/workers/worker-0/inbox?incarnation=a")
+    (item,) = json.loads(content)["items"]
+    assert (status, item["task"]) == (200, unit.key)
+    assert item["body"] == unit.model_dump(mode="json", exclude={"place"})
