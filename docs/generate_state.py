@@ -24,9 +24,9 @@ _HEAD = """\
 
 Written by `python -m docs.generate_state` from the tables in `cerebro/state/`; a test compares them. Edit those.
 
-State is never stored: it is the fold of an experiment's event log (`ExperimentState.apply`). An event that the tables
-do not allow raises `IllegalEventError` and changes nothing; it would mean a bug or a foreign writer, because the store
-lets only those steps through that fit (`kvs_api/steps.lua`).
+State is never stored. It is the fold of an experiment's event log (`ExperimentState.apply`). An event that the tables do
+not allow raises `IllegalEventError` and changes nothing. Such an event would mean a bug or a foreign writer, because the
+store accepts only steps that fit (`kvs_api/steps.lua`).
 """
 
 _TASKS = """
@@ -35,11 +35,12 @@ _TASKS = """
 What a worker executes: a unit of training (`train`), or an `etl`, `valid`, `test` or `predict` task. Each attempt has a
 number; an event of another attempt than the newest is refused.
 
-`TaskFailed` leads back to *pending* while the failure is worth another attempt (the child process died, memory ran
-out, an object store did not answer) and attempts remain, or when it was not the task's own (the worker was asked to
-end, the disk was full, the checkpoint it should start from is broken); to *failed* otherwise. `CheckpointLost` is no
-event of the log: it is what a `TaskFailed` with a broken checkpoint means to the unit that had written it, which is
-done again. `PartitionWanted` is none either: a training partition that was made within a run for models may be wanted
+`TaskFailed` leads back to *pending* in two cases. The failure is worth another attempt (the child process died, memory
+ran out, an object store did not answer) and attempts remain. Or the failure was not the task's own: the worker was asked
+to end, the disk was full, or the checkpoint that the task should start from is broken. Otherwise it leads to *failed*.
+
+Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the unit that
+wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models is needed
 once more.
 """
 
@@ -49,19 +50,21 @@ _RUNS = """
 One call of `run_etl`, `run_fit`, `run_test` or `run_predict`. `RunFinished` ends a run from any open state with the
 outcome that the event names, and never while one of its tasks is open.
 
-What users ask for is a wish. One that comes too late (to resume a run that is not paused or stopped, say) is no error
-and has no effect. A run that has ended is open again when a user resumes it, if it had been stopped, or resumes or
-retries one of its models: then this model goes on, and those that were active when the run ended are stopped. A run
-that failed because no task could have succeeded stays as it is.
+A user's command that comes too late, such as to resume a run that is neither paused nor stopped, is no error and has no
+effect. A stopped run is open again when a user resumes it. Any run that has ended is open again when a user resumes or
+retries one of its models: this model goes on, and the models that were active when the run ended are stopped. A run that
+failed because no task could have succeeded stays as it is.
 """
 
 _MODELS = """
 ## A model of a fit run
 
-It ends alone; the run goes on with the others and fails only if all of its models do. Three of the arrows are no
-events of the log: `LastTaskEnded` (all units are committed, all epochs validated or given up), `GivenUp` (one of its
-tasks has failed for good) and `LeftOut` (its run had ended, and is open again for another model alone). A stopped model
-can finish or fail, if its unit ends before it could be taken back; until then it is *stopping*, in words.
+A model ends alone. The run goes on with the others, and fails only if all of its models do. A stopped model can still
+finish or fail, if its unit ends before it is revoked; until then, pages call it *stopping*.
+
+Three arrows are not events of the log. `LastTaskEnded`: all units are committed, and all epochs are validated or given up.
+`GivenUp`: one of the model's tasks has failed for good. `LeftOut`: its run had ended, and is open again for another model
+alone.
 """
 
 
