@@ -24,24 +24,25 @@ _HEAD = """\
 
 Written by `python -m docs.generate_state` from the tables in `cerebro/state/`; a test compares them. Edit those.
 
-State is never stored. It is the fold of an experiment's event log (`ExperimentState.apply`). An event that the tables do
-not allow raises `IllegalEventError` and changes nothing. Such an event would mean a bug or a foreign writer, because the
-store accepts only steps that fit (`kvs_api/steps.lua`).
+State is never stored. It is the fold of an experiment's event log (`ExperimentState.apply`). An event that the tables
+do not allow raises `IllegalEventError` and changes nothing. Such an event would mean a bug or a foreign writer,
+because the store accepts only steps that fit (`kvs_api/steps.lua`).
 """
 
 _TASKS = """
 ## A task
 
-What a worker executes: a unit of training (`train`), or an `etl`, `valid`, `test` or `predict` task. Each attempt has a
-number; an event of another attempt than the newest is refused.
+What a worker executes: a unit of training (`train`), or an `etl`, `valid`, `test` or `predict` task. Each attempt has
+a number; an event of another attempt than the newest is refused.
 
-`TaskFailed` leads back to *pending* in two cases. The failure is worth another attempt (the child process died, memory
-ran out, an object store did not answer) and attempts remain. Or the failure was not the task's own: the worker was asked
-to end, the disk was full, or the checkpoint that the task should start from is broken. Otherwise it leads to *failed*.
+`TaskFailed` leads back to *pending* in two cases. The failure is worth another attempt (the child process died,
+memory ran out, an object store did not answer) and attempts remain. Or the failure was not the task's own: the worker
+was asked to end, the disk was full, or the checkpoint that the task should start from is broken. Otherwise it leads
+to *failed*.
 
-Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the unit that
-wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models is needed
-once more.
+Two arrows are not events of the log. `CheckpointLost`: a task failed because its checkpoint is broken, so the unit
+that wrote the checkpoint is repeated. `PartitionWanted`: a training partition that was made within a run for models
+is needed once more.
 """
 
 _RUNS = """
@@ -50,10 +51,10 @@ _RUNS = """
 One call of `run_etl`, `run_fit`, `run_test` or `run_predict`. `RunFinished` ends a run from any open state with the
 outcome that the event names, and never while one of its tasks is open.
 
-A user's command that comes too late, such as to resume a run that is neither paused nor stopped, is no error and has no
-effect. A stopped run is open again when a user resumes it. Any run that has ended is open again when a user resumes or
-retries one of its models: this model goes on, and the models that were active when the run ended are stopped. A run that
-failed because no task could have succeeded stays as it is.
+A user's command that comes too late, such as to resume a run that is neither paused nor stopped, is no error and has
+no effect. A stopped run is open again when a user resumes it. Any run that has ended is open again when a user
+resumes or retries one of its models: this model goes on, and the models that were active when the run ended are
+stopped. A run that failed because no task could have succeeded stays as it is.
 """
 
 _MODELS = """
@@ -62,9 +63,9 @@ _MODELS = """
 A model ends alone. The run goes on with the others, and fails only if all of its models do. A stopped model can still
 finish or fail, if its unit ends before it is revoked; until then, pages call it *stopping*.
 
-Three arrows are not events of the log. `LastTaskEnded`: all units are committed, and all epochs are validated or given up.
-`GivenUp`: one of the model's tasks has failed for good. `LeftOut`: its run had ended, and is open again for another model
-alone.
+Three arrows are not events of the log. `LastTaskEnded`: all units are committed, and all epochs are validated or
+given up. `GivenUp`: one of the model's tasks has failed for good. `LeftOut`: its run had ended, and is open again for
+another model alone.
 """
 
 
