@@ -24,11 +24,11 @@ TOKEN = "test-token"
 
 
 class Database:
-    """A Valkey server that may be killed and started again on the same folder."""
+    """A Valkey server that may be killed and started again on the same folder, whose `store` may be there already."""
 
     def __init__(self, folder: Path) -> None:
         self._store, self._socket = folder / "store", folder / "socket"
-        self._store.mkdir()
+        self._store.mkdir(exist_ok=True)
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.deploy.chart.rendering import CHART, NAMESPACE, RELEASE, run
@@ -16,12 +17,14 @@ class Cluster:
     def __init__(self, objects: Objects, address: str) -> None:
         self.objects, self._address = objects, address
 
-    def helm(self, command: str, *arguments: str, values: Mapping[str, Any] | None = None) -> str:
+    def helm(
+        self, command: str, *arguments: str, values: Mapping[str, Any] | None = None, chart: Path = CHART
+    ) -> str:
         """Output of a helm command on the release."""
         flags = ["--namespace", NAMESPACE, "--kube-apiserver", self._address, "--qps", "10000"]
         if command in ("install", "upgrade"):
             # The stand-in has no schemas; the chart's are those of the API: test_schemas.
-            flags += [str(CHART), "--disable-openapi-validation", "--values", "-"]
+            flags += [str(chart), "--disable-openapi-validation", "--values", "-"]
         return run(command, RELEASE, *arguments, *flags, stdin=json.dumps(values or {}))
 
     def fixed(self) -> Mapping[str, Json]:
