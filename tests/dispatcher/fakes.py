@@ -6,9 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 
 from flask import Flask
 from flask.testing import FlaskClient
+from jinja2.bccache import Bucket, BytecodeCache
 from werkzeug.test import TestResponse
 
 from cerebro.contract import api
@@ -210,6 +212,23 @@ class Browser:
         return self
 
 
+class _Compiled(BytecodeCache):
+    """Templates as Python code, for all applications of a process: compiling them takes longer than most tests."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._known.get(f"{bucket.key} {bucket.checksum}")
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        assert bucket.code is not None
+        self._known[f"{bucket.key} {bucket.checksum}"] = bucket.code
+
+
+_COMPILED = _Compiled()
+
+
 @dataclass(kw_only=True)
 class Bench:
     """An app over a fake store, with clocks to turn."""
@@ -222,6 +241,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.app = create_app(self.settings, self.store, clock=self.clock, monotonic=self.monotonic)
         self.app.testing = False
+        self.app.jinja_env.bytecode_cache = _COMPILED
 
     def browser(self) -> Browser:
         """Not signed in."""
