@@ -1,6 +1,7 @@
 """Figures of a run: one set of builders for the page, notebooks, files and reports, so that they show the same.
 
-Each builder is a pure function: rows, curves or spans of `cerebro.analysis` in, a plain dictionary out that
+One module is one figure: what it shows of a run, and its drawing. Each builder is a pure function: rows of
+`cerebro.analysis`, curves or spans in, a plain dictionary out that
 ``Plotly.newPlot(element, figure.data, figure.layout, CONFIG)`` and ``plotly.graph_objects.Figure(figure)`` take. It
 needs neither the plotly package nor numpy, so the page's process stays small.
 
@@ -10,36 +11,64 @@ the model's id first, of units also epoch, partition, attempt and task key. Line
 ``meta.model``.
 """
 
-from cerebro.figures.curves import curves
-from cerebro.figures.etl import etl
+from cerebro.figures.curves import Axis, Curve, CurveSplit, curves, epoch_curves, shown_split
+from cerebro.figures.etl import SplitProgress, etl, etl_progress
 from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
-from cerebro.figures.importance import importance
+from cerebro.figures.importance import Importance, Share, importance, importance_of
 from cerebro.figures.palette import LOOKS, Theme, colour, dash, in_dark, is_named
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
-from cerebro.figures.schedule import schedule
+from cerebro.figures.schedule import (
+    Landmarks,
+    Outcome,
+    PlannedSpan,
+    Span,
+    crew,
+    landmarks,
+    planned,
+    schedule,
+    spans,
+)
 from cerebro.figures.still import still
 from cerebro.figures.utilisation import utilisation
 
 __all__ = [
     "CONFIG",
     "LOOKS",
+    "Axis",
+    "Curve",
+    "CurveSplit",
     "Figure",
+    "Importance",
+    "Landmarks",
+    "Outcome",
+    "PlannedSpan",
+    "Share",
+    "Span",
+    "SplitProgress",
     "Table",
     "Theme",
     "colour",
+    "crew",
     "curves",
     "dash",
     "description",
+    "epoch_curves",
     "etl",
+    "etl_progress",
     "heatmap",
     "importance",
+    "importance_of",
     "in_dark",
     "is_named",
+    "landmarks",
     "parallel",
+    "planned",
     "scatter",
     "schedule",
+    "shown_split",
+    "spans",
     "still",
     "table",
     "utilisation",

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cerebro.analysis import etl_progress
 from cerebro.contract.runs import EtlPlan, FitRequest
+from cerebro.figures import etl_progress
 from cerebro.state import ExperimentState, Model, Run, RunState
 
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Literal
 
 from cerebro import analysis, figures
-from cerebro.analysis import Axis, Curve, CurveSplit, ModelSummary
+from cerebro.analysis import ModelSummary
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError
-from cerebro.figures import Figure, Theme
+from cerebro.figures import Axis, Curve, CurveSplit, Figure, Theme
 from cerebro.state import ExperimentState, Run
 
 
@@ -48,13 +48,13 @@ class Drawings:
     ) -> Figure:
         """Learning curves, the best models first."""
         name = metric or self.request.metric
-        found = analysis.epoch_curves(self.run, name, split=split, axis=axis)
+        found = figures.epoch_curves(self.run, name, split=split, axis=axis)
         return figures.curves(
             self._ranked(found),
             metric=name,
             mode=self.request.mode,
             axis=axis,
-            split=split or analysis.shown_split(self.run),
+            split=split or figures.shown_split(self.run),
             is_log=is_log,
             smoothing=smoothing,
             total=len(self.run.models),
@@ -108,9 +108,9 @@ class Drawings:
             theme=self.theme,
         )
 
-    def importance_found(self) -> analysis.Importance:
+    def importance_found(self) -> figures.Importance:
         """How much each hyper-parameter matters."""
-        return analysis.importance(self.rows, mode=self.request.mode)
+        return figures.importance_of(self.rows, mode=self.request.mode)
 
     def importance(self) -> Figure:
         """The same as bars."""
@@ -118,13 +118,13 @@ class Drawings:
 
     def schedule(self, *, highlight: str = "") -> Figure:
         """Which model was where when."""
-        spans = analysis.spans(self.run, self.now)
+        spans = figures.spans(self.run, self.now)
         return figures.schedule(
             spans,
-            workers=analysis.crew(self.state, spans),
+            workers=figures.crew(self.state, spans),
             models=tuple(self.run.models),
-            landmarks=analysis.landmarks(self.state, self.run, self.now),
-            planned=analysis.planned(self.run, self.now),
+            landmarks=figures.landmarks(self.state, self.run, self.now),
+            planned=figures.planned(self.run, self.now),
             highlight=highlight,
             theme=self.theme,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from cerebro import analysis
+from cerebro import figures
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import EtlPlan, FitPlan
@@ -27,7 +27,7 @@ def data(drawings: Drawings) -> Iterator[Html]:
     if dataset is None or not made:
         return
     columns = ("split", "in", "preprocessed", "failed", "in = preprocessed + failed")
-    splits = analysis.etl_progress(dataset, made[-1])
+    splits = figures.etl_progress(dataset, made[-1])
     rows = ((s.split, s.rows, s.kept, s.failed, f"{s.rows:,} = {s.kept:,} + {s.failed:,}") for s in splits)
     yield table("Rows of each split", columns, rows)
     if isinstance(plan, FitPlan):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cerebro import figures
-from cerebro.analysis import SplitProgress
 from cerebro.contract.runs import EtlPlan
-from cerebro.figures import Theme
+from cerebro.figures import SplitProgress, Theme
 from cerebro.files import Files
 from cerebro.results.failed import failed_table
 from cerebro.results.plots import plotted

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cerebro.analysis import Axis
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
-from cerebro.figures import Theme
+from cerebro.figures import Axis, Theme
 from cerebro.reporting import Drawings, report_html
 from cerebro.results.plots import html_file, plotted
 from cerebro.state import ExperimentState, Run
@@ -123,7 +122,7 @@ class FitFigures:
         return plotted(drawn, path)
 
     def plot_importance(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
-        """How much each hyper-parameter matters for being among the best; see `cerebro.analysis.importance`."""
+        """How much each hyper-parameter matters for being among the best; see `cerebro.figures.importance`."""
         return plotted(self._drawings(theme).importance(), path)
 
     def plot_schedule(

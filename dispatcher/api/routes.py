@@ -1,4 +1,4 @@
-"""The routes of the read API: what each takes, what it answers, and which method of `Api` makes that.
+"""The routes of the read API: what each takes, what it answers, and what makes that.
 
 One table for the server and for the OpenAPI document.
 """
@@ -13,14 +13,20 @@ from pydantic import Field
 
 from cerebro.contract import api
 from cerebro.contract.base import Contract
-from dispatcher.api import figures, openapi
+from cerebro.contract.records import WorkerStatus
+from dispatcher.analysis import figures
+from dispatcher.api import openapi
 from dispatcher.api.gateway import PREFIX
 from dispatcher.api.openapi import CSV, SVG, Operation
 from dispatcher.checkpoints import view as checkpoints
 from dispatcher.cluster.view import ClusterView
 from dispatcher.cluster.volumes import VolumesView
 from dispatcher.curves import view as curves
+from dispatcher.curves.figure import CurvesFigureQuery, StillQuery
+from dispatcher.curves.figure import curves as curves_figure
 from dispatcher.data import view as data
+from dispatcher.data.figure import EtlFigureQuery
+from dispatcher.data.figure import etl as etl_figure
 from dispatcher.experiments import view as experiments
 from dispatcher.history import view as actions
 from dispatcher.logs.reading import Chunk, Hits
@@ -28,8 +34,12 @@ from dispatcher.logs.view import LogQuery
 from dispatcher.models import view as models
 from dispatcher.models.query import ModelQuery
 from dispatcher.overview import view as overview
+from dispatcher.pages.drawing import Drawing
+from dispatcher.reading.read_model import Followed
 from dispatcher.schedule import units
 from dispatcher.schedule import view as schedule
+from dispatcher.schedule.figure import ScheduleFigureQuery
+from dispatcher.schedule.figure import schedule as schedule_figure
 from dispatcher.tabs import header
 
 VIEWS = f"{PREFIX}/views"
@@ -92,24 +102,48 @@ class FigureView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request about an experiment: its parameters, and of `model` if one is in its path. `statuses` are those of all
+    workers where `Route.of_workers` says so; `now` is in seconds since the epoch."""
+
+    query: Any
+    model: str
+    now: float
+    statuses: tuple[WorkerStatus, ...]
+
+
+Build = Callable[[Followed, Asked], object]
+"""What a route about an experiment answers; `None` if there is no run of the kind that it `needs`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Route:
-    """One address: its method of `Api`, what it takes and what it answers."""
+    """One address: what it takes and what it answers.
+
+    Attributes:
+        view: name of the endpoint; without `build` the method of `dispatcher.api.views.Api` that answers.
+        build: makes the answer of an experiment. of_workers: it also depends on what the workers do.
+        needs: kind of the run that has to be planned.
+    """
 
     view: str
     summary: str
     answer: Any
     query: type[Contract] = NoQuery
     kind: str = openapi.JSON
+    build: Build | None = None
+    of_workers: bool = False
+    needs: str = "fit"
 
 
-FIGURES: dict[str, tuple[str, type[Contract], Callable[..., figures.Drawing]]] = {
-    "curves": ("Learning curves.", figures.CurvesFigureQuery, figures.curves),
+FIGURES: dict[str, tuple[str, type[Contract], Callable[..., Drawing]]] = {
+    "curves": ("Learning curves.", CurvesFigureQuery, curves_figure),
     "parallel": ("Parallel coordinates.", figures.ParallelQuery, figures.parallel),
     "scatter": ("The objective over hyper-parameters.", figures.ScatterQuery, figures.scatter),
     "heatmap": ("The objective over two hyper-parameters.", figures.HeatmapQuery, figures.heatmap),
     "importance": ("Which hyper-parameters matter.", figures.ModelsFigureQuery, figures.importance),
-    "schedule": ("What ran where when.", figures.ScheduleFigureQuery, figures.schedule),
-    "etl": ("How far preprocessing is.", figures.EtlFigureQuery, figures.etl),
+    "schedule": ("What ran where when.", ScheduleFigureQuery, schedule_figure),
+    "etl": ("How far preprocessing is.", EtlFigureQuery, etl_figure),
 }
 """Name -> what it shows, what it takes, what draws it."""
 
@@ -120,15 +154,30 @@ ROUTES: dict[str, Route] = {
         query=experiments.ListQuery,
         answer=experiments.ExperimentsView,
     ),
-    _ONE: Route(view="experiment", summary="What an experiment does.", query=FitQuery, answer=header.Header),
+    _ONE: Route(
+        view="experiment",
+        summary="What an experiment does.",
+        query=FitQuery,
+        answer=header.Header,
+        build=lambda f, asked: header.header(f, now=asked.now, fit=asked.query.fit, statuses=asked.statuses),
+        of_workers=True,
+    ),
     f"{_ONE}/overview": Route(
-        view="overview", summary="An experiment at a glance.", query=FitQuery, answer=overview.Overview
+        view="overview",
+        summary="An experiment at a glance.",
+        query=FitQuery,
+        answer=overview.Overview,
+        build=lambda f, asked: overview.overview(
+            f, now=asked.now, fit=asked.query.fit, statuses=asked.statuses
+        ),
+        of_workers=True,
     ),
     f"{_ONE}/models": Route(
         view="models",
         summary="Models of a fit run: filtered, ordered, paged.",
         query=ModelQuery,
         answer=models.ModelsView,
+        build=lambda f, asked: models.models(f, asked.query),
     ),
     f"{_ONE}/models.csv": Route(
         view="models_csv",
@@ -138,21 +187,33 @@ ROUTES: dict[str, Route] = {
         kind=CSV,
     ),
     f"{_ONE}/models/{{model}}": Route(
-        view="model", summary="One model of a fit run.", query=FitQuery, answer=models.ModelView
+        view="model",
+        summary="One model of a fit run.",
+        query=FitQuery,
+        answer=models.ModelView,
+        build=lambda f, asked: models.model(f, asked.model, fit=asked.query.fit),
     ),
     f"{_ONE}/curves": Route(
         view="curves",
         summary="Learning curves, cut to what a screen shows.",
         query=curves.CurveQuery,
         answer=curves.CurvesView,
+        build=lambda f, asked: curves.curves(f, asked.query),
     ),
     f"{_ONE}/schedule": Route(
         view="schedule",
         summary="How well a fit run is scheduled.",
         query=FitQuery,
         answer=schedule.ScheduleView,
+        build=lambda f, asked: schedule.schedule(f, fit=asked.query.fit, now=asked.now),
     ),
-    f"{_ONE}/data": Route(view="data", summary="How far preprocessing is.", answer=data.DataView),
+    f"{_ONE}/data": Route(
+        view="data",
+        summary="How far preprocessing is.",
+        answer=data.DataView,
+        build=lambda f, asked: data.data(f, now=asked.now),
+        needs="etl",
+    ),
     f"{_ONE}/failed-rows": Route(
         view="failed_rows",
         summary="Rows that preprocessing left out, and why.",
@@ -164,6 +225,7 @@ ROUTES: dict[str, Route] = {
         summary="Units and their attempts, newest first.",
         query=units.UnitQuery,
         answer=units.UnitsView,
+        build=lambda f, asked: units.units(f.state, asked.query),
     ),
     f"{_ONE}/logs": Route(view="logs", summary="What attempts printed.", query=LogsQuery, answer=LogsView),
     f"{_ONE}/checkpoints": Route(
@@ -171,12 +233,16 @@ ROUTES: dict[str, Route] = {
         summary="Checkpoints that are kept.",
         query=CheckpointQuery,
         answer=checkpoints.CheckpointsView,
+        build=lambda f, asked: checkpoints.checkpoints(
+            f, fit=asked.query.fit, model=asked.query.model, page=asked.query.page
+        ),
     ),
     f"{_ONE}/actions": Route(
         view="actions",
         summary="Who asked for what, newest first.",
         query=actions.ActionQuery,
         answer=actions.ActionsView,
+        build=lambda f, asked: actions.actions(f.state, asked.query),
     ),
     **{
         f"{_ONE}/figures/{name}": Route(
@@ -187,7 +253,7 @@ ROUTES: dict[str, Route] = {
     f"{_ONE}/figures/curves.svg": Route(
         view="still",
         summary="Learning curves as a picture, which needs no scripts.",
-        query=figures.StillQuery,
+        query=StillQuery,
         answer=str,
         kind=SVG,
     ),

@@ -20,39 +20,33 @@ from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.figures import Figure, still
 from dispatcher.api import openapi
-from dispatcher.api.figures import StillQuery
 from dispatcher.api.gateway import problem
 from dispatcher.api.openapi import CSV
 from dispatcher.api.routes import (
     FIGURES,
     ROUTES,
     VIEWS,
-    CheckpointQuery,
+    Asked,
+    Build,
     ClusterQuery,
     FailedRowsQuery,
-    FitQuery,
     LogsQuery,
     LogsView,
     NoQuery,
+    Route,
     operations,
 )
-from dispatcher.checkpoints import view as checkpoints
-from dispatcher.curves import view as curves
-from dispatcher.data import view as data
+from dispatcher.curves.figure import StillQuery
 from dispatcher.data.failed_rows import failed_rows
-from dispatcher.experiments import view as experiments
-from dispatcher.history import view as actions
+from dispatcher.data.view import newest_dataset
+from dispatcher.experiments.view import ListQuery
 from dispatcher.logs.view import Chosen, sources
-from dispatcher.models import view as models
 from dispatcher.models.query import ModelQuery
-from dispatcher.overview import view as overview
+from dispatcher.models.view import models_csv
 from dispatcher.reading.columns import Columns
 from dispatcher.reading.read_model import Followed
 from dispatcher.sandbox.child import BusyError
-from dispatcher.schedule import units
-from dispatcher.schedule import view as schedule
 from dispatcher.services import Services
-from dispatcher.tabs import header
 
 T = TypeVar("T")
 Query = TypeVar("Query", bound=Contract)
@@ -86,7 +80,8 @@ def _adapter(address: str) -> TypeAdapter[Any]:
 
 
 class Api:
-    """A method per `Route.view`. Safe for several threads."""
+    """Routes about an experiment are built alike, the others have a method each, by `Route.view`. Safe for several
+    threads."""
 
     def __init__(self, services: Services) -> None:
         self._services, self._reader = services, services.reader
@@ -95,117 +90,56 @@ class Api:
         """The Flask view of a route."""
         route = ROUTES[address]
         name, _, figure = route.view.partition(" ")
-        method: Callable[..., Response] = getattr(self, name)
 
         def view(**parts: str) -> Response:
             g.address, g.figure = address, figure
-            return method(_asked(route.query), **parts)
+            asked = _asked(route.query)
+            if route.build is not None:
+                return self._built(route, route.build, asked, **parts)
+            method: Callable[..., Response] = getattr(self, name)
+            return method(asked, **parts)
 
         return view
 
-    # --- lists -----------------------------------------------------------------------------------
-
-    def experiments(self, asked: experiments.ListQuery) -> Response:
-        """See `ROUTES`."""
+    def experiments(self, asked: ListQuery) -> Response:
+        """The list of experiments."""
         catalogue = self._services.catalogue
         return self._tagged(catalogue.version, lambda: catalogue.view(asked))
 
     def cluster(self, asked: ClusterQuery) -> Response:
-        """See `ROUTES`."""
+        """Workers, queue and history."""
         found = self._services.cluster.look(span=asked.span, page=asked.page)
         return Response(_json(found), mimetype=openapi.JSON)
 
     def volumes(self, _: NoQuery) -> Response:
-        """See `ROUTES`."""
+        """What lies on the volumes."""
         return Response(_json(self._services.cluster.volumes()), mimetype=openapi.JSON)
 
-    # --- an experiment ---------------------------------------------------------------------------
-
-    def experiment(self, asked: FitQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        statuses, now = self._reader.workers(), self._reader.now()
-        return self._of(
-            name,
-            asked.fit,
-            lambda f: header.header(f, now=now, fit=asked.fit, statuses=statuses),
-            with_crew=True,
-        )
-
-    def overview(self, asked: FitQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        statuses, now = self._reader.workers(), self._reader.now()
-        return self._of(
-            name,
-            asked.fit,
-            lambda f: overview.overview(f, now=now, fit=asked.fit, statuses=statuses),
-            with_crew=True,
-        )
-
-    def models(self, asked: ModelQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        return self._of(name, asked.fit, lambda f: _there(models.models(f, asked), f, "fit"))
-
     def models_csv(self, asked: ModelQuery, name: str) -> Response:
-        """See `ROUTES`."""
+        """A run's models as CSV."""
         rows, columns = self._reader.look(name, lambda f: _table(_fitting(f, asked.fit), asked.fit))
         # Others look at the experiment while a long table is written.
-        response = Response(models.models_csv(rows, columns, asked), mimetype=CSV)
+        response = Response(models_csv(rows, columns, asked), mimetype=CSV)
         response.headers.set("Content-Disposition", "attachment", filename=f"{name}-models.csv")
         return response
 
-    def model(self, asked: FitQuery, name: str, model: str) -> Response:
-        """See `ROUTES`."""
-        return self._of(name, asked.fit, lambda f: models.model(f, model, fit=asked.fit))
-
-    def curves(self, asked: curves.CurveQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        return self._of(name, asked.fit, lambda f: _there(curves.curves(f, asked), f, "fit"))
-
-    def schedule(self, asked: FitQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        now = self._reader.now()
-        return self._of(
-            name, asked.fit, lambda f: _there(schedule.schedule(f, fit=asked.fit, now=now), f, "fit")
-        )
-
-    def data(self, _: NoQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        now = self._reader.now()
-        return self._of(name, "", lambda f: _there(data.data(f, now=now), f, "etl"))
-
     def failed_rows(self, asked: FailedRowsQuery, name: str) -> Response:
-        """See `ROUTES`."""
+        """Rows that preprocessing left out."""
         dataset = self._reader.look(name, lambda f: _dataset(f, asked.dataset))
         found = failed_rows(self._services.settings.volumes, dataset, asked.split, asked.partition)
         return Response(_json(found), mimetype=openapi.JSON)
 
-    def units(self, asked: units.UnitQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        return self._of(name, "", lambda f: units.units(f.state, asked))
-
     def logs(self, asked: LogsQuery, name: str) -> Response:
-        """See `ROUTES`."""
+        """What attempts printed."""
         chosen = self._reader.look(name, lambda f: sources(f.state, asked))
         return Response(_json(self._logs(name, asked, chosen)), mimetype=openapi.JSON)
 
-    def checkpoints(self, asked: CheckpointQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        return self._of(
-            name,
-            asked.fit,
-            lambda f: checkpoints.checkpoints(f, fit=asked.fit, model=asked.model, page=asked.page),
-        )
-
-    def actions(self, asked: actions.ActionQuery, name: str) -> Response:
-        """See `ROUTES`."""
-        return self._of(name, "", lambda f: actions.actions(f.state, asked))
-
     def figure(self, asked: Contract, name: str) -> Response:
-        """See `ROUTES`."""
+        """A figure for Plotly."""
         return self._tagged(lambda: self._reader.version(name), lambda: self._drawn(g.figure, asked, name))
 
     def still(self, asked: StillQuery, name: str) -> Response:
-        """See `ROUTES`."""
+        """Learning curves as a picture."""
         return self._services.answers.answer(
             lambda: self._reader.version(name),
             lambda: still(self._drawn("curves", asked, name), theme=asked.theme, height=asked.height),
@@ -219,14 +153,19 @@ class Api:
         fit = getattr(asked, "fit", "")
         return self._reader.look(name, lambda f: draw(_fitting(f, fit), asked, now))()
 
-    def _of(
-        self, name: str, fit: str, build: Callable[[Followed], object], *, with_crew: bool = False
-    ) -> Response:
-        def version() -> object:
-            crew = self._reader.crew_version() if with_crew else 0
-            return self._reader.version(name), crew
+    def _built(self, route: Route, build: Build, query: Any, name: str, model: str = "") -> Response:
+        reader = self._reader
+        statuses = reader.workers() if route.of_workers else ()
+        asked = Asked(query=query, model=model, now=reader.now(), statuses=statuses)
 
-        return self._tagged(version, lambda: self._reader.look(name, lambda f: build(_fitting(f, fit))))
+        def version() -> object:
+            return reader.version(name), reader.crew_version() if route.of_workers else 0
+
+        def answer(followed: Followed) -> object:
+            found = build(_fitting(followed, getattr(query, "fit", "")), asked)
+            return _there(found, followed, route.needs)
+
+        return self._tagged(version, lambda: reader.look(name, answer))
 
     def _tagged(self, version: Callable[[], object], build: Callable[[], object]) -> Response:
         return self._services.answers.answer(version, lambda: _json(build()), mimetype=openapi.JSON)
@@ -282,7 +221,7 @@ def _table(followed: Followed, fit: str) -> tuple[list[ModelSummary], Columns]:
 def _dataset(followed: Followed, wanted: str) -> str:
     if wanted and wanted not in followed.state.datasets:
         raise errors.NotFoundError(f"{followed.record.name!r} has no data set {wanted!r}")
-    return wanted or _there(data.newest_dataset(followed), followed, "etl").id
+    return wanted or _there(newest_dataset(followed), followed, "etl").id
 
 
 def _refused(error: ValidationError) -> Response:

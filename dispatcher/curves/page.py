@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, request
 
-from cerebro.analysis import Curve
 from cerebro.errors import BadRequestError
+from cerebro.figures import Curve
 from dispatcher.curves.view import CurveQuery, CurvesView, curves
 from dispatcher.models.page import picked_models
 from dispatcher.pages.addresses import figure_url

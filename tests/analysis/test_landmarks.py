@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro import analysis
-from cerebro.analysis import landmarks, spans
-from cerebro.figures import description, table
+from cerebro import figures
+from cerebro.figures import description, landmarks, spans, table
 from cerebro.reporting import Drawings
 from cerebro.state.report import schedule_now
 from tests.reporting.stories import resumed
@@ -66,5 +65,5 @@ def test_without_a_unit_there_are_none() -> None:
 def test_workers_are_in_the_order_of_their_numbers() -> None:
     """Those that idle as well."""
     story = Story(workers=11)
-    assert analysis.crew(story.state, [])[:3] == ["worker-0", "worker-1", "worker-2"]
-    assert analysis.crew(story.state, [])[-1] == "worker-10"
+    assert figures.crew(story.state, [])[:3] == ["worker-0", "worker-1", "worker-2"]
+    assert figures.crew(story.state, [])[-1] == "worker-10"

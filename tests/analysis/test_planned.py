@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.analysis import PlannedSpan, planned
 from cerebro.contract.events import ModelStopRequested, RunFinished, RunStopRequested, SchedulePlanned
 from cerebro.contract.runs import PlannedUnit
+from cerebro.figures import PlannedSpan, planned
 from tests.state.stories import Story, unit
 
 # Two models hop between two workers; the second epoch of m01 comes after a pause.

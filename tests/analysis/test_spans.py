@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.analysis import spans
 from cerebro.contract.events import TaskFailed
 from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.figures import spans
 from tests.dispatcher.stories import Story
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cerebro.analysis import spans
-from cerebro.figures import description
+from cerebro.figures import description, spans
 from cerebro.reporting import Drawings
-from dispatcher.api.figures import ScheduleFigureQuery, schedule
 from dispatcher.reading.read_model import Followed
+from dispatcher.schedule.figure import ScheduleFigureQuery, schedule
 from tests.reporting.stories import RECORD, resumed
 
 

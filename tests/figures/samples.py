@@ -6,19 +6,11 @@ import math
 from random import Random
 
 from cerebro import figures
-from cerebro.analysis import (
-    Curve,
-    Landmarks,
-    ModelSummary,
-    Outcome,
-    PlannedSpan,
-    Span,
-    SplitProgress,
-    importance,
-)
+from cerebro.analysis import ModelSummary
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.figures import Figure, Theme
+from cerebro.figures import Curve, Figure, Landmarks, Outcome, PlannedSpan, Span, SplitProgress, Theme
+from cerebro.figures import importance_of as importance
 
 NASTY = "<script>alert(1)</script>%{x}"
 """A name that is markup to a browser and a template to Plotly."""

@@ -9,9 +9,9 @@ import pytest
 from pydantic import JsonValue
 
 from cerebro import figures
-from cerebro.analysis import Curve, importance
 from cerebro.contract.records import Hyperparameters
-from cerebro.figures import Figure, description, table
+from cerebro.figures import Curve, Figure, description, table
+from cerebro.figures import importance_of as importance
 from cerebro.figures.curves import MOST_LINES, smoothed
 from cerebro.figures.frame import text
 from cerebro.figures.parallel import MOST_LINES as MOST_PARALLEL

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cerebro import figures
-from cerebro.analysis import Landmarks, Span
-from cerebro.figures import Figure, description, table
+from cerebro.figures import Figure, Landmarks, Span, description, table
 from tests.figures.samples import ahead, spans
 
 MODELS = tuple(f"m{i:02}" for i in range(16))

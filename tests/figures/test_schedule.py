@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro import figures
-from cerebro.analysis import Landmarks, Span, SplitProgress
-from cerebro.figures import Figure, buckets, description, table
-from cerebro.figures.schedule import MOST_BARS
+from cerebro.figures import Figure, Landmarks, Span, SplitProgress, description, table
+from cerebro.figures.schedule import buckets
+from cerebro.figures.schedule.drawing import MOST_BARS
 from tests.figures.samples import spans
 
 MODELS = tuple(f"m{i:02}" for i in range(16))

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cerebro.analysis import Axis, Curve
-from cerebro.figures import LOOKS, curves, still
+from cerebro.figures import LOOKS, Axis, Curve, curves, still
 from tests.figures.samples import curve, gallery
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -18,7 +18,7 @@ MOST_PLANNED = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSpan:
-    """A unit of the plan that has not begun. Times are estimates, in seconds on the clock of `cerebro.analysis.Span`;
+    """A unit of the plan that has not begun. Times are estimates, in seconds on the clock of `Span`;
     from now, while no unit of the run has started."""
 
     model: str

@@ -6,11 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cerebro.analysis import Landmarks, PlannedSpan, Span
-from cerebro.figures import buckets
-from cerebro.figures.bars import Canvas, merged_bars, planned_bars, seconds, strip, unit_bars, vain_marks
 from cerebro.figures.frame import Cell, Figure, annotation, axis, cut, duration, empty, figure, text
 from cerebro.figures.palette import Look, Theme, faint
+from cerebro.figures.schedule import buckets
+from cerebro.figures.schedule.bars import (
+    Canvas,
+    merged_bars,
+    planned_bars,
+    seconds,
+    strip,
+    unit_bars,
+    vain_marks,
+)
+from cerebro.figures.schedule.planned import PlannedSpan
+from cerebro.figures.schedule.spans import Landmarks, Span
 
 MOST_BARS = 2000
 """Beyond, bars are put together per worker and stretch of time."""
@@ -51,11 +60,11 @@ def schedule(
     the plan are hollow, behind a line that is now; before the first unit there is nothing but them.
 
     Args:
-        spans: see `cerebro.analysis.spans`.
+        spans: see `cerebro.figures.schedule.spans`.
         workers: the rows from top to bottom, those that idled as well.
         models: all of the plan, in order: they have the colours.
         landmarks: epochs and breaks; the lower bound is a dashed line where the run would have ended.
-        planned: see `cerebro.analysis.planned`; empty if no plan is followed.
+        planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
         highlight: a model whose way across the workers stands out.
     """
     if not spans and not planned:

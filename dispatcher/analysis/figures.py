@@ -1,53 +1,28 @@
-"""Figures of an experiment: asks the log, and has `cerebro.figures` draw.
-
-Each function takes what is followed, what is asked for and the time, and returns how to draw it: a `Drawing` needs
-nothing that changes, so whoever calls it need not hold the experiment. It gives Plotly's ``{"data", "layout"}``; where
-there is nothing to draw yet, ``layout.meta.empty`` says why.
-"""
+"""The figures of hyper-parameters: take the models that are asked for, and have `cerebro.figures` draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from cerebro import analysis, figures
-from cerebro.analysis.downsample import FEWEST
+from cerebro import figures
 from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import BadRequestError
-from cerebro.figures import Figure, Theme
+from cerebro.figures import Theme
 from cerebro.state import Run
-from dispatcher.curves.view import CurveQuery
-from dispatcher.curves.view import curves as curves_view
 from dispatcher.models.query import ModelQuery, matching
+from dispatcher.pages.drawing import Drawing, explained, nothing
 from dispatcher.reading.read_model import Followed
-
-Drawing = Callable[[], Figure]
 
 _Names = Annotated[str, StringConstraints(max_length=2000)]
 """Names with commas between."""
 
 MOST_DOTS = 2_000
 """Models of a scatter figure: the best, beyond these."""
-
-
-class CurvesFigureQuery(CurveQuery):
-    """See `CurveQuery`; `log` is the vertical axis, `smoothing` the weight of what was before."""
-
-    log: bool = False
-    smoothing: float = Field(0.0, ge=0, lt=1)
-    theme: Theme = "light"
-
-
-class StillQuery(CurvesFigureQuery):
-    """`points`: fewer than of a figure, since nobody zooms in. `height`: in pixels; the width is the reader's."""
-
-    points: int = Field(150, ge=FEWEST, le=1000)
-    height: int = Field(320, ge=200, le=1000)
 
 
 class ModelsFigureQuery(Contract):
@@ -81,46 +56,11 @@ class HeatmapQuery(ModelsFigureQuery):
     epoch: int = Field(0, ge=0, le=1_000_000)
 
 
-class ScheduleFigureQuery(Contract):
-    """`model` is highlighted."""
-
-    fit: str = Field("", max_length=60)
-    model: str = Field("", max_length=100)
-    theme: Theme = "light"
-
-
-class EtlFigureQuery(Contract):
-    """Nothing but the theme."""
-
-    theme: Theme = "light"
-
-
-def curves(followed: Followed, asked: CurvesFigureQuery, now: float) -> Drawing:
-    """Learning curves."""
-    wanted = asked.model_dump(include=set(CurveQuery.model_fields))
-    view = curves_view(followed, CurveQuery.model_validate(wanted))
-    if view is None:
-        return _nothing()
-    draw = partial(
-        figures.curves,
-        view.curves,
-        metric=view.metric,
-        mode=_mode(view.mode),
-        axis=view.axis,
-        split=view.split,
-        is_log=asked.log,
-        smoothing=asked.smoothing,
-        total=view.total,
-        theme=asked.theme,
-    )
-    return _told(draw, view.note)
-
-
 def parallel(followed: Followed, asked: ParallelQuery, now: float) -> Drawing:
     """Parallel coordinates."""
     run, rows = _rows(followed, asked)
     if run is None:
-        return _nothing()
+        return nothing()
     request = _request(run)
     draw = partial(
         figures.parallel,
@@ -132,14 +72,14 @@ def parallel(followed: Followed, asked: ParallelQuery, now: float) -> Drawing:
         total=len(run.models),
         theme=asked.theme,
     )
-    return _told(draw, _no_value(run, rows))
+    return explained(draw, _no_value(run, rows))
 
 
 def scatter(followed: Followed, asked: ScatterQuery, now: float) -> Drawing:
     """The objective over each hyper-parameter."""
     run, rows = _rows(followed, asked)
     if run is None:
-        return _nothing()
+        return nothing()
     request = _request(run)
     draw = partial(
         figures.scatter,
@@ -152,20 +92,20 @@ def scatter(followed: Followed, asked: ScatterQuery, now: float) -> Drawing:
         values=_values(run, rows, asked.epoch),
         theme=asked.theme,
     )
-    return _told(draw, _no_value(run, rows))
+    return explained(draw, _no_value(run, rows))
 
 
 def heatmap(followed: Followed, asked: HeatmapQuery, now: float) -> Drawing:
     """The best objective for each pair of values of two hyper-parameters."""
     run, rows = _rows(followed, asked)
     if run is None:
-        return _nothing()
+        return nothing()
     request = _request(run)
     axes = _named(followed, run, ",".join(filter(None, (asked.x, asked.y))))
     rest = [name for name in followed.table(run).varying if name not in axes]
     axes = (*axes, *rest)[:2]
     if len(axes) < 2:
-        return _nothing("A heat map needs two hyper-parameters that vary.")
+        return nothing("A heat map needs two hyper-parameters that vary.")
     draw = partial(
         figures.heatmap,
         rows,
@@ -176,48 +116,18 @@ def heatmap(followed: Followed, asked: HeatmapQuery, now: float) -> Drawing:
         values=_values(run, rows, asked.epoch),
         theme=asked.theme,
     )
-    return _told(draw, _no_value(run, rows))
+    return explained(draw, _no_value(run, rows))
 
 
 def importance(followed: Followed, asked: ModelsFigureQuery, now: float) -> Drawing:
     """Which hyper-parameters tell the best models from the others."""
     run, rows = _rows(followed, asked)
     if run is None:
-        return _nothing()
+        return nothing()
     mode = _request(run).mode
-    return _told(lambda: figures.importance(analysis.importance(rows, mode=mode), theme=asked.theme), "")
-
-
-def schedule(followed: Followed, asked: ScheduleFigureQuery, now: float) -> Drawing:
-    """What ran where when."""
-    run = followed.fit(asked.fit)
-    if run is None:
-        return _nothing()
-    spans = analysis.spans(run, now)
-    draw = partial(
-        figures.schedule,
-        spans,
-        workers=analysis.crew(followed.state, spans),
-        models=list(run.models),
-        landmarks=analysis.landmarks(followed.state, run, now),
-        planned=analysis.planned(run, now),
-        highlight=asked.model,
-        theme=asked.theme,
+    return explained(
+        lambda: figures.importance(figures.importance_of(rows, mode=mode), theme=asked.theme), ""
     )
-    return _told(draw, f"No unit of {run.id} has started yet, and no plan is followed.")
-
-
-def etl(followed: Followed, asked: EtlFigureQuery, now: float) -> Drawing:
-    """How far preprocessing is."""
-    runs = [run for run in followed.state.runs.values() if run.kind == "etl" and run.plan is not None]
-    dataset = followed.state.datasets.get(runs[-1].plan.dataset) if runs and runs[-1].plan else None
-    if dataset is None:
-        return _nothing("Nothing is preprocessed yet: run_etl plans it.")
-    live = {key: point.rows for key, point in followed.live.newest.items()}
-    return _told(partial(figures.etl, analysis.etl_progress(dataset, runs[-1], live), theme=asked.theme), "")
-
-
-# --- what is asked for --------------------------------------------------------------------------
 
 
 def _rows(followed: Followed, asked: ModelsFigureQuery) -> tuple[Run | None, list[ModelSummary]]:
@@ -231,10 +141,6 @@ def _rows(followed: Followed, asked: ModelsFigureQuery) -> tuple[Run | None, lis
 def _request(run: Run) -> FitRequest:
     assert isinstance(run.request, FitRequest)
     return run.request
-
-
-def _mode(mode: str) -> Literal["min", "max"]:
-    return "max" if mode == "max" else "min"
 
 
 def _named(followed: Followed, run: Run, names: str) -> tuple[str, ...]:
@@ -269,25 +175,3 @@ def _no_value(run: Run, rows: list[ModelSummary]) -> str:
     if not any(row.best is not None for row in rows):
         return f"{_request(run).metric!r} is known once a model has completed its first epoch."
     return ""
-
-
-# --- nothing to draw ----------------------------------------------------------------------------
-
-
-def _nothing(why: str = "No model is trained yet: run_fit plans the first ones.") -> Drawing:
-    return lambda: {"data": [], "layout": {"meta": {"empty": why}}}
-
-
-def _told(draw: Drawing, why: str) -> Drawing:
-    """The figure; one without marks says why."""
-
-    def told() -> Figure:
-        figure = draw()
-        if figure["data"]:
-            return figure
-        layout: dict[str, Any] = dict(figure["layout"])
-        known = layout.get("meta", {})
-        layout["meta"] = {**known, "empty": why or known.get("description", "There is nothing to draw yet.")}
-        return {"data": [], "layout": layout}
-
-    return told

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cerebro.analysis import Span
+from cerebro.figures.schedule.spans import Span
 
 _FEWEST = 4
 """Stretches per worker, however many workers there are."""

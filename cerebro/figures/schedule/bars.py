@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.analysis import Outcome, PlannedSpan, Span
-from cerebro.figures.buckets import Bucket
 from cerebro.figures.frame import Duration, lines
 from cerebro.figures.palette import LOOKS, Look, Theme, colour, faint
+from cerebro.figures.schedule.buckets import Bucket
+from cerebro.figures.schedule.planned import PlannedSpan
+from cerebro.figures.schedule.spans import Outcome, Span
 
 _BAR = 0.8
 """Height of a bar, of its row."""
