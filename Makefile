@@ -21,6 +21,7 @@ IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 # Byte code is kept, whatever the environment says: without it each process that a test starts compiles the platform.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 TEST_PROCESSES ?= 2
+SPREAD := -n $(TEST_PROCESSES) --dist worksteal
 
 # One stamp per set of dependencies installed into .venv/.
 VENV_STAMP := $(VENV)/.stamp-venv
@@ -73,9 +74,10 @@ tools: $(TOOLS_STAMP)  ## put helm and kubectl into .venv/tools/, unless they ar
 	@$(BIN)/python -m tests.deploy.tools
 
 test: $(DEV_STAMP)  ## run the tests, but for the slow ones
-	@$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m 'not slow'
+	@$(PYTEST) $(SPREAD) -m 'not slow'
 
-test-slow: $(DEV_STAMP)  ## run the slow tests: whole clusters, crashes, the notebook, the browser
+test-slow: $(DEV_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
+	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m 'hypothesis and not slow'
 	@$(PYTEST) -m slow
 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers

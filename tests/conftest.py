@@ -5,14 +5,57 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.e2e.browser import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+_ROOT = Path(__file__).resolve().parent.parent
+_SHARES = {"commit": 0.2, "thorough": 3.0}
+"""Profile of hypothesis -> its share of the examples that each property test asks for (100 if it says nothing)."""
+_FEW = 5
+"""A test that asks for no more than this gets it in every profile."""
+
+# In CI `commit` tries the same examples at each run. `thorough` is there to find more: what it finds is kept in
+# .hypothesis/, and the next run in the same checkout, of either profile, begins with it.
+_CLOCKLESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("commit", **_CLOCKLESS)
+hypothesis.settings.register_profile(
+    "thorough",
+    **_CLOCKLESS,
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase(_ROOT / ".hypothesis" / "examples"),
+    print_blob=True,
+)
+hypothesis.settings.load_profile("commit")  # --hypothesis-profile loads another one
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each property test the profile's share of its examples; those marked slow get all they ask for.
+
+    Here and not in a decorator of ours: there is no public hook, and a test that forgot the decorator would be slow.
+    """
+    share = _SHARES.get(hypothesis.settings.get_current_profile_name(), 1.0)
+    tests = {
+        getattr(item.obj, "__func__", item.obj)
+        for item in items
+        if isinstance(item, pytest.Function)
+        and hypothesis.is_hypothesis_test(item.obj)
+        and item.get_closest_marker("slow") is None
+    }
+    for test in tests:
+        asked = test._hypothesis_internal_use_settings
+        test._hypothesis_internal_use_settings = hypothesis.settings(
+            asked, max_examples=max(min(_FEW, asked.max_examples), round(asked.max_examples * share))
+        )
 
 
 def pytest_runtest_setup() -> None:
