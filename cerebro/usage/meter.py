@@ -1,4 +1,4 @@
-"""A worker's processor time and memory, from the kernel's files (proc(5), Linux's admin-guide/cgroup-v1 and -v2).
+"""A worker's processor time and memory, by its control group (Linux's admin-guide/cgroup-v1, -v2) or its processes.
 
 A container is measured by its control group, whose counters are its own and include what has ended. Elsewhere the
 group is shared with programs that are not Cerebro's (a login's session), so the processes below this one are added up.
@@ -7,12 +7,12 @@ group is shared with programs that are not Cerebro's (a login's session), so the
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 from cerebro.contract.records import WorkerUsage
 from cerebro.usage.gpus import Gpus
@@ -29,19 +29,6 @@ _UNLIMITED = 1 << 60
 """cgroup v1 has no word for it, only a number near 2^63."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sources:
-    """Where the kernel's files are; tests give others.
-
-    Attributes:
-        proc: of the process file system.
-        groups: mount point of the control groups, which in a container begins at its own.
-    """
-
-    proc: Path = Path("/proc")
-    groups: Path = Path("/sys/fs/cgroup")
-
-
 class Meter:
     """Measures one worker. To be used by one thread.
 
@@ -50,7 +37,8 @@ class Meter:
         shards: its shard volume.
         gpus: see `Gpus`.
         is_container: whether the control group is the worker's own.
-        pid: of the worker's first process.
+        groups: mount point of the control groups, which in a container begins at its own; tests give others.
+        process: the worker's first one.
     """
 
     def __init__(
@@ -60,14 +48,13 @@ class Meter:
         shards: Path,
         gpus: Gpus,
         is_container: bool,
-        sources: Sources = Sources(),
-        pid: int | None = None,
+        groups: Path = Path("/sys/fs/cgroup"),
+        process: psutil.Process | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cores, self._shards, self._gpus, self._clock = cores, shards, gpus, clock
-        self._group = _Group(sources.groups) if is_container else None
-        self._tree = _Tree(sources.proc, pid or os.getpid())
-        self._proc = sources.proc
+        self._group = _Group(groups) if is_container else None
+        self._process = process or psutil.Process()
         self._before: tuple[float, float] | None = None
         """Time of the measurement before, and processor seconds until then."""
 
@@ -75,7 +62,8 @@ class Meter:
         """What is used now; processor time since the call before, so the first call knows none. Whatever fails is not
         measured, and keeps nothing else from being."""
         nothing: tuple[float | None, int | None] = (None, None)
-        seconds, memory = self._tried((self._group or self._tree).measure, nothing)
+        group = self._group
+        seconds, memory = self._tried(group.measure if group else lambda: _tree(self._process), nothing)
         found = self._tried(lambda: disk(self._shards), None)
         return WorkerUsage(
             cores_used=self._cores_used(seconds),
@@ -109,7 +97,7 @@ class Meter:
     def _limit(self) -> int | None:
         """The container's limit, or where there is none the machine's memory."""
         limit = self._group.limit() if self._group else None
-        return limit if limit is not None else _field(self._proc / "meminfo", "MemTotal:", 1024)
+        return limit if limit is not None else psutil.virtual_memory().total
 
 
 class _Group:
@@ -127,7 +115,7 @@ class _Group:
         "working set" by which the kubelet judges.
         """
         if self._is_v2:
-            used = _field(self._cpu / "cpu.stat", "usage_usec", 1)
+            used = _field(self._cpu / "cpu.stat", "usage_usec")
             seconds = None if used is None else used / 1e6
             memory, dropped = _number(self._memory / "memory.current"), "inactive_file"
         else:
@@ -135,7 +123,7 @@ class _Group:
             seconds = None if used is None else used / 1e9
             memory, dropped = _number(self._memory / "memory.usage_in_bytes"), "total_inactive_file"
         if memory is not None:
-            memory = max(0, memory - (_field(self._memory / "memory.stat", dropped, 1) or 0))
+            memory = max(0, memory - (_field(self._memory / "memory.stat", dropped) or 0))
         return seconds, memory
 
     def limit(self) -> int | None:
@@ -144,70 +132,26 @@ class _Group:
         return found if found is not None and found < _UNLIMITED else None
 
 
-class _Tree:
-    """A process and all below it."""
+def _tree(process: psutil.Process) -> tuple[float | None, int | None]:
+    """Processor seconds of a process and all below it, and of those that they have waited for; and bytes of memory.
 
-    def __init__(self, proc: Path, pid: int) -> None:
-        self._proc, self._pid = proc, pid
-        self._tick_s, self._page = 1 / os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-
-    def measure(self) -> tuple[float | None, int | None]:
-        """Processor seconds of those that run and of those they have waited for, and bytes of memory.
-
-        Memory that processes have in common (libraries, what a fork has not written to, shared segments) is counted
-        once, as the most that one of them shares.
-        """
-        ticks, private, shared, is_there = 0, 0, 0, False
-        for pid in self._pids():
-            try:
-                fields = _stat(self._proc / str(pid) / "stat")
-                pages = (self._proc / str(pid) / "statm").read_text().split()
-            except OSError:  # it has ended
-                continue
-            is_there = True
-            ticks += sum(map(int, fields[11:15]))
-            private += int(pages[1]) - int(pages[2])
-            shared = max(shared, int(pages[2]))
-        return (ticks * self._tick_s, (private + shared) * self._page) if is_there else (None, None)
-
-    def _pids(self) -> Iterator[int]:
-        has_lists = (self._proc / str(self._pid) / "task" / str(self._pid) / "children").exists()
-        children = self._listed if has_lists else self._searched()
-        left = [self._pid]
-        while left:
-            pid = left.pop()
-            yield pid
-            left += children(pid)
-
-    def _listed(self, pid: int) -> list[int]:
-        """Children by the lists that each thread of a process has."""
-        found: list[int] = []
-        for path in (self._proc / str(pid) / "task").glob("*/children"):
-            try:
-                found += map(int, path.read_text().split())
-            except OSError:  # the thread has ended
-                continue
-        return found
-
-    def _searched(self) -> Callable[[int], list[int]]:
-        """The same where the kernel keeps no such lists (CONFIG_PROC_CHILDREN): by the parents of all processes."""
-        known: dict[int, list[int]] = {}
-        for path in self._proc.glob("[0-9]*/stat"):
-            try:
-                fields = _stat(path)
-            except OSError:
-                continue
-            known.setdefault(int(fields[1]), []).append(int(path.parent.name))
-        return lambda pid: known.get(pid, [])
-
-
-def _stat(path: Path) -> list[bytes]:
-    """The fields behind a process' name, which stands in brackets and may hold any bytes (proc_pid_stat(5)).
-
-    Raises:
-        OSError: it has ended.
+    Memory that processes have in common (libraries, what a fork has not written to, shared segments) is counted once,
+    as the most that one of them shares.
     """
-    return path.read_bytes().rpartition(b")")[2].split()
+    seconds, private, shared = 0.0, 0, 0
+    try:
+        found = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return None, None
+    for each in found:
+        try:
+            times, memory = each.cpu_times(), each.memory_info()
+        except psutil.NoSuchProcess:
+            continue
+        seconds += times.user + times.system + times.children_user + times.children_system
+        private += memory.rss - memory.shared
+        shared = max(shared, memory.shared)
+    return seconds, private + shared
 
 
 def _number(path: Path) -> int | None:
@@ -218,11 +162,11 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _field(path: Path, name: str, unit: int) -> int | None:
-    """The number behind a name in a file of ``name number`` lines, in units of `unit`."""
+def _field(path: Path, name: str) -> int | None:
+    """The number behind a name in a file of ``name number`` lines."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return None
     found = (line.split() for line in lines)
-    return next((int(words[1]) * unit for words in found if words[:1] == [name]), None)
+    return next((int(words[1]) for words in found if words[:1] == [name]), None)

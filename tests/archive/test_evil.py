@@ -179,6 +179,12 @@ def test_zip_with_a_directory_of_hundreds_of_thousands(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
+def test_members_of_an_archive_inside_are_not_counted() -> None:
+    """It is a file like any other, though its entries look like the archive's own."""
+    inner = zip_of(*((f"f{number}", b"") for number in range(DEFAULT_LIMITS.members + 1)))
+    assert len(inspect(zip_of(("a.py", b"x"), ("data.zip", inner))).members) == 2
+
+
 @pytest.mark.parametrize("field", [{"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}])
 def test_link_in_a_tar(field: dict[str, Any], tmp_path: Path) -> None:
     """Neither kind of link is made: a later member could be written through it."""

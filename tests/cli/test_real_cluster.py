@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cerebro.local import cleaning, cluster, ports, processes, readiness
@@ -137,6 +138,13 @@ def test_a_deep_home_works(tmp_path: Path) -> None:
 
 
 def _resident_bytes(info: ClusterInfo) -> int:
-    processes_of = {service.name: service.process.pid for service in info.services if service.process}
-    memory = processes.resident_bytes([*processes_of.values(), info.supervisor.pid])
-    return sum(memory.values()) - memory[processes_of["tensorboard"]]
+    """Memory of the cluster without TensorBoard; what processes share counts for each."""
+    others = next(
+        found.process.pid for found in info.services if found.name == "tensorboard" and found.process
+    )
+    return _family_bytes(info.supervisor.pid) - _family_bytes(others)
+
+
+def _family_bytes(pid: int) -> int:
+    process = psutil.Process(pid)
+    return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))

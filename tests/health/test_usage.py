@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from cerebro.usage import volumes
 from cerebro.usage.gpus import Gpus
-from cerebro.usage.meter import Meter, Sources
+from cerebro.usage.meter import Meter
 from cerebro.usage.volumes import VolumeCollector
 
 GIB = 2**30
@@ -45,9 +44,8 @@ def meter(root: Path, **options: Any) -> Meter:
         "shards": root,
         "gpus": NO_GPUS,
         "is_container": True,
-        "pid": 7,
     } | options
-    return Meter(sources=Sources(proc=root / "proc", groups=root / "groups"), **chosen)
+    return Meter(groups=root / "groups", **chosen)
 
 
 def test_a_container_is_measured_by_its_group(tmp_path: Path) -> None:
@@ -74,66 +72,62 @@ def test_groups_of_version_1_say_the_same(tmp_path: Path) -> None:
         memory__memory_DOT_usage_in_bytes=str(3 * GIB), memory__memory_DOT_stat=f"total_inactive_file {GIB}\n",
         memory__memory_DOT_limit_in_bytes=str(2**63 - 4096),
     )  # fmt: skip
-    write(tmp_path / "proc", meminfo="MemFree: 1 kB\nMemTotal:       8388608 kB\n")
     own = meter(tmp_path, clock=clock)
     found = own.measure()
-    assert (found.memory_bytes, found.memory_limit_bytes) == (2 * GIB, 8 * GIB)
+    assert (found.memory_bytes, found.memory_limit_bytes) == (2 * GIB, psutil.virtual_memory().total)
     clock.now += 2.0
     write(tmp_path / "groups", cpuacct__cpuacct_DOT_usage="9000000000\n")
     assert own.measure().cores_used == pytest.approx(2.0)
 
 
 def test_what_cannot_be_measured_is_none(tmp_path: Path) -> None:
-    """Neither files nor folder: nothing is said, and nothing is 0."""
+    """Neither files, nor process, nor folder: nothing is said, and nothing is 0."""
+    gone = subprocess.Popen(["true"])
+    process = psutil.Process(gone.pid)
+    gone.wait()
     for is_container in (True, False):
-        found = meter(tmp_path, is_container=is_container, shards=tmp_path / "none").measure()
-        assert found.model_dump(exclude={"cores", "gpus"}) == dict.fromkeys(
-            ("cores_used", "memory_bytes", "memory_limit_bytes", "shards_used_bytes", "shards_total_bytes")
+        options = {"is_container": is_container, "process": process, "shards": tmp_path / "none"}
+        found = meter(tmp_path, **options).measure()
+        assert found.model_dump(exclude={"cores", "gpus", "memory_limit_bytes"}) == dict.fromkeys(
+            ("cores_used", "memory_bytes", "shards_used_bytes", "shards_total_bytes")
         )
 
 
-def process(
-    root: Path, pid: int, parent: int, *, ticks: int, pages: int, shared: int, children: str | None
-) -> None:
-    """One process, its times in clock ticks: 1 of its own of each kind for 4 in all."""
-    times = " ".join([str(ticks // 4)] * 4)
-    fields = f"S {parent} 1 1 0 -1 0 0 0 0 0 {times} 20 0 1 0 5"
-    write(root, **{f"proc__{pid}__stat": f"{pid} (a name) with) {fields}\n"})
-    write(root, **{f"proc__{pid}__statm": f"{9 * pages} {pages} {shared} 1 0 1 0\n"})
-    if children is not None:
-        write(root, **{f"proc__{pid}__task__{pid}__children": children})
+PARENT = """
+import os, subprocess, sys, time
+with open("/proc/self/comm", "wb") as name:
+    name.write(b"\\xff\\xfe) R 1")
+code = "import sys; sys.stdin.read(1); held = bytearray(64 * 2**20); print(flush=True); sys.stdin.read()"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=0, stdout=1)
+while time.process_time() < 0.3:
+    pass
+child.wait()
+"""
+"""It computes for a while, under a name that is no text; a child of its own takes memory once it is told to."""
 
 
-@pytest.mark.parametrize("has_lists", [True, False])
-def test_elsewhere_processes_below_are_added_up(tmp_path: Path, has_lists: bool) -> None:
-    """Children and theirs, by the kernel's lists or by their parents; shared memory once; strangers not at all."""
-    clock, page, hertz = Clock(), os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
-
-    def world(ticks: int) -> None:
-        lists: Callable[[str], str | None] = lambda text: text if has_lists else None  # noqa: E731
-        process(tmp_path, 7, 1, ticks=ticks, pages=100, shared=40, children=lists("8 "))
-        process(tmp_path, 8, 7, ticks=ticks, pages=300, shared=50, children=lists("9 "))
-        process(tmp_path, 9, 8, ticks=ticks, pages=60, shared=20, children=lists(""))
-        process(tmp_path, 99, 1, ticks=8 * ticks, pages=9999, shared=999, children=lists(""))
-
-    world(4 * hertz)
-    own = meter(tmp_path, is_container=False, clock=clock)
-    found = own.measure()
-    assert found.memory_bytes == (60 + 250 + 40 + 50) * page
-    clock.now += 10.0
-    world(8 * hertz)
-    assert own.measure().cores_used == pytest.approx(3 * 4 / 10)
-
-
-@pytest.mark.parametrize("has_lists", [True, False])
-def test_a_process_may_have_any_name(tmp_path: Path, has_lists: bool) -> None:
-    """The kernel gives its bytes as they are: no valid UTF-8, brackets, line breaks."""
-    process(tmp_path, 7, 1, ticks=400, pages=100, shared=40, children="8" if has_lists else None)
-    process(tmp_path, 8, 7, ticks=400, pages=300, shared=40, children="" if has_lists else None)
-    path = tmp_path / "proc" / "8" / "stat"
-    path.write_bytes(path.read_bytes().replace(b"a name) with", b"\xff\xfe) R 1\n"))
-    found = meter(tmp_path, is_container=False).measure()
-    assert found.memory_bytes == (60 + 260 + 40) * os.sysconf("SC_PAGE_SIZE")
+def test_elsewhere_processes_below_are_added_up(tmp_path: Path) -> None:
+    """Children and theirs, whatever their names; strangers, such as this process, not at all."""
+    clock = Clock()
+    tree = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert tree.stdin is not None
+    assert tree.stdout is not None
+    own = meter(tmp_path, is_container=False, clock=clock, process=psutil.Process(tree.pid))
+    before = own.measure()
+    tree.stdin.write(b"x")
+    tree.stdout.read(1)
+    while sum(psutil.Process(tree.pid).cpu_times()[:2]) < 0.25:
+        pass
+    clock.now += 1.0
+    after = own.measure()
+    tree.communicate()
+    assert before.memory_bytes is not None
+    assert after.memory_bytes is not None
+    assert 50 * 2**20 < after.memory_bytes - before.memory_bytes < 100 * 2**20
+    assert after.cores_used is not None
+    assert 0.1 < after.cores_used < 2.0
 
 
 @pytest.mark.parametrize("is_container", [True, False])
@@ -142,25 +136,31 @@ def test_what_nobody_foresaw_is_not_measured(tmp_path: Path, is_container: bool)
     write(
         tmp_path / "groups", cgroup_DOT_controllers="cpu", cpu_DOT_stat="usage_usec many\n", memory_DOT_current="5",
     )  # fmt: skip
-    write(tmp_path / "proc", **{"7__stat": "7 (python) S", "7__statm": "none", "meminfo": "MemTotal:\n"})
+    process = SimpleNamespace(children=lambda **_: [SimpleNamespace(cpu_times=lambda: None)])
 
     class Broken(Gpus):
         def measure(self) -> Any:
             raise RuntimeError("nobody thought of this")
 
-    found = meter(tmp_path, is_container=is_container, gpus=Broken("", Driver())).measure()
-    assert (found.cores_used, found.memory_bytes, found.memory_limit_bytes, found.gpus) == (None,) * 3 + ((),)
+    options = {"is_container": is_container, "process": process, "gpus": Broken("", Driver())}
+    found = meter(tmp_path, **options).measure()
+    assert (found.cores_used, found.memory_bytes, found.gpus) == (None, None, ())
     assert found.shards_total_bytes
 
 
 def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
     """A grandchild whose parent ended before it takes its time along."""
-    clock = Clock()
-    process(tmp_path, 7, 1, ticks=4000, pages=1, shared=1, children="")
-    own = meter(tmp_path, is_container=False, clock=clock)
+    clock, seconds = Clock(), iter([40.0, 4.0])
+
+    def cpu_times() -> Any:
+        return SimpleNamespace(user=next(seconds), system=0.0, children_user=0.0, children_system=0.0)
+
+    process = SimpleNamespace(
+        children=lambda **_: [], cpu_times=cpu_times, memory_info=lambda: SimpleNamespace(rss=2, shared=1)
+    )
+    own = meter(tmp_path, is_container=False, clock=clock, process=process)
     own.measure()
     clock.now += 1.0
-    process(tmp_path, 7, 1, ticks=400, pages=1, shared=1, children="")
     assert own.measure().cores_used == 0.0
 
 
