@@ -133,7 +133,7 @@ class Roster:
         try:
             problem = self._apply(wish)
         except RetryableError as error:
-            log.warning("%s workers are wished, but the cluster manager is away: %s", wish.workers, error)
+            log.warning("%s workers are asked for, but the cluster manager is away: %s", wish.workers, error)
             return
         try:
             if problem:
@@ -141,7 +141,7 @@ class Roster:
             else:
                 self._kvs.drop_size(wish.workers)
         except ConflictError:
-            log.info("the wish for %s workers was replaced meanwhile", wish.workers)
+            log.info("the request for %s workers was replaced meanwhile", wish.workers)
 
     def _apply(self, wish: SizeRequest) -> str:
         """Hand a wish on; returns why it cannot be done."""
@@ -152,7 +152,7 @@ class Roster:
         except PermanentError as error:
             log.warning("%s workers cannot be had: %s", wish.workers, error)
             return str(error)
-        log.info("asked for %s workers, as %s wishes", wish.workers, wish.by or "somebody")
+        log.info("asked the cluster manager for %s workers, for %s", wish.workers, wish.by or "somebody")
         return ""
 
     def _remove_gone(self, fleet: Fleet) -> None:

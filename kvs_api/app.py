@@ -227,7 +227,7 @@ class Views:
 
     def drop_size(self) -> Response:
         """Drop size: see `ROUTES`."""
-        self._store.drop_size(_whole_number("workers", "the number that was wished"))
+        self._store.drop_size(_whole_number("workers", "the number that was asked for"))
         return Response(status=204)
 
     def troubles(self) -> Response:

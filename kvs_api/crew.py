@@ -196,7 +196,7 @@ class CrewStore(Database):
     def _size(self, workers: int, **fields: Any) -> None:
         call = {"call": "size", "size": keys.SIZE, "cluster": keys.CLUSTER, "workers": workers}
         if "outdated" in self._run(call | fields):
-            raise errors.ConflictError(f"nobody wishes {workers} workers any more")
+            raise errors.ConflictError(f"nobody asks for {workers} workers any more")
 
     def troubles(self) -> Troubles:
         """Why workers do not start; none if nobody has said so."""

@@ -63,7 +63,7 @@ ROUTES: dict[str, Route] = {
     ),
     "DELETE /v1/experiments/<name>": Route(
         view="delete_experiment",
-        summary="The controller's: forget an experiment whose deletion was wished and whose files are gone.",
+        summary="The controller's: forget an experiment that a user asked to delete and whose files are gone.",
         query={"term": "integer"},
         errors=(404, 409),
     ),
@@ -139,17 +139,17 @@ ROUTES: dict[str, Route] = {
         errors=(404, 409),
     ),
     "GET /v1/cluster/size": Route(
-        view="size", summary="The pending wish for a number of workers.", answer=api.SizeAnswer
+        view="size", summary="The pending request for a number of workers.", answer=api.SizeAnswer
     ),
     "PUT /v1/cluster/size": Route(
         view="ask_size",
-        summary="Wish a number of workers, or answer a wish with a problem.",
+        summary="Ask for a number of workers, or answer a request with a problem.",
         body=SizeRequest,
         answer=SizeRequest,
         errors=(409,),
     ),
     "DELETE /v1/cluster/size": Route(
-        view="drop_size", summary="Take a wish away.", query={"workers": "integer"}, errors=(409,)
+        view="drop_size", summary="Withdraw a request.", query={"workers": "integer"}, errors=(409,)
     ),
     "GET /v1/cluster/troubles": Route(view="troubles", summary="Why workers do not start.", answer=Troubles),
     "PUT /v1/cluster/troubles": Route(

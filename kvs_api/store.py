@@ -182,7 +182,7 @@ class Store(QuarantineStore):
             raise errors.NotFoundError(f"no experiment {name!r} in the store")
         if "unasked" in answer:
             raise errors.ConflictError(
-                f"nobody wishes that experiment {name!r} is deleted: append DeletionRequested first"
+                f"nobody asked to delete experiment {name!r}: append DeletionRequested first"
             )
         if "stale" in answer:
             raise stale(call["term"], answer)

@@ -151,7 +151,7 @@ class VirtualCrewStore(Tables):
 
     def _require_wish(self, workers: int) -> None:
         if self._wish is None or self._wish.workers != workers:
-            raise ConflictError(f"nobody wishes {workers} workers any more")
+            raise ConflictError(f"nobody asks for {workers} workers any more")
 
     def troubles(self) -> Troubles:
         """Why workers that are wanted do not start."""

@@ -124,7 +124,7 @@ class VirtualStore(VirtualCrewStore):
         """Forget an experiment whose deletion was wished, once its files are gone."""
         self.experiment(name)
         if name not in self._deleting:
-            raise ConflictError(f"nobody wishes that experiment {name!r} is deleted")
+            raise ConflictError(f"nobody asked to delete experiment {name!r}")
         if term != self._leader.term:
             raise ConflictError(f"leadership term {term} has ended")
         by = self._deleting.pop(name).by

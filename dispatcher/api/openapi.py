@@ -127,7 +127,7 @@ GATEWAY: dict[str, Operation] = {
         summary="Store a code archive.", body=bytes, body_kind=BYTES, statuses=(204, 400, 404, 413)
     ),
     "GET /v1/cluster/size": Operation(
-        summary="The pending wish for a number of workers.", answer=api.SizeAnswer
+        summary="The pending request for a number of workers.", answer=api.SizeAnswer
     ),
     "PUT /v1/cluster/size": Operation(
         summary="Wish a number of workers.",
@@ -135,7 +135,9 @@ GATEWAY: dict[str, Operation] = {
         answer=SizeRequest,
         statuses=(200, 400, 409, 413),
     ),
-    "DELETE /v1/cluster/size": Operation(summary="Take a wish away.", query=_Size, statuses=(204, 400, 409)),
+    "DELETE /v1/cluster/size": Operation(
+        summary="Withdraw a request.", query=_Size, statuses=(204, 400, 409)
+    ),
     "GET /v1/cluster/troubles": Operation(summary="Why workers do not start.", answer=Troubles),
 }
 """What is handed on to the store, below ``/api``."""

@@ -96,7 +96,7 @@ class ModelTable:
         return self._best
 
     def progress(self) -> tuple[int, int]:
-        """See `cerebro.state.Run.progress`."""
+        """Tasks committed and tasks in all, of the run (`cerebro.state.Run.progress`)."""
         self._refresh()
         left = sum(each * models for each, models in self._lengths.items())
         return self._done, self._done + left

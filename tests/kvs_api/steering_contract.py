@@ -197,7 +197,7 @@ class SteeringContract:
 
     def test_only_the_leader_deletes_and_only_what_somebody_wished(self, bench: Bench) -> None:
         """Anything else is refused and changes nothing."""
-        with pytest.raises(ConflictError, match="nobody wishes"):
+        with pytest.raises(ConflictError, match="nobody asked to delete"):
             bench.store.delete_experiment("one", bench.term)
         bench.store.append("one", DeletionRequested(by="ann"))
         with pytest.raises(ConflictError, match="term"):

@@ -51,7 +51,7 @@ def test_a_new_experiment_of_the_name_keeps_its_tasks(
         bench.store.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
         assert bench.assign() == "done"
 
-    with pytest.raises(ConflictError, match="nobody wishes"):
+    with pytest.raises(ConflictError, match="nobody asked to delete"):
         late(service, monkeypatch, done_and_made_anew).delete_experiment("one", bench.term)
     assert bench.step("start") == "done"
 
