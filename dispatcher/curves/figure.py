@@ -16,7 +16,7 @@ from dispatcher.reading.read_model import Followed
 
 
 class CurvesFigureQuery(CurveQuery):
-    """See `CurveQuery`; `log` is the vertical axis, `smoothing` the weight of what was before."""
+    """Which learning curves to draw. `log`: of the vertical axis. `smoothing`: the weight of earlier values."""
 
     log: bool = False
     smoothing: float = Field(0.0, ge=0, lt=1)
