@@ -26,7 +26,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("*/README.md"),
         *ROOT.glob("*/*/README.md"),
     )
-    if ".venv" not in path.parts
+    if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches, which come and go
 )
 
 
