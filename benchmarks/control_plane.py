@@ -24,11 +24,11 @@ from benchmarks.services import ControlPlane, control_plane
 from cerebro.contract.events import Event, RunFinished, RunRequested, TaskCommitted, TaskRevoked, TaskStarted
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import EtlRequest, FitRequest, Request
-from cerebro.encoding import encode
 from cerebro.errors import ClusterError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.tether import tethered
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.tether import tethered
+from cerebro.usercode.encoding import encode
 
 BAR = 1.05
 WORKERS, MODELS, UNIT_S = 16, 125, 0.25

@@ -25,8 +25,8 @@ import pyarrow as pa
 from PIL import Image
 
 from benchmarks.figure import Figure
-from cerebro.preprocessing.job import EtlJob
 from cerebro.spec import ETLSpec, Mode
+from cerebro.worker.preprocessing.job import EtlJob
 from etl_worker.cores import Cores
 from etl_worker.partition import preprocess_partition
 

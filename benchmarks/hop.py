@@ -21,8 +21,8 @@ from torch import nn
 
 from benchmarks.figure import Figure
 from cerebro.contract.tasks import CheckpointRef
-from cerebro.training import checkpoint
-from cerebro.training.unit import Trainee, restore
+from cerebro.worker.training import checkpoint
+from cerebro.worker.training.unit import Trainee, restore
 
 BAR = 1.5
 BYTES = 300_000_000

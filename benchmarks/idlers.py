@@ -13,12 +13,12 @@ import threading
 import time
 from dataclasses import replace
 
-from cerebro.agent.loop import Agent
-from cerebro.agent.reports import Resources
-from cerebro.agent.settings import Settings
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.worker.agent.loop import Agent
+from cerebro.worker.agent.reports import Resources
+from cerebro.worker.agent.settings import Settings
 
 ROWS = 100
 """Rows each partition is said to have."""

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from cerebro import Experiment
+from cerebro.client.selftest.specs import CLASSES, Pictures, Quarters, picture
 from cerebro.contract.events import TaskCommitted
-from cerebro.selftest.specs import CLASSES, Pictures, Quarters, picture
 
 ROWS, MODELS, EPOCHS = 160, 6, 2
 SHARED = Path("/volumes/shared/benchmark-pods")

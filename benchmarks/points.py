@@ -24,8 +24,8 @@ from cerebro.contract.events import LivePoint
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, WorkerRecord
 from cerebro.contract.tasks import TrainTask
 from cerebro.errors import ClusterError
-from cerebro.kvs import KvsClient
-from cerebro.tether import tethered
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.tether import tethered
 
 BAR = 5_000.0
 WORKERS, POINTS, REPORTS = 8, 100, 40

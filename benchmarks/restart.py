@@ -36,7 +36,7 @@ from cerebro.contract.records import Holding, Hyperparameters, WorkerRecord
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 
 BAR_S = 15.0
 UNITS = (30_000, 100_000)

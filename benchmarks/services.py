@@ -15,7 +15,7 @@ from cerebro.errors import ClusterError
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST, reserve
 from cerebro.local.services import Plan, Service, services
-from cerebro.tether import tethered
+from cerebro.runtime.tether import tethered
 
 NEEDED = ("redis", "kvs_api", "controller")
 _PATIENCE_S = 30.0

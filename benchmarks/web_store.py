@@ -40,7 +40,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, TrainTask
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
 
 NAME, RUN, DATASET = "large", "fit-1", "d1"

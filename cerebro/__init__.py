@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cerebro.client.experiment import Experiment
+    from cerebro.client.search import choice, loguniform, randint, uniform
     from cerebro.contract.records import Locator, Locators
-    from cerebro.experiment import Experiment
-    from cerebro.search import choice, loguniform, randint, uniform
     from cerebro.spec import ETLSpec, SubEpochSpec
 
 __all__ = [
@@ -29,14 +29,14 @@ __all__ = [
 
 _HOMES = {
     "ETLSpec": "cerebro.spec",
-    "Experiment": "cerebro.experiment",
+    "Experiment": "cerebro.client.experiment",
     "Locator": "cerebro.contract.records",
     "Locators": "cerebro.contract.records",
     "SubEpochSpec": "cerebro.spec",
-    "choice": "cerebro.search",
-    "loguniform": "cerebro.search",
-    "randint": "cerebro.search",
-    "uniform": "cerebro.search",
+    "choice": "cerebro.client.search",
+    "loguniform": "cerebro.client.search",
+    "randint": "cerebro.client.search",
+    "uniform": "cerebro.client.search",
 }
 
 

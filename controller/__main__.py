@@ -8,9 +8,9 @@ import signal
 import sys
 import time
 
-from cerebro import health, logs
 from cerebro.errors import CerebroError
-from cerebro.kvs import KvsClient
+from cerebro.runtime import health, logs
+from cerebro.runtime.kvs import KvsClient
 from controller.advisor import ChildHelper
 from controller.health import hung
 from controller.kubernetes import KubernetesOrchestrator

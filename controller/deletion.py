@@ -5,10 +5,10 @@ rings, until the store has forgotten it; so a deletion that was cut short anywhe
 a rename each; then the store forgets it, which frees its name, and says in the same step which data sets nobody uses
 any more: those are moved aside, too, while workers do the same with their shards.
 
-What was moved aside is removed by a thread (`cerebro.trash`), because a big folder takes minutes and the controller has
-to lead meanwhile. Everything else is the loop's: so no run is started on a data set between the look and the move. The
-lease is renewed between the two, and nothing is moved if anybody else has led since the look: who has lost the
-leadership removes nothing that a new experiment of the same name has made.
+What was moved aside is removed by a thread (`cerebro.runtime.trash`), because a big folder takes minutes and the
+controller has to lead meanwhile. Everything else is the loop's: so no run is started on a data set between the look and
+the move. The lease is renewed between the two, and nothing is moved if anybody else has led since the look: who has
+lost the leadership removes nothing that a new experiment of the same name has made.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.kvs import KvsClient
-from cerebro.trash import Removal, move_aside
-from cerebro.volumes import Volumes
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.trash import Removal, move_aside
+from cerebro.runtime.volumes import Volumes
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 
 from cerebro.errors import CerebroError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 
 _SOON_S = 0.001
 """The lease that is left: the shortest there is."""

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
+from cerebro.commands.planning import etl_weights, plan_evaluation, plan_fit
 from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunPaused, RunStarted, SchedulerChanged
 from cerebro.contract.records import ExperimentRecord, Unreadable
 from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitRequest, Plan
 from cerebro.errors import CerebroError, ConflictError, IllegalEventError, RetryableError, UnreadableError
-from cerebro.kvs import KvsClient
-from cerebro.planning import etl_weights, plan_evaluation, plan_fit
+from cerebro.runtime.kvs import KvsClient
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Run, RunState, whole
 from controller.advisor import Advisor, Helper

@@ -24,9 +24,9 @@ from cerebro.contract.events import (
     TaskRevoked,
 )
 from cerebro.contract.tasks import KINDS, FailureKind
-from cerebro.health import registry
+from cerebro.runtime.health import registry
+from cerebro.runtime.usage.volumes import VolumeCollector
 from cerebro.state import ExperimentState, TaskKey, gap
-from cerebro.usage.volumes import VolumeCollector
 from controller.crew import Away, World
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)

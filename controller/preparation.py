@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from cerebro.contract.base import Split
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
+from cerebro.data.locators import Metadata, read_metadata
+from cerebro.data.misc import versions
 from cerebro.errors import MetadataError
-from cerebro.locators import Metadata, read_metadata
-from cerebro.misc import versions
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from controller.partition import cut, sample
 
 

@@ -21,9 +21,9 @@ from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import CerebroError, MetadataError
+from cerebro.runtime.tether import tethered
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from cerebro.tether import tethered
-from cerebro.volumes import Volumes
 
 _PACE_S = 1.0
 """Between two calls of `meanwhile`: well within the controller's lease."""

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from cerebro.contract.events import Event
 from cerebro.errors import NotFoundError, RetryableError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from cerebro.volumes import Volumes
 from controller.event_file import FILE_NAME, EventFile, Last, last_record
 from controller.projected import ADDING, LIVE, Addition, Ended, Reported, additions
 

@@ -12,7 +12,7 @@ import time
 
 from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from controller.crew import World, are_coming, seen
 from controller.orchestrator import Fleet, Orchestrator
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cerebro.errors import ClusterError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from controller.kubernetes.access import Access
 
 

@@ -12,11 +12,11 @@ from cerebro.contract.events import RunStarted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
 from cerebro.errors import InstanceError
+from cerebro.research.solve import PLANNER
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule, Unit
-from cerebro.scheduling.solve import PLANNER
 from cerebro.state import ExperimentState
 from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper

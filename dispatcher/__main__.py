@@ -6,11 +6,11 @@ import os
 import sys
 from typing import Any
 
-from cerebro import health, logs
-from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
-from cerebro.kvs import KvsClient
-from cerebro.serving import create_server
+from cerebro.runtime import health, logs
+from cerebro.runtime.draining import Draining, run
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.serving import create_server
 from dispatcher.access.guard import MAX_UPLOAD_BYTES
 from dispatcher.app import create_app
 from dispatcher.settings import Settings

@@ -14,7 +14,7 @@ from time import perf_counter
 from flask import Flask, Response, g, request, session
 from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
-from cerebro.health import EXPOSITION_TYPE, registry
+from cerebro.runtime.health import EXPOSITION_TYPE, registry
 
 VIEWER_S = 60.0
 """Who has asked for anything within this time counts as a viewer."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cerebro.errors import ClusterError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 
 DEFAULT_BIND = "127.0.0.1:7080"
 
@@ -44,7 +44,7 @@ class Settings:
         has_object_store: locators are looked at in the object store of the environment (``AWS_ENDPOINT_URL``), also
             where its address is not public, and others than this machine's user reach the page
             (``CEREBRO_OBJECT_STORE=1``).
-        volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.volumes`).
+        volumes: what is served of them is read only (``CEREBRO_VOLUMES``, see `cerebro.runtime.volumes`).
     """
 
     host: str

@@ -14,16 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from cerebro.cli_simulate import slug
+from cerebro.cli.simulate import slug
+from cerebro.research.comparison import Row, compare
+from cerebro.research.gantt import draw
+from cerebro.research.rearrangement import rearrange
+from cerebro.research.scenarios import find
+from cerebro.research.validator import validate
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.comparison import Row, compare
 from cerebro.scheduling.conditions import Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
-from cerebro.scheduling.gantt import draw
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.rearrangement import rearrange
-from cerebro.scheduling.scenarios import find
-from cerebro.scheduling.validator import validate
 from controller import study
 
 TARGET = Path(__file__).resolve().parent / "scheduling.md"

@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 
 from cerebro.data.manifests import FailedRow, Source
 from cerebro.errors import CerebroError, PreemptedError, RetryableError
-from cerebro.preprocessing.failures import NAMED
-from cerebro.preprocessing.job import EtlJob, ShardRange, SpecFactory
-from cerebro.preprocessing.metadata import Metadata
-from cerebro.preprocessing.shard import Bench, Preprocessor
-from cerebro.tether import end_with
-from cerebro.tracebacks import line_of, text_of
+from cerebro.runtime.tether import end_with
+from cerebro.runtime.tracebacks import line_of, text_of
+from cerebro.worker.preprocessing.failures import NAMED
+from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
+from cerebro.worker.preprocessing.metadata import Metadata
+from cerebro.worker.preprocessing.shard import Bench, Preprocessor
 from etl_worker.errors import CoreDiedError
 from etl_worker.tally import REPORT_S, Tally
 

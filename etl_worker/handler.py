@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 
-from cerebro.agent.context import Context
 from cerebro.contract.tasks import EtlTask, TaskBody, TaskResult, Timings
 from cerebro.data.durable import write_json
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import SpecError
-from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.state import TaskKey
+from cerebro.worker.agent.context import Context
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.cores import Cores
 from etl_worker.errors import TooManyFailedError
 from etl_worker.partition import preprocess_partition

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from cerebro.data.manifests import PartitionManifest, Source
 from cerebro.data.partitions import read_manifest, write_manifest
 from cerebro.errors import DataError, RowError, ShardCorruptError
-from cerebro.preprocessing.job import EtlJob, ProgressCallback
-from cerebro.preprocessing.metadata import Metadata
+from cerebro.worker.preprocessing.job import EtlJob, ProgressCallback
+from cerebro.worker.preprocessing.metadata import Metadata
 from etl_worker.cores import Cores
 from etl_worker.plan import forget_doubtful, make_plan
 from etl_worker.tally import Tally

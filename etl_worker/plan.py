@@ -21,7 +21,7 @@ from cerebro.data.partitions import (
     shard_manifest_path,
 )
 from cerebro.errors import DataError, ShardCorruptError
-from cerebro.preprocessing.job import ShardRange
+from cerebro.worker.preprocessing.job import ShardRange
 
 MAX_SHARD_ROWS = 4096
 SHARDS_PER_CORE = 4

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from cerebro.data.manifests import FailedRow, ShardManifest
-from cerebro.preprocessing.failures import NAMED, named
-from cerebro.preprocessing.job import EtlJob, EtlProgress, ProgressCallback
+from cerebro.worker.preprocessing.failures import NAMED, named
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback
 from etl_worker.errors import TooManyFailedError
 
 REPORT_S = 0.25

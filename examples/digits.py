@@ -28,7 +28,7 @@ from cerebro import ETLSpec, Experiment, SubEpochSpec
 from cerebro.errors import CerebroError
 from cerebro.local import cluster
 from cerebro.local.home import ClusterHome, find_running
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 
 SPLITS = {"train": 1200, "valid": 297, "test": 300}
 SEARCH_SPACE = {"lr": [0.001, 0.003], "width": [32, 64], "dropout": [0.25, 0.5], "batch_size": [32]}

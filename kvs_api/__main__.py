@@ -6,10 +6,10 @@ import os
 import sys
 from typing import Any
 
-from cerebro import health, logs
-from cerebro.draining import Draining, run
 from cerebro.errors import CerebroError
-from cerebro.serving import create_server
+from cerebro.runtime import health, logs
+from cerebro.runtime.draining import Draining, run
+from cerebro.runtime.serving import create_server
 from kvs_api.app import create_app
 from kvs_api.metrics import MeteredStore, Metrics
 from kvs_api.settings import Settings

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from cerebro import errors
 from cerebro.contract import api
-from cerebro.draining import Draining
+from cerebro.runtime.draining import Draining
 from kvs_api import keys
 from kvs_api.clock import Clock
 from kvs_api.places import Places

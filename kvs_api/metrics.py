@@ -16,7 +16,7 @@ from prometheus_client import Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from cerebro.contract import api
-from cerebro.health import EXPOSITION_TYPE, registry
+from cerebro.runtime.health import EXPOSITION_TYPE, registry
 from kvs_api import keys
 from kvs_api.store import Store
 

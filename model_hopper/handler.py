@@ -16,7 +16,6 @@ import torch
 # the start of a process and not as training.
 import torch._dynamo
 
-from cerebro.agent.context import Context
 from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
@@ -33,13 +32,15 @@ from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
 from cerebro.errors import SpecError
+from cerebro.runtime.volumes import checkpoint_file
 from cerebro.spec import SubEpochSpec
-from cerebro.training import checkpoint as checkpoints
-from cerebro.training.checkpoint import State
-from cerebro.training.feed import Feed
-from cerebro.training.predictions import write_predictions
-from cerebro.training.seeds import unit_seed
-from cerebro.training.unit import (
+from cerebro.worker.agent.context import Context
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import (
     Trainee,
     create,
     default_device,
@@ -48,7 +49,6 @@ from cerebro.training.unit import (
     restore,
     train_unit,
 )
-from cerebro.volumes import checkpoint_file
 
 _SMALL_BYTES = 16 * 1024 * 1024
 """A state of at most so many bytes is read whole before its unit starts: beside the present model it always fits."""

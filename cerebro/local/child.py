@@ -18,7 +18,7 @@ from cerebro.local.liveness import EVERY_S, LOOKS, Watch
 from cerebro.local.logs import open_log
 from cerebro.local.processes import ProcessId, identify
 from cerebro.local.services import Service
-from cerebro.tether import tethered
+from cerebro.runtime.tether import tethered
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0

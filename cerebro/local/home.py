@@ -4,7 +4,7 @@ Owns the layout, the token and ``run/cluster.json``. One supervisor writes that 
 renamed); anybody reads it. It outlives the cluster, so that the next start can keep the ports.
 
     home/store                  append-only file of Redis or Valkey
-    home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.volumes`
+    home/volumes/...            shared, checkpoints, metrics, code, and shards/worker-N: see `cerebro.runtime.volumes`
     home/notebooks              what JupyterLab shows, if it runs
     home/logs                   output of services and of tasks
     home/run                    cluster.json, token, lock, size, redis.sock, tmp: for this user only

@@ -43,7 +43,7 @@ class Question:
 
 
 def http(port: int) -> Question:
-    """A GET of /live is answered with status 200 (see `cerebro.health`)."""
+    """A GET of /live is answered with status 200 (see `cerebro.runtime.health`)."""
     words = f"GET /live HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode()
     return Question(
         address=(HOST, port), words=words, is_well=lambda answer: answer.split(b" ")[1:2] == [b"200"]

@@ -31,12 +31,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cerebro import tickets
 from cerebro.local import database, environment, liveness, readiness, tensorboard
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
 from cerebro.local.processes import MARKER
-from cerebro.usage import cores
+from cerebro.runtime import tickets
+from cerebro.runtime.usage import cores
 
 _DATABASE, _STORE, _REST = range(3)
 _TENSORBOARD = 5
@@ -245,7 +245,7 @@ class _List:
         }
         return Service(
             name=name,
-            command=_module("cerebro.agent", "--handlers", "etl_worker", "model_hopper"),
+            command=_module("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper"),
             environment=environment.worker(self._inherited, threads)
             | self._volumes
             | self._client

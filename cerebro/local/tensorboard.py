@@ -2,9 +2,9 @@
 
 By itself TensorBoard answers everybody who reaches its port, under any name: each user of the machine, and each web
 page that a browser here has open (DNS rebinding). So a guard stands before it. A browser without a pass is sent to the
-cluster's page, which asks it to sign in and sends it back with a ticket (`cerebro.tickets`); a program sends the
-cluster's token, as to every other service. Of the token this process knows a derived key only: TensorBoard's plugins
-run here.
+cluster's page, which asks it to sign in and sends it back with a ticket (`cerebro.runtime.tickets`); a program sends
+the cluster's token, as to every other service. Of the token this process knows a derived key only: TensorBoard's
+plugins run here.
 
 TensorBoard reads fast by a data server, a process that answers everybody on a loopback port of its own. Where the
 kernel allows it, both run in a network of their own, of which only the socket that TensorBoard listens on is seen
@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from cerebro import tickets
 from cerebro.local.ports import HOST
-from cerebro.tickets import Kind
+from cerebro.runtime import tickets
+from cerebro.runtime.tickets import Kind
 
 KEY, PAGE = "CEREBRO_TENSORBOARD_KEY", "CEREBRO_PAGE"
 DOOR = "/tensorboard"
@@ -118,7 +118,7 @@ class _Server:
 
     def serve_forever(self) -> None:
         """Answer, within the limits of the other services."""
-        from cerebro.serving import (
+        from cerebro.runtime.serving import (
             create_server,
         )  # the list of services, which imports this module, needs none
 

@@ -2,7 +2,7 @@
 
 Pure computation, standard library only but for the exact solvers; knows nothing of experiments, tasks and the store.
 The names here are what people use in a notebook; importing the package loads none of them. `solve` is not among them,
-because the module of that name would hide it: ``from cerebro.scheduling.solve import solve``.
+because the module of that name would hide it: ``from cerebro.research.solve import solve``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cerebro.research.validator import Report, validate
     from cerebro.scheduling.bounds import lower_bound
     from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
     from cerebro.scheduling.schedule import Schedule, Unit
-    from cerebro.scheduling.validator import Report, validate
 
 __all__ = [
     "Problem",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebro.tether import BACKGROUND, tethered
+from cerebro.runtime.tether import BACKGROUND, tethered
 
 
 @dataclass

@@ -21,7 +21,7 @@ _WORKER_STEPS: dict[str, tuple[frozenset[str], str]] = {
 
 
 class VirtualCrewStore(Tables):
-    """The methods of `cerebro.kvs.KvsClient` that concern workers, with the same meaning."""
+    """The methods of `cerebro.runtime.kvs.KvsClient` that concern workers, with the same meaning."""
 
     # --- workers ---------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried)
 
 
 class VirtualStore(VirtualCrewStore):
-    """The methods of `cerebro.kvs.KvsClient` that a simulation needs, with the same meaning.
+    """The methods of `cerebro.runtime.kvs.KvsClient` that a simulation needs, with the same meaning.
 
     Args:
         now: the clock, seconds.

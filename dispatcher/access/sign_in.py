@@ -8,7 +8,7 @@ import math
 from flask import Flask, abort, g, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro import tickets
+from cerebro.runtime import tickets
 from dispatcher.access.guard import Guard, begin_session, local_path, person
 from dispatcher.services import Services
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cerebro.commands.steering import Action
 from cerebro.errors import CerebroError, StoreUnavailableError
-from cerebro.steering import Action
 from dispatcher.actions.command import Wish
 from dispatcher.actions.page import carry_out
 from dispatcher.services import Services

@@ -1,6 +1,6 @@
 """What a form asks for, and the events that this is: one, or one for each model that was chosen. Pure.
 
-What is allowed is `cerebro.steering`'s to say.
+What is allowed is `cerebro.commands.steering`'s to say.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cerebro.commands.steering import OF_EXPERIMENT, OF_MODEL, Action, event_of
 from cerebro.contract.events import ClientEvent
 from cerebro.errors import BadRequestError, NotFoundError
 from cerebro.state import ExperimentState
-from cerebro.steering import OF_EXPERIMENT, OF_MODEL, Action, event_of
 
 _QUOTED = 60
 """Characters of what was sent that a message repeats."""

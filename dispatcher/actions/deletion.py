@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cerebro.commands.steering import Action, allowed
 from cerebro.state import ExperimentState, wording
-from cerebro.steering import Action, allowed
 from dispatcher.cluster.volumes import Measured, experiment_bytes
 
 

@@ -8,9 +8,9 @@ from functools import partial
 from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
+from cerebro.commands.steering import OF_EXPERIMENT, Action, event_of_experiment
 from cerebro.errors import ConflictError, UnreadableError
 from cerebro.state import ExperimentState
-from cerebro.steering import OF_EXPERIMENT, Action, event_of_experiment
 from dispatcher.access.guard import is_browser, local_path, who
 from dispatcher.actions.command import Wish, events_of
 from dispatcher.actions.deletion import deletion

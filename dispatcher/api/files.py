@@ -16,7 +16,7 @@ from flask import Flask, Response, abort, request
 from werkzeug.exceptions import RequestedRangeNotSatisfiable
 from werkzeug.http import generate_etag
 
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.api.gateway import PREFIX, problem
 from dispatcher.sandbox.opening import open_below
 

@@ -160,7 +160,7 @@ class Gateway:
 
 
 def problem(status: int, kind: str, message: str) -> Response:
-    """A refusal that `cerebro.kvs` understands."""
+    """A refusal that `cerebro.runtime.kvs` understands."""
     text = api.Problem(error=kind, message=message).model_dump_json()
     return Response(text, status, mimetype="application/json")
 

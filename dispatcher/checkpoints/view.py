@@ -87,7 +87,7 @@ def checkpoints(followed: Followed, *, fit: str = "", model: str = "", page: int
 def reference(followed: Followed, name: str) -> CheckpointRef | None:
     """The checkpoint of that path, if the log names it; None else."""
     parts = name.split("/")
-    if len(parts) < 3:  # experiment, run, model and file, by `cerebro.volumes`
+    if len(parts) < 3:  # experiment, run, model and file, by `cerebro.runtime.volumes`
         return None
     run = followed.state.runs.get(parts[1])
     model = run.models.get(parts[2]) if run else None

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.volumes import NAMES, Measured, Space
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _FOLDERS: tuple[tuple[str, str, str], ...] = (
     ("shards", "downloads", "downloads"),
     ("shards", "*/downloads", "downloads"),
 )
-"""(volume, where, what it is), by `cerebro.volumes`; on one machine the workers' shard volumes lie side by side."""
+"""(volume, where, what it is), by `cerebro.runtime.volumes`. On one machine the shard volumes lie side by side."""
 
 
 class Disks:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from flask import Blueprint, Response, request
 
-from cerebro.archive import ArchiveListing, inspect
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.errors import NotFoundError
+from cerebro.usercode.archive import ArchiveListing, inspect
 from dispatcher.code import view as views
 from dispatcher.pages.rendering import live_route
 from dispatcher.reading.read_model import Followed

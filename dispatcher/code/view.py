@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.archive import ArchiveListing
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import EtlRequest, FitRequest
 from cerebro.state import ExperimentState, Run
+from cerebro.usercode.archive import ArchiveListing
 
 MODELS_SHOWN = 20
 """Configurations of a fit request that are written out; the rest is counted."""

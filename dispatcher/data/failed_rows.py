@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from cerebro.errors import ClusterError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.data.view import FailedRow, FailedRowsView
 from dispatcher.sandbox.opening import open_below
 

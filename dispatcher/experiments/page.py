@@ -5,9 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, Response, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
+from cerebro.commands.steering import Action
 from cerebro.errors import ConflictError
 from cerebro.state import wording
-from cerebro.steering import Action
 from dispatcher.access.guard import local_path, who
 from dispatcher.actions.batch import carry_out_all
 from dispatcher.actions.command import Wish

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from cerebro.commands.steering import resumable
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
-from cerebro.steering import resumable
 from dispatcher.pages.paging import page_of
 from dispatcher.reading.read_model import Followed
 from dispatcher.reading.time_left import TimeLeft

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from pydantic import TypeAdapter
 
 from cerebro.errors import BadRequestError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal
 from dispatcher.logs.search import finder
 from dispatcher.logs.terminal import Line

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, request
 
+from cerebro.commands.steering import OF_MODEL, allowed
 from cerebro.errors import BadRequestError
-from cerebro.steering import OF_MODEL, allowed
 from dispatcher.models.comparison import MOST, comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import ModelsView, models

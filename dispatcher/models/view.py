@@ -8,11 +8,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cerebro.analysis.summary import ModelSummary
+from cerebro.commands.steering import allowed
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.state import Model, Run
-from cerebro.steering import allowed
 from dispatcher.models.csv_file import csv_text
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.paging import page_of

@@ -6,8 +6,8 @@ import threading
 
 from flask import Blueprint, Response, request, url_for
 
+from cerebro.client.reporting import report_html
 from cerebro.errors import NotFoundError
-from cerebro.reporting import report_html
 from dispatcher.sandbox.child import BusyError
 from dispatcher.tabs.tabs import Tabs
 

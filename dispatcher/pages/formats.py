@@ -6,7 +6,7 @@ import json
 import math
 from datetime import UTC, datetime
 
-from cerebro.archive import human_bytes
+from cerebro.usercode.archive import human_bytes
 
 MISSING = "\N{EN DASH}"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))

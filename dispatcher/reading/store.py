@@ -1,4 +1,4 @@
-"""The seam to the key-value store: the few calls the dispatcher makes. `cerebro.kvs.KvsClient` has them."""
+"""The seam to the key-value store: the few calls the dispatcher makes. `cerebro.runtime.kvs.KvsClient` has them."""
 
 from __future__ import annotations
 

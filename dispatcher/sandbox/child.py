@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from cerebro.errors import ClusterError
-from cerebro.tether import tethered
+from cerebro.runtime.tether import tethered
 
 MOST_BYTES = 8 << 20
 """Of an answer: five hundred lines that were found, or an image of 4 MiB as text, fit."""

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
+from cerebro.data.objects import object_name
+from cerebro.data.objects.folder import local_path
+from cerebro.data.objects.s3 import S3Store, is_forbidden
 from cerebro.errors import LocatorError
-from cerebro.objects import object_name
-from cerebro.objects.folder import local_path
-from cerebro.objects.s3 import S3Store, is_forbidden
 from dispatcher.sandbox.opening import open_below
 
 _MOST_ENTRIES = 2_000

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 from cerebro.contract.records import Locator, Locators
+from cerebro.data.locators import checked_metadata
 from cerebro.errors import LocatorError, MetadataError
-from cerebro.locators import checked_metadata
 from dispatcher.sandbox.child import bound
 from dispatcher.start.locator_network import RefusedAddressError, configured_endpoint, guard_network
 from dispatcher.start.locator_places import Place, UnseenError, place_of

@@ -14,8 +14,8 @@ from flask import Flask, Response, g, jsonify, redirect, render_template, reques
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import FileStorage
 
-from cerebro.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes, inspect
 from cerebro.errors import ArchiveError, BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
+from cerebro.usercode.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes, inspect
 from dispatcher.access.guard import LONGEST_NAME
 from dispatcher.sandbox.child import BusyError
 from dispatcher.services import Services

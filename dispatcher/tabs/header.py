@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cerebro.commands.steering import allowed, resumable
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, wording
-from cerebro.steering import allowed, resumable
 from dispatcher.reading.read_model import Followed
 from dispatcher.reading.time_left import TimeLeft
 from dispatcher.tabs.best import Best, best
@@ -26,7 +26,7 @@ class Header:
         left: how long the run in progress will take yet, if that can be told. best: of `fit`.
         is_live: whether anything may change by itself soon. is_complete: whether the whole log is read, of which `seq`
             events are. stalled: why nothing moves though it should; empty if it does.
-        may: `cerebro.steering` actions that make sense now, of the experiment and of `run`.
+        may: `cerebro.commands.steering` actions that make sense now, of the experiment and of `run`.
     """
 
     name: str

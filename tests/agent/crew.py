@@ -17,8 +17,8 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import FailureKind, TrainTask
-from cerebro.encoding import encode
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.usercode.encoding import encode
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.conftest import kvs, service, shared_service
 from tests.kvs_api.real import TOKEN, Service
@@ -68,7 +68,7 @@ class Crew:
             "CEREBRO_GRACE_S": str(grace_s),
             **variables,
         }
-        command = [sys.executable, "-m", "cerebro.agent", "--handlers", "tests.agent.fake_handler"]
+        command = [sys.executable, "-m", "cerebro.worker.agent", "--handlers", "tests.agent.fake_handler"]
         with (self._root / "agent.log").open("ab") as log:
             process = subprocess.Popen(
                 command,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cerebro.agent.context import Context
 from cerebro.contract.tasks import TaskBody, TaskResult, Timings, TrainTask
 from cerebro.errors import NonFiniteMetricError, PreemptedError
+from cerebro.worker.agent.context import Context
 
 if _NOTES := os.environ.get("NOTES"):
     with Path(_NOTES, "handler").open("a") as notes:
@@ -113,7 +113,7 @@ _BATCHES = ("batches", "careful", "greedy", "confused")
 
 
 class Handler:
-    """See `cerebro.agent.context.Handler`."""
+    """See `cerebro.worker.agent.context.Handler`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.agent import allocator
-from cerebro.agent.memory import own_group
-from cerebro.agent.process import ChildProcess, Setting
-from cerebro.agent.settings import Settings
+from cerebro.worker.agent import allocator
+from cerebro.worker.agent.memory import own_group
+from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.settings import Settings
 
 GIB = 1 << 30
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.agent import channel as channels
-from cerebro.agent.channel import Channel
+from cerebro.worker.agent import channel as channels
+from cerebro.worker.agent.channel import Channel
 
 
 @pytest.fixture

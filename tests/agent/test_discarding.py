@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.agent.discarding import outdated
-from cerebro.agent.loop import Agent
-from cerebro.agent.reports import Resources
-from cerebro.agent.settings import Settings
 from cerebro.contract import api
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
-from cerebro.volumes import checkpoint_file, unit_of
+from cerebro.runtime.volumes import checkpoint_file, unit_of
+from cerebro.worker.agent.discarding import outdated
+from cerebro.worker.agent.loop import Agent
+from cerebro.worker.agent.reports import Resources
+from cerebro.worker.agent.settings import Settings
 
 
 def name(unit: int, attempt: int = 1) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
-from cerebro.volumes import Volumes, checkpoint_file
+from cerebro.runtime.volumes import Volumes, checkpoint_file
 from tests.agent.crew import LIMIT_S, Crew, crew, is_running, kvs, service, shared_service, until
 from tests.kvs_api.real import Service
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.agent.child import failure_of
 from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureKind
 from cerebro.contract.texts import cleaned
 from cerebro.errors import DataError, MetricError, SpecError
-from cerebro.training.feed import Feed
-from cerebro.training.unit import checked_metrics
+from cerebro.worker.agent.child import failure_of
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.unit import checked_metrics
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
 

@@ -7,7 +7,7 @@ import sys
 
 ORPHANED = """
 import os, signal, time
-from cerebro.agent import forking
+from cerebro.worker.agent import forking
 
 fork, own = os.fork, os.getpid()
 

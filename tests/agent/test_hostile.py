@@ -56,7 +56,7 @@ def test_every_hostile_end_is_told_by_its_cause(warm: Crew) -> None:
             True,
         ), event
         assert len(event.failure.message) <= MAX_MESSAGE + 100
-        assert "cerebro/agent" not in event.failure.traceback
+        assert "cerebro/worker/agent" not in event.failure.traceback
         event.model_dump_json().encode()
     assert set(CAUSES) == set(HOSTILE)
     assert isinstance(warm.end_of(warm.give(99, "work")), TaskCommitted)

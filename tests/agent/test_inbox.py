@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cerebro.agent.loop import Agent
-from cerebro.agent.reports import Resources
-from cerebro.agent.settings import Settings
 from cerebro.errors import StoreUnavailableError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent.loop import Agent
+from cerebro.worker.agent.reports import Resources
+from cerebro.worker.agent.settings import Settings
 
 
 class Reader:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from cerebro.agent import looking, reports
-from cerebro.agent.ending import Ending
-from cerebro.agent.lease import Lease
-from cerebro.agent.looking import Look
-from cerebro.agent.reports import Reports, Resources
-from cerebro.agent.settings import Settings
 from cerebro.contract import api
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.errors import StoreUnavailableError
+from cerebro.worker.agent import looking, reports
+from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.looking import Look
+from cerebro.worker.agent.reports import Reports, Resources
+from cerebro.worker.agent.settings import Settings
 
 HELD = (Holding(dataset="d", partition=0),)
 COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, result=TaskResult())

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.agent.memory import MemoryGroup, offer_to_killer, own_group
-from cerebro.agent.process import ChildProcess, Setting
-from cerebro.agent.settings import Settings
 from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.worker.agent.memory import MemoryGroup, offer_to_killer, own_group
+from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.settings import Settings
 from tests.agent.crew import ROOT
 
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
@@ -153,7 +153,7 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
 _HUNGRY = """
 import sys
 from pathlib import Path
-from cerebro.agent import memory
+from cerebro.worker.agent import memory
 from cerebro.contract.tasks import FailureKind
 sys.path.insert(0, sys.argv[1])
 from tests.agent.test_memory import hungry_child

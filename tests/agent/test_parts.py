@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from cerebro import errors
-from cerebro.agent.channel import Channel
-from cerebro.agent.child import failure_of
-from cerebro.agent.lease import Lease
-from cerebro.agent.loop import Agent
-from cerebro.agent.mailbox import Mailbox
-from cerebro.agent.reports import Resources, SupersededError
-from cerebro.agent.settings import Settings
 from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.child import failure_of
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.loop import Agent
+from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.reports import Resources, SupersededError
+from cerebro.worker.agent.settings import Settings
 
 
 def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.agent.settings import Settings
 from cerebro.contract.records import PodRef
 from cerebro.errors import ClusterError
+from cerebro.worker.agent.settings import Settings
 
 GIVEN = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w-0-etl"}
 POD = {"CEREBRO_POD": "w-0", "CEREBRO_POD_UID": "1-2-3", "CEREBRO_CONTAINER": "etl"}

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cerebro import trash
-from cerebro.agent.reclaiming import Reclaimer
 from cerebro.contract.records import Reclaim
-from cerebro.volumes import Volumes
+from cerebro.runtime import trash
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent.reclaiming import Reclaimer
 
 
 class Shelf:

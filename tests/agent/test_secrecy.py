@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from cerebro.agent.secrecy import forget_secrets
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
+from cerebro.worker.agent.secrecy import forget_secrets
 from tests.agent.crew import ROOT, Crew, crew, kvs, service, shared_service
 from tests.kvs_api.real import TOKEN
 
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 _AGENT = """
 import ctypes, os, signal, subprocess, sys
-from cerebro.agent.secrecy import hide_process
+from cerebro.worker.agent.secrecy import hide_process
 
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))

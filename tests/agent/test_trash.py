@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cerebro import trash as module
-from cerebro.trash import Removal, empty, move_aside
+from cerebro.runtime import trash as module
+from cerebro.runtime.trash import Removal, empty, move_aside
 
 
 @pytest.fixture

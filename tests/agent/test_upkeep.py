@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from cerebro.agent import upkeep
-from cerebro.agent.loop import Agent
-from cerebro.agent.metrics import Metrics
-from cerebro.agent.reports import Resources
-from cerebro.agent.settings import Settings
-from cerebro.agent.upkeep import Upkeep
 from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
 from cerebro.errors import StoreUnavailableError
+from cerebro.worker.agent import upkeep
+from cerebro.worker.agent.loop import Agent
+from cerebro.worker.agent.metrics import Metrics
+from cerebro.worker.agent.reports import Resources
+from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.upkeep import Upkeep
 
 USAGE = WorkerUsage(cores=2, memory_bytes=7)
 

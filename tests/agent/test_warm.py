@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cerebro.agent.children import IDLE_S, Children
-from cerebro.agent.memory import MemoryGroup
-from cerebro.agent.process import Setting
-from cerebro.agent.settings import Settings
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.spec import SubEpochSpec
+from cerebro.worker.agent.children import IDLE_S, Children
+from cerebro.worker.agent.memory import MemoryGroup
+from cerebro.worker.agent.process import Setting
+from cerebro.worker.agent.settings import Settings
 from tests.agent.crew import ROOT, Crew, crew, is_running, kvs, service, shared_service, until
 
 __all__ = ["crew", "kvs", "service", "shared_service"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from cerebro.agent.context import Context
 from cerebro.contract.tasks import TaskBody, TaskResult
+from cerebro.worker.agent.context import Context
 
 
 class Handler:
-    """See `cerebro.agent.context.Handler`."""
+    """See `cerebro.worker.agent.context.Handler`."""
 
     def __init__(self, context: Context) -> None:
         self._notes = context.volumes.logs.parent

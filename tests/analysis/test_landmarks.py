@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cerebro import figures
+from cerebro.client.reporting import Drawings
 from cerebro.figures import description, landmarks, spans, table
-from cerebro.reporting import Drawings
 from cerebro.state.report import schedule_now
 from tests.reporting.stories import resumed
 from tests.state.stories import Story

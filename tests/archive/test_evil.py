@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.archive import DEFAULT_LIMITS, Limits, extract, inspect
 from cerebro.errors import ArchiveError
+from cerebro.usercode.archive import DEFAULT_LIMITS, Limits, extract, inspect
 
 MIB = 1024 * 1024
 

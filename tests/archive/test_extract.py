@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.archive import extract, inspect, pack
 from cerebro.errors import ArchiveError, StorageFullError
+from cerebro.usercode.archive import extract, inspect, pack
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `cerebro.archive.pack` sends, and what it refuses to send."""
+"""What `cerebro.usercode.archive.pack` sends, and what it refuses to send."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.archive import Limits, extract, inspect, pack
 from cerebro.errors import ArchiveError
+from cerebro.usercode.archive import Limits, extract, inspect, pack
 
 _PART = st.text(st.characters(codec="ascii", categories=("Ll", "Nd")), min_size=1, max_size=8)
 _TREES = st.dictionaries(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro import cli, cli_status
+from cerebro import cli
+from cerebro.cli import status as cli_status
 from cerebro.local import cluster
 from cerebro.local.home import find_running
 from tests.local.conftest import MakeCluster
@@ -149,7 +150,7 @@ def test_foreground_refuses_a_second_cluster(fake: FakeCluster, capsys: pytest.C
 def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was given is handed on; the trainer is loaded only then."""
     calls: list[tuple[str, dict[str, str | None]]] = []
-    module = types.ModuleType("cerebro.replay")
+    module = types.ModuleType("cerebro.client.replay")
     module.main = lambda name, **given: calls.append((name, given))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert cli.main(["replay", "digits", "--run", "fit-2", "--model", "m03"]) == 0

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cerebro import cli, doctor
+from cerebro import cli
+from cerebro.cli import doctor
+from cerebro.cli.doctor import Case, Check, Verdict, cluster, installation, machine, settings
 from cerebro.contract.records import WorkerRecord, WorkerStatus
-from cerebro.doctor import Case, Check, Verdict, cluster, installation, machine, settings
 from cerebro.local import ports, processes
 from cerebro.local.home import ClusterHome
 from tests.local.conftest import MakeCluster

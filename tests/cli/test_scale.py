@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from cerebro import cli_scale
 from cerebro.cli import main
+from cerebro.cli import scale as cli_scale
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
 from cerebro.errors import ClusterError, NotFoundError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from controller.simulation.store import VirtualStore
 
 

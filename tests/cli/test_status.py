@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from cerebro import cli_status, cli_text
+from cerebro.cli import status as cli_status
+from cerebro.cli import text as cli_text
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
 from cerebro.contract.records import (
@@ -23,7 +24,7 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
 from controller.simulation.store import VirtualStore

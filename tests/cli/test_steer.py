@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from cerebro import cli_steer
 from cerebro.cli import main
+from cerebro.cli import steer as cli_steer
 from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from controller.simulation.store import VirtualStore
 from tests.state.stories import Story
 
@@ -51,7 +51,7 @@ class Store(VirtualStore):
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     made = Store()
     monkeypatch.setattr(cli_steer, "cluster_client", lambda home: cast(KvsClient, made))
-    monkeypatch.setattr("cerebro.session.author", lambda: "ann")
+    monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
     monkeypatch.setattr(cli_steer, "_LOOK_AGAIN_S", 0.0)
     return made
 

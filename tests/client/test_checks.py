@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cerebro import ETLSpec, SubEpochSpec
-from cerebro.checks import check_features, check_spec
 from cerebro.errors import SpecError
+from cerebro.usercode.checks import check_features, check_spec
 
 
 class Good(SubEpochSpec):

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from cerebro.connection import connect
+from cerebro.client.connection import connect
 from cerebro.errors import ClusterError, UnauthorizedError
-from cerebro.kvs import KvsClient
 from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.processes import identify
+from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
 
@@ -32,7 +32,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, **__: object) -> None:
         raise AssertionError("a local cluster was started")
 
-    monkeypatch.setattr("cerebro.connection.cluster.start", start)
+    monkeypatch.setattr("cerebro.client.connection.cluster.start", start)
 
 
 def test_a_given_address_is_used(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def _closed() -> str:
 
 def test_an_address_where_nothing_answers_is_told_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address, and how a cluster elsewhere is reached."""
-    monkeypatch.setattr("cerebro.connection._CONTACT_S", 0.0)
+    monkeypatch.setattr("cerebro.client.connection._CONTACT_S", 0.0)
     address = _closed()
     told = rf"no Cerebro answers at {address} \(.*refused.*CEREBRO_SERVER.*port-forward service/.*7080"
     with pytest.raises(ClusterError, match=told):
@@ -132,8 +132,8 @@ def test_a_local_cluster_that_was_stopped_is_called_so(
         clients.append(options["gone"])
         return KvsClient(*given, **options)
 
-    monkeypatch.setattr("cerebro.connection.cluster.start", lambda home: info)
-    monkeypatch.setattr("cerebro.connection.KvsClient", client)
+    monkeypatch.setattr("cerebro.client.connection.cluster.start", lambda home: info)
+    monkeypatch.setattr("cerebro.client.connection.KvsClient", client)
     connect()
     (gone,) = clients
     assert gone() == ""

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from cerebro import ETLSpec, Experiment, SubEpochSpec
-from cerebro.connection import Connection
+from cerebro.client.connection import Connection
+from cerebro.client.files import MountedFiles
 from cerebro.contract import api
 from cerebro.contract.events import ControllerEvent, RunFinished, RunRequested, RunStarted, WorkerJoined
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import ConflictError, DataError, LocatorError, NotFoundError, SpecError
-from cerebro.files import MountedFiles
-from cerebro.kvs import KvsClient
-from cerebro.volumes import Volumes
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from tests.kvs_api.bench import LONG_S, note
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import Service
@@ -29,7 +29,7 @@ def kvs(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     client = service.client()
     volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
     connection = Connection(kvs=client, volumes=volumes, files=MountedFiles(volumes), is_local=True)
-    monkeypatch.setattr("cerebro.experiment.connect", lambda server, token: connection)
+    monkeypatch.setattr("cerebro.client.experiment.connect", lambda server, token: connection)
     yield client
     client.close()
 

@@ -15,7 +15,6 @@ import torch
 from torch.nn import functional
 
 from cerebro import ETLSpec, Experiment, SubEpochSpec
-from cerebro.archive import pack
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.errors import (
     LocatorError,
@@ -26,6 +25,7 @@ from cerebro.errors import (
     SearchSpaceError,
     SpecError,
 )
+from cerebro.usercode.archive import pack
 
 CONFIGURATION = {"lr": 0.1, "batch_size": 4}
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.connection import connect
+from cerebro.client.connection import connect
+from cerebro.client.files import MountedFiles, cache_folder
+from cerebro.client.reach import check_outside
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import ClusterError, LocatorError, NotFoundError
-from cerebro.files import MountedFiles, cache_folder
-from cerebro.kvs import KvsClient
-from cerebro.reach import check_outside
-from cerebro.volumes import Volumes
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.gateways import Served, served
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service

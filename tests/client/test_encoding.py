@@ -16,16 +16,17 @@ from typing import Any
 
 import pytest
 
-from cerebro.encoding import MAX_ENCODED_BYTES, decode, encode
+import cerebro
 from cerebro.errors import SpecError
-from cerebro.fingerprint import fingerprint
 from cerebro.spec import ETLSpec
+from cerebro.usercode.encoding import MAX_ENCODED_BYTES, decode, encode
+from cerebro.usercode.fingerprint import fingerprint
 
 ROOT = Path(__file__).resolve().parents[2]
 
 KERNEL = """
 import json, sys
-from cerebro.encoding import encode
+from cerebro.usercode.encoding import encode
 
 def answer(main, program):
     known = set(main)
@@ -101,7 +102,7 @@ spec = Digits(Options(flip=True))
 
 RESTORE = """
 import json, sys
-from cerebro.encoding import decode
+from cerebro.usercode.encoding import decode
 spec = decode(sys.stdin.read())
 row = {"pixels": [1.5, 2.5], "label": "dog"}
 print(json.dumps([spec.row_preprocessor(row, "train", ""), spec.options.names, spec.is_feature_download]))
@@ -362,8 +363,8 @@ _SEND = """
     import base64
     import cloudpickle
     import mine
-    from cerebro.encoding import encode
-    from cerebro.fingerprint import is_local
+    from cerebro.usercode.encoding import encode
+    from cerebro.usercode.fingerprint import is_local
     spec = mine.Spec()
     sent = base64.b64decode(encode(spec).encoded)
     print(is_local(mine), is_local(cloudpickle), is_local(cloudpickle.cloudpickle), b"hidden" in sent)
@@ -393,7 +394,7 @@ def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").touch()
     code = """
         import mine, single, thing.deep.part
-        from cerebro.fingerprint import is_local
+        from cerebro.usercode.fingerprint import is_local
         print([is_local(each) for each in (mine, single, thing, thing.deep, thing.deep.part)])
     """
     assert _in_process([tmp_path], code) == "[True, False, False, False, False]"
@@ -402,7 +403,7 @@ def test_what_pip_put_into_a_folder_is_installed(tmp_path: Path) -> None:
 def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> None:
     """A class in a notebook goes on seeing the notebook's variables."""
     code = """
-        from cerebro.encoding import decode, encode
+        from cerebro.usercode.encoding import decode, encode
         scale = 1
         class Spec:
             def value(self):
@@ -413,3 +414,9 @@ def test_decoding_leaves_the_classes_of_this_process_alone(tmp_path: Path) -> No
         print(mine.value(), theirs.value(), type(theirs) is Spec, type(theirs).__name__)
     """
     assert _in_process([tmp_path], code) == "2 1 False Spec"
+
+
+def test_a_stored_spec_may_name_modules_by_the_names_of_version_0_1() -> None:
+    """What an older client pickled by reference is found where it is now."""
+    stored = base64.b64encode(b"(ccerebro.search\nchoice\nccerebro.experiment\nExperiment\nt.").decode()
+    assert decode(stored) == (cerebro.choice, cerebro.Experiment)

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment
-from cerebro.cli_failed import lines
+from cerebro.cli.failed import lines
+from cerebro.client.files import MountedFiles
+from cerebro.client.results import EtlResult, failed_table
+from cerebro.client.session import Session
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.errors import NotFoundError, RunFailedError
-from cerebro.files import MountedFiles
-from cerebro.results import EtlResult, failed_table
-from cerebro.session import Session
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import TaskKey
-from cerebro.volumes import Volumes
 from tests.state.stories import DATASET, SHA, Story, etl_plan
 
 

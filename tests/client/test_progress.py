@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from cerebro.client.progress import Progress, is_notebook
+from cerebro.client.progress.bars import epoch_bars
+from cerebro.client.progress.notebook import NotebookScreen, rendered
+from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
-from cerebro.progress import Progress, is_notebook
-from cerebro.progress.bars import epoch_bars
-from cerebro.progress.notebook import NotebookScreen, rendered
-from cerebro.progress.terminal import TerminalScreen
 from cerebro.state import ExperimentState, Run, TaskKey
 from tests.state.stories import SHA, Story, etl_plan, unit
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro import reach
+from cerebro.client import reach
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import LocatorError
 

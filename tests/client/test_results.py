@@ -15,25 +15,27 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from cerebro import SubEpochSpec, archive, results
+from cerebro import SubEpochSpec
+from cerebro.client import results
+from cerebro.client.files import MountedFiles
+from cerebro.client.reporting.plotting import plotly_script
+from cerebro.client.results import EtlResult, FitResult
+from cerebro.client.results.model import TrainedModel
+from cerebro.client.results.shown import Carriers, bundle
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.data.tables import write_columns
-from cerebro.encoding import encode
 from cerebro.errors import NotFoundError, RunFailedError
-from cerebro.files import MountedFiles
-from cerebro.reporting.plotting import plotly_script
-from cerebro.results import EtlResult, FitResult
-from cerebro.results.model import TrainedModel
-from cerebro.results.shown import Carriers, bundle
-from cerebro.scheduling.validator import validate
+from cerebro.research.validator import validate
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import Run, TaskKey
 from cerebro.state.experiment import fold
-from cerebro.training.checkpoint import save
-from cerebro.usercode import UserCode
-from cerebro.volumes import Volumes
+from cerebro.usercode import archive
+from cerebro.usercode.encoding import encode
+from cerebro.usercode.in_process import UserCode
+from cerebro.worker.training.checkpoint import save
 from tests.reporting.stories import reported
 from tests.state.runs import dispatched
 from tests.state.stories import DATASET, Story, unit

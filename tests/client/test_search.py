@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cerebro.client.search import choice, configurations, loguniform, randint, uniform
 from cerebro.errors import SearchSpaceError
-from cerebro.search import choice, configurations, loguniform, randint, uniform
 
 GRID: dict[str, Any] = {"lr": [0.1, 0.01], "batch_size": [16, 32, 64], "name": "net"}
 

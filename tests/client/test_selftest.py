@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cerebro.selftest import specs
-from cerebro.selftest.trial import TrialError, check
+from cerebro.client.selftest import specs
+from cerebro.client.selftest.trial import TrialError, check
 
 UNITS = [(model, epoch, partition) for model in ("m00", "m01") for epoch in (1, 2) for partition in (0, 1)]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment, SubEpochSpec
+from cerebro.client.session import Session
 from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunStopRequested
 from cerebro.contract.records import (
     SILENT_S,
@@ -21,7 +22,6 @@ from cerebro.contract.records import (
     WorkerStatus,
 )
 from cerebro.errors import DataError
-from cerebro.session import Session
 from tests.state.runs import TimedStory
 from tests.state.stories import SHA, unit
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment
+from cerebro.client.session import Session
+from cerebro.commands.steering import Action, about, allowed, event_of, resumable, stopped_text
 from cerebro.contract.events import (
     DeletionRequested,
     ExperimentArchived,
@@ -25,8 +27,6 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import CerebroError, ConflictError, NotFoundError, SearchSpaceError
-from cerebro.session import Session
-from cerebro.steering import Action, about, allowed, event_of, resumable, stopped_text
 from tests.state.stories import SHA, Story, unit
 
 STOPPED = RunFinished(run="fit-1", outcome="stopped")
@@ -173,7 +173,7 @@ def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -
 
 def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends the wish with the user's name and returns."""
-    monkeypatch.setattr("cerebro.session.author", lambda: "ann")
+    monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
     sent: list[object] = []
 
     def append(name: str, wish: object) -> int:

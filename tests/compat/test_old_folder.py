@@ -20,14 +20,14 @@ import pytest
 from pydantic import TypeAdapter
 
 from cerebro import ETLSpec, Experiment, SubEpochSpec
-from cerebro.archive import extract
+from cerebro.client.results import prediction_table
+from cerebro.client.results import test_table as metrics_of
 from cerebro.contract.events import Event
 from cerebro.contract.runs import EtlRequest, FitRequest
-from cerebro.encoding import decode, encode
-from cerebro.kvs import KvsClient
 from cerebro.local import cluster
-from cerebro.results import prediction_table
-from cerebro.results import test_table as metrics_of
+from cerebro.runtime.kvs import KvsClient
+from cerebro.usercode.archive import extract
+from cerebro.usercode.encoding import decode, encode
 from tests.compat.user_script import MODELS, Numbers, Perceptron, table
 from tests.e2e.harness import DEADLINE_S, Log
 from tests.kvs_api.real import TOKEN, Database, Service

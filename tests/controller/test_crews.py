@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.commands.planning import plan_evaluation
 from cerebro.contract.events import (
     Event,
     RunFinished,
@@ -24,7 +25,6 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
-from cerebro.planning import plan_evaluation
 from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller import tasks

@@ -11,14 +11,14 @@ from typing import cast
 
 import pytest
 
-from cerebro import trash
 from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Reclaim
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.kvs import KvsClient
-from cerebro.volumes import Volumes
+from cerebro.runtime import trash
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from controller.deletion import Deletion
 from controller.simulation.store import VirtualStore
 from tests.state.stories import SHA

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.records import SizeRequest
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from controller.leadership import resign
 from tests.kvs_api.real import TOKEN, Database, Service
 

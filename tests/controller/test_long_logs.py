@@ -13,8 +13,8 @@ from cerebro.contract.events import Event, RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import IllegalEventError, StoreUnavailableError
-from cerebro.kvs import KvsClient
-from cerebro.volumes import Volumes
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from controller import loop
 from controller.advisor import ChildHelper
 from controller.kept import KeptCores

@@ -14,9 +14,9 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRe
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import IllegalEventError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from cerebro.volumes import Volumes
 from controller import loop, preparation_process
 from controller.advisor import ChildHelper
 from controller.core import Core

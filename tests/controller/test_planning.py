@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError
-from cerebro.planning import plan_evaluation, plan_fit
 from tests.state.stories import DATASET, SHA, Story, unit
 
 

@@ -13,8 +13,8 @@ from cerebro.contract.events import RunFinished, RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import LocatorError, MetadataError
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from cerebro.volumes import Volumes
 from controller.preparation import prepare_etl
 from tests.state.stories import SHA, Story
 

@@ -13,8 +13,8 @@ import pytest
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import LocatorError, MetadataError, StoreUnavailableError
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from cerebro.volumes import Volumes
 from controller import preparation, preparation_process
 from tests.state.stories import SHA
 

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from controller.orchestrator import Fleet, Pod
 from controller.roster import Roster
 from controller.simulation.store import VirtualStore

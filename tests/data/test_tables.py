@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cerebro.data.locators import known_columns
 from cerebro.data.tables import (
     column_names,
     parquet_column_names,
@@ -19,7 +20,6 @@ from cerebro.data.tables import (
     read_columns,
     write_columns,
 )
-from cerebro.locators import known_columns
 
 
 def test_numbers_with_leading_zeros_stay_text() -> None:

@@ -127,7 +127,7 @@ class Platform:
                 "CEREBRO_POD_UID": f"uid-of-{pod}",
                 "CEREBRO_CONTAINER": container,
             }
-            command = ["python", "-m", "cerebro.agent", "--handlers", handler]
+            command = ["python", "-m", "cerebro.worker.agent", "--handlers", handler]
             environment = {**client, **own, **self._health(name)}
             self.run(name, "worker", command, environment, _COMMON, mounts={pod: "/volumes/shards"})
 

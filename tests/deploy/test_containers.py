@@ -113,7 +113,7 @@ def test_nothing_is_compiled_at_start(name: str) -> None:
     """Whatever Cerebro imports has bytecode in the image, which nobody checks against its source."""
     script = (
         "import importlib, pathlib\n"
-        "for name in ('cerebro.kvs', 'cerebro.data.tables', 'controller.loop', 'urllib3', 'pyarrow.parquet'):\n"
+        "for name in ('cerebro.runtime.kvs', 'cerebro.data.tables', 'controller.loop', 'urllib3', 'pyarrow.parquet'):\n"
         "    cached = importlib.import_module(name).__cached__\n"
         "    assert pathlib.Path(cached).read_bytes()[4] == 1, cached\n"  # PEP 552: hash-based, not checked
         "print('ok')"
@@ -123,7 +123,7 @@ def test_nothing_is_compiled_at_start(name: str) -> None:
 
 def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
     """ETL and fit over both workers, started in the notebook image: the selftest, as `helm test` runs it."""
-    done = platform.notebook("python", "-P", "-m", "cerebro.selftest", "--timeout", "120")
+    done = platform.notebook("python", "-P", "-m", "cerebro.client.selftest", "--timeout", "120")
     assert done.returncode == 0, done.stdout + done.stderr + platform.logs("worker-0")
     assert "each committed exactly once" in done.stdout
     assert list((platform.folder / "shared" / "selftest").iterdir()) == []
@@ -132,7 +132,7 @@ def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
 def test_health_commands_tell_the_state(platform: Platform) -> None:
     """Docker's health command says healthy in every service's container; for the notebook the address is its own."""
     for name in ("kvs-api", "controller", "dispatcher", "worker-0", "worker-0-etl"):
-        docker("exec", platform.name(name), "python", "-m", "cerebro.health")
+        docker("exec", platform.name(name), "python", "-m", "cerebro.runtime.health")
 
 
 def test_requirements_of_user_code_are_installed_on_the_shards_volume(
@@ -155,8 +155,8 @@ def test_requirements_of_user_code_are_installed_on_the_shards_volume(
     (code / "requirements.txt").write_text(f"--no-index\n./{wheel.name}\n")
     script = (
         "import os, subprocess\n"
-        "from cerebro.agent.environment import python_for\n"
-        "from cerebro.volumes import Volumes\n"
+        "from cerebro.worker.agent.environment import python_for\n"
+        "from cerebro.runtime.volumes import Volumes\n"
         "python = python_for('/volumes/code/mine', Volumes.from_environment(os.environ))\n"
         "print(subprocess.check_output([python, '-c', 'import greeting, torch; print(greeting.TEXT)'], text=True))"
     )

@@ -189,7 +189,7 @@ def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from importlib.util import find_spec\n"
-        "from cerebro.reporting.plotting import plotly_script\n"
+        "from cerebro.client.reporting.plotting import plotly_script\n"
         f"assert find_spec('plotly').origin.startswith({str(tmp_path)!r})\n"
         "assert len(plotly_script()) > 1_000_000\n"
         "import dispatcher.pages.plotly"

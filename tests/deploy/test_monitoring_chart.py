@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cerebro.logs import FIELDS
+from cerebro.runtime.logs import FIELDS
 from tests.deploy.chart.rendering import ROOT, HelmError, parse, run
 
 CHART = ROOT / "deploy" / "helm" / "monitoring"

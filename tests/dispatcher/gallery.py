@@ -31,8 +31,8 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest, PartitionPlan
 from cerebro.contract.tasks import TaskResult
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
-from cerebro.volumes import Volumes
 from dispatcher.pages import rendering
 from tests.dispatcher.fakes import Bench, FakeStore, settings
 from tests.dispatcher.stories import CODE, NOW, Story, running_story, status

@@ -12,8 +12,8 @@ import pytest
 import urllib3
 import waitress
 
-from cerebro.kvs import KvsClient
-from cerebro.volumes import Volumes
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from dispatcher.app import create_app
 from dispatcher.settings import Settings
 from tests.dispatcher.serving import end

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from cerebro.archive import pack
 from cerebro.contract.events import (
     ModelStopRequested,
     RunRequested,
@@ -20,7 +19,8 @@ from cerebro.contract.records import (
 )
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
+from cerebro.usercode.archive import pack
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.gallery import GalleryStore, write_failed_row, write_log
 from tests.dispatcher.stories import CODE, NOW, Story, status

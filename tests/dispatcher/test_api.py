@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.api import gateway
 from dispatcher.api.openapi import GATEWAY
 from dispatcher.api.routes import ROUTES

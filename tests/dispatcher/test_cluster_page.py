@@ -22,7 +22,7 @@ from cerebro.contract.records import (
     WorkerUsage,
 )
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.disks import Disks, measure
 from dispatcher.cluster.slots import SLOTS, slots
 from dispatcher.cluster.summary import glimpse

@@ -13,7 +13,7 @@ from cerebro.contract.records import CodeRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import ClusterError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.checkpoints.view import checkpoints, reference
 from dispatcher.code.view import chosen, hashes
 from dispatcher.reading.read_model import Followed

@@ -12,10 +12,10 @@ import urllib3
 from flask import Flask
 
 from cerebro import errors
+from cerebro.client.files import FetchedFiles
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import checksum
-from cerebro.files import FetchedFiles
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
 from dispatcher.sandbox.opening import open_below
 from tests.dispatcher.gateways import BEARER, Served, served

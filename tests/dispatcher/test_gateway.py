@@ -17,7 +17,7 @@ from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.events import RunRequested
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
 from cerebro.contract.runs import EtlRequest
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from dispatcher.api.gateway import ROUTES
 from tests.dispatcher.gateways import BEARER, Served, served
 from tests.kvs_api.bench import LOCATORS

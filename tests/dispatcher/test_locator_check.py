@@ -16,7 +16,7 @@ from PIL import Image
 
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import NotFoundError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.start.locator_check import Finding, LocatorCheck
 from dispatcher.start.locator_places import UnseenError, place_of
 from dispatcher.start.locator_process import image_kind, text_of, without_keys

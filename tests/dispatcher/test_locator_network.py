@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.data.objects.s3 import S3Store
 from cerebro.errors import CerebroError
-from cerebro.objects.s3 import S3Store
 from dispatcher.start.locator_network import configured_endpoint, is_allowed, is_public, targets_of
 
 STORE = "http://10.0.0.7:9000"

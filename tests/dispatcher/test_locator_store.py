@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.settings import Settings
 from dispatcher.start.locator_check import Finding, LocatorCheck
 from tests.dispatcher import fakes

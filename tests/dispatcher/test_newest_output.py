@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Bench, Browser, settings
 from tests.dispatcher.gallery import write_log
 from tests.dispatcher.stories import running_story

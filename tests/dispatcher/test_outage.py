@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro import logs
 from cerebro.errors import NotFoundError, StoreUnavailableError
+from cerebro.runtime import logs
 from dispatcher import __main__ as main_module
 from dispatcher.reading.reader import Reader
 from tests.dispatcher.fakes import Bench, Clock, FakeStore

@@ -18,7 +18,7 @@ import pytest
 import urllib3
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from tests.dispatcher.fakes import TOKEN
 from tests.kvs_api.bench import LOCATORS
 from tests.kvs_api.conftest import service, shared_service

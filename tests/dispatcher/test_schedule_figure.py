@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cerebro.client.reporting import Drawings
 from cerebro.figures import description, spans
-from cerebro.reporting import Drawings
 from dispatcher.reading.read_model import Followed
 from dispatcher.schedule.figure import ScheduleFigureQuery, schedule
 from tests.reporting.stories import RECORD, resumed

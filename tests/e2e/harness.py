@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from cerebro import Experiment
+from cerebro.client.results import FitResult
 from cerebro.contract.events import Event, RunStopRequested
-from cerebro.kvs import KvsClient
 from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
-from cerebro.results import FitResult
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState, Run
 from cerebro.state.experiment import fold
-from cerebro.volumes import Volumes
 from tests.e2e import replay
 from tests.e2e.gate import Gate
 from tests.e2e.specs import TinyETL, TinyTraining

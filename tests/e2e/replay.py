@@ -15,14 +15,14 @@ import torch
 from cerebro.contract.events import Event, TaskCommitted
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.data.loader import PartitionLoader
-from cerebro.encoding import decode
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, Run
-from cerebro.training import checkpoint as checkpoints
-from cerebro.training.feed import Feed
-from cerebro.training.seeds import unit_seed
-from cerebro.training.unit import create, train_unit
-from cerebro.volumes import Volumes
+from cerebro.usercode.encoding import decode
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import create, train_unit
 
 CPU = torch.device("cpu")
 

@@ -9,10 +9,10 @@ import torch
 
 from cerebro.data.loader import PartitionLoader
 from cerebro.local.scaling import scale
-from cerebro.training import checkpoint as checkpoints
-from cerebro.training.feed import Feed
-from cerebro.training.seeds import unit_seed
-from cerebro.training.unit import create, evaluate, restore
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import create, evaluate, restore
 from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyETL, TinyTraining

@@ -12,8 +12,8 @@ import pytest
 import xxhash
 
 from cerebro import Experiment
-from cerebro.archive import pack
 from cerebro.errors import NotFoundError
+from cerebro.usercode.archive import pack
 from tests.e2e.browser import (
     Complaints,
     sign_in,

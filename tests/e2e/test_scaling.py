@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro import cli_scale
+from cerebro.cli import scale as cli_scale
 from cerebro.contract.events import TaskCommitted
 from cerebro.local import cluster
 from cerebro.state import Run

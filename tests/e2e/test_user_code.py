@@ -42,7 +42,7 @@ def test_a_run_whose_models_all_fail_says_why(lab: Lab, prepared: str) -> None:
         lab.result(fit, experiment)
     text = str(caught.value)
     assert (text.count("Traceback"), text.count("in misbehave"), text.count(told)) == (1, 1, 1)
-    assert "cerebro/agent" not in text
+    assert "cerebro/worker/agent" not in text
     (line,) = [line for line in experiment.status().splitlines() if "mistake" in line]
     assert line.endswith(f"done ({told})")
     assert "Traceback" not in experiment.status()

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from cerebro.data.manifests import PartitionManifest
 from cerebro.data.mapped import MappedRows
-from cerebro.preprocessing.job import EtlJob, EtlProgress, ProgressCallback, SpecFactory
 from cerebro.spec import ETLSpec, Mode
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback, SpecFactory
 from etl_worker.cores import Cores
 from etl_worker.partition import preprocess_partition
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from cerebro.data.objects import ObjectStore, open_store
 from cerebro.data.partitions import failed_rows
 from cerebro.errors import LocatorError, ObjectStoreError
-from cerebro.objects import ObjectStore, open_store
-from cerebro.preprocessing.downloads import ShardObjects
-from cerebro.preprocessing.job import EtlJob
 from cerebro.spec import ETLSpec, Mode
+from cerebro.worker.preprocessing.downloads import ShardObjects
+from cerebro.worker.preprocessing.job import EtlJob
 from tests.etl_worker.jobs import make_job, nothing, preprocess, stored
 from tests.objects.s3 import BUCKET, put, s3_server
 
@@ -170,7 +170,7 @@ def test_a_store_that_does_not_answer_ends_the_job(
         raise ObjectStoreError("the store cannot be reached")
 
     monkeypatch.setattr(remote, "fetch", unreachable)
-    monkeypatch.setattr("cerebro.preprocessing.shard.open_store", lambda uri: remote)
+    monkeypatch.setattr("cerebro.worker.preprocessing.shard.open_store", lambda uri: remote)
     job = _job(tmp_path, "s3://any/where", NAMES, max_failed_fraction=1.0)
     with pytest.raises(ObjectStoreError):
         preprocess(replace(job, objects_uri=remote.uri), ReadObject, nothing)

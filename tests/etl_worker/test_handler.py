@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cerebro.agent.channel import Channel
-from cerebro.agent.child import failure_of
-from cerebro.agent.context import Context
 from cerebro.contract.records import Locator, Locators
 from cerebro.contract.tasks import EtlTask
-from cerebro.encoding import encode
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
+from cerebro.usercode.encoding import encode
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.child import failure_of
+from cerebro.worker.agent.context import Context
 from etl_worker.errors import TooManyFailedError
 from etl_worker.handler import Handler
 from tests.etl_worker.jobs import FailOn, write_metadata

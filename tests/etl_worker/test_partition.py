@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from cerebro.data.manifests import FailedRow
 from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
 from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
-from cerebro.preprocessing.failures import NAMED
-from cerebro.preprocessing.job import EtlJob, EtlProgress
+from cerebro.runtime.tracebacks import text_of
 from cerebro.spec import ETLSpec, Mode
-from cerebro.tracebacks import text_of
+from cerebro.worker.preprocessing.failures import NAMED
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.errors import TooManyFailedError
 from etl_worker.tally import SEARCH_S, Tally
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata

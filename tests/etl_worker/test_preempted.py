@@ -12,8 +12,8 @@ import pytest
 
 from cerebro.data.partitions import complete_shards
 from cerebro.errors import PreemptedError
-from cerebro.preprocessing.job import EtlProgress
 from cerebro.spec import Mode
+from cerebro.worker.preprocessing.job import EtlProgress
 from tests.etl_worker.jobs import FailOn, make_job, notes, nothing, preprocess, stored
 
 ROWS = 90

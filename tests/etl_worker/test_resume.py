@@ -11,8 +11,8 @@ import pytest
 
 from cerebro.data.partitions import PARTITION_FILE, complete_shards, failed_rows, read_manifest
 from cerebro.errors import RowError
-from cerebro.preprocessing.job import EtlJob, EtlProgress
 from cerebro.spec import Mode
+from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from tests.etl_worker.jobs import Double, FailOn, make_job, notes, nothing, preprocess, stored
 
 ALL = {value: [value * 2, value] for value in range(40)}

@@ -13,8 +13,8 @@ import pytest
 
 import cerebro
 from cerebro.cli import main
-from cerebro.experiment import Experiment
-from cerebro.results import FitResult
+from cerebro.client.experiment import Experiment
+from cerebro.client.results import FitResult
 from docs.generate_state import TARGET, render
 
 ROOT = Path(__file__).resolve().parents[2]

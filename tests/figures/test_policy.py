@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 import dispatcher
+from cerebro.client.reporting.plotting import plotly_script
 from cerebro.figures import CONFIG, Theme
-from cerebro.reporting.plotting import plotly_script
 from tests.dispatcher.fakes import Bench, settings
 from tests.figures.samples import gallery
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.contract.records import SILENT_S, WorkerRecord, WorkerStatus
-from cerebro.usage import cores
+from cerebro.runtime.usage import cores
 
 
 def worker(

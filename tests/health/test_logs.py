@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cerebro import logs
 from cerebro.errors import ClusterError
+from cerebro.runtime import logs
 
 SECRET = 'a"token\\with-what-JSON-escapes'
 
@@ -158,10 +158,10 @@ def test_another_format_is_refused() -> None:
         logs.set_up("worker", {"CEREBRO_LOG_FORMAT": "xml"})
 
 
-@pytest.mark.parametrize("module", ["kvs_api", "controller", "dispatcher", "cerebro.agent"])
+@pytest.mark.parametrize("module", ["kvs_api", "controller", "dispatcher", "cerebro.worker.agent"])
 def test_services_refuse_a_format_that_there_is_not(module: str) -> None:
     """In one sentence, before anything else is done."""
-    arguments = ["--handlers", "tests.agent.fake_handler"] if module == "cerebro.agent" else []
+    arguments = ["--handlers", "tests.agent.fake_handler"] if module == "cerebro.worker.agent" else []
     environment = {
         "PATH": "/bin",
         "CEREBRO_TOKEN": "t",

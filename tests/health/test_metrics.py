@@ -14,13 +14,13 @@ from flask import Flask
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cerebro.agent.metrics import Metrics as WorkerMetrics
-from cerebro.agent.metrics import _Idle
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunStarted, TaskFailed
 from cerebro.contract.records import GpuUsage, Hyperparameters, WorkerUsage
 from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult, TrainTask
 from cerebro.state import epoch_report
+from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
+from cerebro.worker.agent.metrics import _Idle
 from controller import telling
 from controller.crew import SILENT, Absence, Away, Seen, World
 from controller.metrics import WORKER_STATES

@@ -59,7 +59,7 @@ def ask(url: str) -> tuple[int, str]:
 
 def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
     """Until then it is alive and waits; asked to end, it does so at once: it has nothing to give back."""
-    process, address = start("cerebro.agent", "--handlers", "tests.agent.fake_handler")
+    process, address = start("cerebro.worker.agent", "--handlers", "tests.agent.fake_handler")
     assert ask(f"{address}/health") == (503, "worker-0 has not registered yet\n")
     assert ask(f"{address}/live") == (200, "ok\n")
     assert "cerebro_worker_idle_seconds_total" in ask(f"{address}/metrics")[1]

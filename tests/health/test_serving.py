@@ -19,7 +19,14 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.serving import MOST_CONNECTIONS, Limits, WebServer, create_server, most_connections, open_files
+from cerebro.runtime.serving import (
+    MOST_CONNECTIONS,
+    Limits,
+    WebServer,
+    create_server,
+    most_connections,
+    open_files,
+)
 from tests.dispatcher.serving import end
 from tests.kvs_api.real import ROOT, TOKEN, Database
 
@@ -207,7 +214,7 @@ def test_a_loop_that_stands_still_is_told(serve: Serve, monkeypatch: pytest.Monk
     """The health server, which has a thread of its own, asks for it."""
     served = serve()
     assert served.server.hung() == ""
-    monkeypatch.setattr("cerebro.serving.HUNG_S", 0.05)
+    monkeypatch.setattr("cerebro.runtime.serving.HUNG_S", 0.05)
     is_stuck, may_go_on = threading.Event(), threading.Event()
 
     def stick() -> None:
@@ -237,12 +244,12 @@ def test_threads_that_all_stand_still_are_told(serve: Serve, monkeypatch: pytest
         readers = [stack.enter_context(served.connect(WHOLE)) for _ in range(2)]
         assert all(served.asked.acquire(timeout=LIMIT_S) for _ in readers)
         with monkeypatch.context() as short:
-            short.setattr("cerebro.serving.STUCK_S", -1.0)
+            short.setattr("cerebro.runtime.serving.STUCK_S", -1.0)
             assert served.server.hung() == ""
         readers.append(stack.enter_context(served.connect(WHOLE)))
         until(lambda: served.server.task_dispatcher.queue)
         assert served.server.hung() == ""
-        monkeypatch.setattr("cerebro.serving.STUCK_S", 0.05)
+        monkeypatch.setattr("cerebro.runtime.serving.STUCK_S", 0.05)
         until(served.server.hung)
         assert "1 requests wait, and no thread has answered one" in served.server.hung()
         served.may_answer.set()

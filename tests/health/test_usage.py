@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from cerebro.usage import volumes
-from cerebro.usage.gpus import Gpus
-from cerebro.usage.meter import Meter
-from cerebro.usage.volumes import VolumeCollector
+from cerebro.runtime.usage import volumes
+from cerebro.runtime.usage.gpus import Gpus
+from cerebro.runtime.usage.meter import Meter
+from cerebro.runtime.usage.volumes import VolumeCollector
 
 GIB = 2**30
 NO_GPUS = Gpus(library=None, visible="")
@@ -267,7 +267,8 @@ def test_without_a_driver_there_are_no_gpus() -> None:
 def test_usage_never_imports_torch() -> None:
     """The agent is small, and measures beside what trains."""
     code = (
-        "import sys, cerebro.usage.gpus as u; u.Gpus(); print('torch' in sys.modules, 'numpy' in sys.modules)"
+        "import sys, cerebro.runtime.usage.gpus as u; u.Gpus(); "
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.real import Database, Replica, Service
 
 

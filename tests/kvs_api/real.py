@@ -13,8 +13,8 @@ from pathlib import Path
 import redis
 import waitress
 
-from cerebro.kvs import KvsClient
 from cerebro.local.database import server_command
+from cerebro.runtime.kvs import KvsClient
 from kvs_api.app import create_app
 from kvs_api.settings import Settings
 from kvs_api.store import Store

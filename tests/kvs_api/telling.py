@@ -16,7 +16,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.bench import LONG_S, body, note, worker
 
 _CLIENTS: TypeAdapter[ClientEvent] = TypeAdapter(ClientEvent)

@@ -10,7 +10,7 @@ import pytest
 from cerebro.contract.events import DeletionRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from kvs_api.store import Store
 from tests.kvs_api.bench import LOCATORS, LONG_S, SHORT_S, Bench
 from tests.kvs_api.real import Service

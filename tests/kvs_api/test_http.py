@@ -18,7 +18,7 @@ from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.events import RunPaused
 from cerebro.contract.records import CodeRecord
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnauthorizedError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from kvs_api.openapi import ROUTES, document
 from kvs_api.settings import Settings
 from kvs_api.store import Store

@@ -12,7 +12,7 @@ import redis
 from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
 from cerebro.contract.tasks import Place, TrainTask
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
 from tests.kvs_api.bench import Bench, worker
 from tests.kvs_api.real import Service

@@ -16,7 +16,7 @@ import urllib3
 from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunResumed, RunStopRequested
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.bench import FINISHED, JOINED, Bench, note, requested, started
 from tests.kvs_api.real import TOKEN, Database, Service
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from cerebro.contract.records import ExperimentRecord
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
 from kvs_api.places import Places, most_waiting
 from kvs_api.store import Store

@@ -15,15 +15,17 @@ from typing import Any, cast
 import pytest
 import redis
 
-from cerebro import cli, cli_status, cli_steer
+from cerebro import cli
+from cerebro.cli import status as cli_status
+from cerebro.cli import steer as cli_steer
+from cerebro.client.session import Session
+from cerebro.client.steered import Steered
+from cerebro.commands.steering import Action
 from cerebro.contract.events import DeletionRequested, RunFinished, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from cerebro.errors import ConflictError, UnreadableError
-from cerebro.kvs import KvsClient
-from cerebro.session import Session
-from cerebro.steered import Steered
-from cerebro.steering import Action
-from cerebro.volumes import Volumes
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
 from controller.advisor import ChildHelper
 from controller.loop import Controller
 from controller.settings import Settings

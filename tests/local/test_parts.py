@@ -21,7 +21,7 @@ from cerebro.errors import ClusterError
 from cerebro.local import database, environment, logs, ports, readiness
 from cerebro.local.home import ClusterHome
 from cerebro.local.services import Plan, Service, services
-from cerebro.usage import cores
+from cerebro.runtime.usage import cores
 
 SEED = "0badcafe"
 

@@ -17,11 +17,11 @@ import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro import tickets
 from cerebro.local import processes, tensorboard
 from cerebro.local.processes import MARKER
-from cerebro.tether import tethered
-from cerebro.tickets import LASTS_S, Kind
+from cerebro.runtime import tickets
+from cerebro.runtime.tether import tethered
+from cerebro.runtime.tickets import LASTS_S, Kind
 from controller.event_file import EventFile, Scalar
 
 KEY, PAGE, NOW = tickets.key_of("the token"), "http://127.0.0.1:7080", 1_000_000.0

@@ -8,14 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cerebro import tether
 from cerebro.local import processes
 from cerebro.local.processes import identify
+from cerebro.runtime import tether
 from tests.local.fakes import STEADY, python
 
 TYING_PARENT = f"""
 import subprocess, sys, signal
-from cerebro.tether import tethered
+from cerebro.runtime.tether import tethered
 child = subprocess.Popen(tethered([sys.executable, '-c', {f"print('up', flush=True); {STEADY}"!r}]),
                          stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.readline()

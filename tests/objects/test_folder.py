@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.data.objects import open_store, read_bytes
 from cerebro.errors import LocatorError
-from cerebro.objects import open_store, read_bytes
 
 
 def test_a_folder_needs_no_copy(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cerebro.data.objects import open_store
+from cerebro.data.objects.s3 import S3Store
 from cerebro.errors import LocatorError, ObjectStoreError
-from cerebro.objects import open_store
-from cerebro.objects.s3 import S3Store
 from tests.objects.s3 import BUCKET, put, s3_server
 
 CONTENT = bytes(range(256)) * 20_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.data.objects import ObjectStore, describe, fetch_many, fetch_uri, open_store, read_bytes
 from cerebro.errors import LocatorError
-from cerebro.objects import ObjectStore, describe, fetch_many, fetch_uri, open_store, read_bytes
 from tests.objects.s3 import BUCKET, put, s3_server
 
 Put = Callable[[str, bytes], None]

@@ -18,7 +18,7 @@ import botocore.exceptions
 from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
-from cerebro.provision.names import STACK_TAG
+from cerebro.cloud.names import STACK_TAG
 from tests.provision.kube import FakeKube, words
 from tests.provision.standins import Answer
 

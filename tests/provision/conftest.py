@@ -18,11 +18,11 @@ if importlib.util.find_spec("moto") is None:
 
 from moto import mock_aws
 
-from cerebro.provision.clusterfile import ClusterFile
-from cerebro.provision.creating import create
-from cerebro.provision.deleting import delete
-from cerebro.provision.opening import open_site
-from cerebro.provision.site import Patience, Site
+from cerebro.cloud.clusterfile import ClusterFile
+from cerebro.cloud.creating import create
+from cerebro.cloud.deleting import delete
+from cerebro.cloud.opening import open_site
+from cerebro.cloud.site import Patience, Site
 from tests.provision.cloud import Cloud
 from tests.provision.standins import standins
 

@@ -10,8 +10,8 @@ import yaml
 from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
-from cerebro.provision.eksctl_config import NETWORK_ADDONS
-from cerebro.provision.names import STACK_TAG, cluster_stack, group_stack
+from cerebro.cloud.eksctl_config import NETWORK_ADDONS
+from cerebro.cloud.names import STACK_TAG, cluster_stack, group_stack
 
 if TYPE_CHECKING:
     from tests.provision.cloud import Cloud

@@ -14,7 +14,7 @@ from tests.provision.conftest import Desk
 def at_terminal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A process whose PATH and credentials are the desk's."""
     monkeypatch.setenv("PATH", str(desk.folder / "bin"))
-    monkeypatch.setattr("cerebro.provision.opening.open_session", lambda _: desk.cloud.session())
+    monkeypatch.setattr("cerebro.cloud.opening.open_session", lambda _: desk.cloud.session())
     monkeypatch.setenv("CEREBRO_HOME", str(desk.folder / "home"))
     return desk
 
@@ -69,7 +69,7 @@ def test_a_mistake_in_the_file_is_one_line_and_status_1(
 
 def test_the_chart_is_the_files_or_the_checkouts(desk: Desk) -> None:
     """And where there is none, it is said what to do."""
-    from cerebro.provision.opening import find_chart
+    from cerebro.cloud.opening import find_chart
 
     desk.write(install={"chart": {"path": "nowhere"}})
     assert "nowhere is no chart" in str(find_chart(desk.site(), desk.path)[1])

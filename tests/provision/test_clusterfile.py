@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.cloud.reading import parse, read
 from cerebro.errors import ClusterFileError
-from cerebro.provision.reading import parse, read
 
 GOOD = """\
 name: demo

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cerebro.cloud.creating import create
+from cerebro.cloud.opening import alone
 from cerebro.errors import ProvisionError
-from cerebro.provision.creating import create
-from cerebro.provision.opening import alone
 from tests.provision.cloud import Fault
 from tests.provision.conftest import EKSCTL_STOPS, Desk, new_desk
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from cerebro.cloud.world import World
 from cerebro.errors import ProvisionError
-from cerebro.provision.world import World
 from tests.provision.cloud import Fault
 from tests.provision.conftest import EKSCTL_STOPS, Desk
 

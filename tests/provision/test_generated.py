@@ -11,9 +11,9 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from cerebro.provision.clusterfile import ClusterFile
-from cerebro.provision.eksctl_config import ADDONS, S3_ACCOUNTS, configuration
-from cerebro.provision.manifests import (
+from cerebro.cloud.clusterfile import ClusterFile
+from cerebro.cloud.eksctl_config import ADDONS, S3_ACCOUNTS, configuration
+from cerebro.cloud.manifests import (
     chart_fingerprint,
     fingerprint,
     monitoring_values,
@@ -21,7 +21,7 @@ from cerebro.provision.manifests import (
     platform_values,
     storage_classes,
 )
-from cerebro.provision.names import SHARD_CLASS, SHARED_CLASS
+from cerebro.cloud.names import SHARD_CLASS, SHARED_CLASS
 from tests.deploy.tools import helm
 from tests.provision.conftest import FILE
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cerebro.cloud.looking import status_lines
+from cerebro.cloud.pausing import pause, resume
 from cerebro.errors import ProvisionError
-from cerebro.provision.looking import status_lines
-from cerebro.provision.pausing import pause, resume
 from tests.provision.conftest import Desk
 
 

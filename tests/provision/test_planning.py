@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.provision.clusterfile import ClusterFile
-from cerebro.provision.planning import conflicts, known_zones, next_step, plan, removals, surplus_groups
-from cerebro.provision.steps import creation, removal
-from cerebro.provision.world import (
+from cerebro.cloud.clusterfile import ClusterFile
+from cerebro.cloud.planning import conflicts, known_zones, next_step, plan, removals, surplus_groups
+from cerebro.cloud.steps import creation, removal
+from cerebro.cloud.world import (
     Cluster,
     Condition,
     Kube,

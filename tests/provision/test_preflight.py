@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.provision.clusterfile import ClusterFile
-from cerebro.provision.preflight import Preflight, Verdict, check
-from cerebro.provision.preflight.machines import Machine, check_machines
-from cerebro.provision.preflight.quotas import class_of
-from cerebro.provision.preflight.tools import parse_version
+from cerebro.cloud.clusterfile import ClusterFile
+from cerebro.cloud.preflight import Preflight, Verdict, check
+from cerebro.cloud.preflight.machines import Machine, check_machines
+from cerebro.cloud.preflight.quotas import class_of
+from cerebro.cloud.preflight.tools import parse_version
 from tests.provision.conftest import FILE, Desk
 
 

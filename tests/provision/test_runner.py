@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cerebro.cloud.journal import Journal
+from cerebro.cloud.runner import NOT_RUN, CommandError, Runner
 from cerebro.errors import ProvisionError
-from cerebro.provision.journal import Journal
-from cerebro.provision.runner import NOT_RUN, CommandError, Runner
 
 
 class Bench:

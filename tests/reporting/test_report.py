@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cerebro.client.reporting import Drawings, report_html
+from cerebro.client.reporting.html import Html, element, facts, table, text
+from cerebro.client.reporting.plotting import plotly_script
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import BadRequestError, NotFoundError
-from cerebro.reporting import Drawings, report_html
-from cerebro.reporting.html import Html, element, facts, table, text
-from cerebro.reporting.plotting import plotly_script
 from tests.e2e.browser import SCHEMES, Scheme
 from tests.reporting.stories import NASTY, RECORD, evaluated, reported
 from tests.state.stories import Story, unit

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cerebro.client.reporting import report_html
+from cerebro.client.reporting.style import STYLE_SHEET
 from cerebro.figures import LOOKS, in_dark
-from cerebro.reporting import report_html
-from cerebro.reporting.style import STYLE_SHEET
 from tests.e2e.browser import window
 from tests.reporting.stories import RECORD, reported
 

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cerebro.research.scenarios import SCENARIOS
+from cerebro.research.solve import METHODS
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
-from cerebro.scheduling.scenarios import SCENARIOS
-from cerebro.scheduling.solve import METHODS
 from docs.generate_scheduling import PARTS, PICTURES, SECTION, TARGET
 
 _TEXT = TARGET.read_text()

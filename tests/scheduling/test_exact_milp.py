@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.exact import SolverUnavailableError, compact, gurobi, solve_exact, thesis
+from cerebro.research.milp import FORMS, thesis
+from cerebro.research.rearrangement import rearrange
+from cerebro.research.scenarios import thesis as thesis_problem
+from cerebro.research.validator import validate
+from cerebro.scheduling.exact import SOLVERS, SolverUnavailableError, compact, gurobi, solve_exact
 from cerebro.scheduling.exact.visits import visits
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
-from cerebro.scheduling.rearrangement import rearrange
-from cerebro.scheduling.scenarios import thesis as thesis_problem
-from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 
 ENOUGH_S = 60.0
+
+PROGRAMMES = {"gurobi": SOLVERS["gurobi"], **FORMS}
 
 GAPPED = open_shop([[34, 2, 54, 61], [15, 89, 70, 9], [38, 19, 28, 87], [95, 7, 34, 29]])
 """The first of Taillard's 4 x 4 instances: no schedule meets its bound."""
@@ -32,7 +35,7 @@ needs_gurobi = pytest.mark.skipif(
 
 def check(problem: Problem, solver: str) -> None:
     """The solver's schedule is valid, proven optimal, and as long as exhaustive search says."""
-    result = solve_exact(problem, time_limit_s=ENOUGH_S, solver=solver)
+    result = PROGRAMMES[solver](problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
     validate(problem, result.schedule).check()
     assert result.is_optimal
@@ -98,7 +101,7 @@ def test_the_equations_as_printed_let_two_tasks_share_a_gpu() -> None:
         makespan = variables.C.X
         assert makespan == pytest.approx(5.0)
         assert sum(visited.X for visited in variables.O.values()) < 2
-    repaired = solve_exact(problem, time_limit_s=ENOUGH_S, solver="thesis")
+    repaired = thesis.solve(problem, time_limit_s=ENOUGH_S)
     assert repaired.schedule is not None
     assert repaired.schedule.makespan == 10.0
 
@@ -120,7 +123,7 @@ def test_a_hint_is_never_lost(solver: str) -> None:
     """The programme starts from the hint: without time to search it is the answer."""
     problem = open_shop([[3.0, 9.0, 2.0, 7.0], [8.0, 3.0, 7.0, 2.0], [4.0, 4.0, 6.0, 6.0]])
     hint = rearrange(problem)
-    result = solve_exact(problem, time_limit_s=0.0, hint=hint, solver=solver)
+    result = PROGRAMMES[solver](problem, time_limit_s=0.0, hint=hint)
     assert result.schedule is not None
     assert result.schedule.makespan <= hint.makespan
 
@@ -138,7 +141,7 @@ def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.
 
     monkeypatch.setattr(gurobipy.Model, "optimize", refuse)
     with pytest.raises(SolverUnavailableError, match=r"licence.*cp-sat"):
-        solve_exact(thesis_problem("4.2"), time_limit_s=0.1, solver="thesis")
+        thesis.solve(thesis_problem("4.2"), time_limit_s=0.1)
 
 
 def test_without_gurobipy_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +165,7 @@ def test_without_ortools_gurobi_stands_in_and_the_note_says_so(monkeypatch: pyte
 def test_the_papers_programmes_refuse_what_they_do_not_know(solver: str) -> None:
     """Neither knows epochs: better an error than the answer to another problem."""
     with pytest.raises(SolverUnavailableError, match="epoch"):
-        solve_exact(open_shop([[1.0]], epochs=2), time_limit_s=1.0, solver=solver)
+        PROGRAMMES[solver](open_shop([[1.0]], epochs=2), time_limit_s=1.0)
 
 
 @needs_gurobi

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 
+from cerebro.research.gantt import Bar, bars_of, draw, svg
+from cerebro.research.scenarios import paper, thesis, thesis_full_nodes
+from cerebro.research.svg import PALETTE
 from cerebro.scheduling.dispatch import dispatch
-from cerebro.scheduling.gantt import Bar, bars_of, draw, svg
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.scenarios import paper, thesis, thesis_full_nodes
 from cerebro.scheduling.schedule import Schedule, Unit
-from cerebro.scheduling.svg import PALETTE
 from tests.scheduling.instances import open_shops
 
 _SVG = "{http://www.w3.org/2000/svg}"

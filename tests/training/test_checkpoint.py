@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from cerebro.agent.discarding import outdated
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.data import durable
 from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
-from cerebro.training.checkpoint import State, load, save, state_bytes
-from cerebro.volumes import checkpoint_file
+from cerebro.runtime.volumes import checkpoint_file
+from cerebro.worker.agent.discarding import outdated
+from cerebro.worker.training.checkpoint import State, load, save, state_bytes
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +129,7 @@ import os, sys
 from pathlib import Path
 import torch
 from cerebro.data import durable
-from cerebro.training.checkpoint import save
+from cerebro.worker.training.checkpoint import save
 write, left = durable.DurableFile.write, [int(sys.argv[2])]
 def dying(self, data):
     left[0] -= 1

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from cerebro.agent.channel import Channel
-from cerebro.agent.context import Context
 from cerebro.contract.tasks import CheckpointRef, TrainTask
 from cerebro.data import durable
 from cerebro.errors import CheckpointCorruptError
+from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.training import checked
-from cerebro.training.checkpoint import check, load, read, save
-from cerebro.volumes import Volumes
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from cerebro.worker.training import checked
+from cerebro.worker.training.checkpoint import check, load, read, save
 from model_hopper import handler
 from model_hopper.handler import Handler
 from tests.data.rows import write_partition

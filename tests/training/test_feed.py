@@ -13,7 +13,7 @@ import torch
 from cerebro.contract.tasks import Place
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.training.feed import Feed
+from cerebro.worker.training.feed import Feed
 from tests.data.rows import write_partition
 
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro import replay
-from cerebro.agent.channel import Channel
-from cerebro.agent.context import Context
+from cerebro.client import replay
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TrainTask
-from cerebro.encoding import encode
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.training import checkpoint as checkpoints
+from cerebro.usercode.encoding import encode
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from cerebro.worker.training import checkpoint as checkpoints
 from controller import tasks
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA, Story, unit

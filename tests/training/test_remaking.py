@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cerebro.client.remaking import _cores, is_same
 from cerebro.contract.tasks import TaskResult
-from cerebro.remaking import _cores, is_same
 
 LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)
 
@@ -36,5 +36,5 @@ def test_as_many_cores_are_used_as_this_process_may_keep_busy(
 ) -> None:
     """Not more than a container's limit, which the machine's number of cores does not tell."""
     monkeypatch.setenv("CEREBRO_CORES", given)
-    monkeypatch.setattr("cerebro.usage.cores.available", lambda: 3)
+    monkeypatch.setattr("cerebro.runtime.usage.cores.available", lambda: 3)
     assert _cores(logged) == expected

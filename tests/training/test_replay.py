@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cerebro.client.replay import Replayed, chosen, differences
 from cerebro.contract.events import RunFinished
 from cerebro.errors import ConflictError, NotFoundError
-from cerebro.replay import Replayed, chosen, differences
 from tests.state.stories import Story
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from cerebro.contract.tasks import CheckpointRef, EvaluateTask
-from cerebro.training.unit import Trainee
+from cerebro.worker.training.unit import Trainee
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
 from tests.training.test_whole_split import BATCH, handler, save, trainee, volumes_in, write_split

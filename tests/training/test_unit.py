@@ -12,8 +12,16 @@ import torch
 
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.training.seeds import model_seed, seed_everything, unit_seed
-from cerebro.training.unit import Trainee, checked_metrics, create, evaluate, evaluating, restore, train_unit
+from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
+from cerebro.worker.training.unit import (
+    Trainee,
+    checked_metrics,
+    create,
+    evaluate,
+    evaluating,
+    restore,
+    train_unit,
+)
 
 CPU = torch.device("cpu")
 

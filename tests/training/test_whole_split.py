@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from cerebro import analysis
-from cerebro.agent.channel import Channel
-from cerebro.agent.context import Context
 from cerebro.analysis import Measured
+from cerebro.commands.planning import plan_evaluation
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
@@ -24,14 +23,15 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.data.manifests import PartitionManifest
 from cerebro.data.partitions import write_manifest
 from cerebro.data.shards import ShardWriter
-from cerebro.encoding import encode
-from cerebro.planning import plan_evaluation
+from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.training import checkpoint as checkpoints
-from cerebro.training.feed import Feed
-from cerebro.training.seeds import unit_seed
-from cerebro.training.unit import Trainee, create, evaluate
-from cerebro.volumes import Volumes
+from cerebro.usercode.encoding import encode
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import Trainee, create, evaluate
 from controller import tasks
 from controller.partition import shares
 from model_hopper.handler import Handler

@@ -1,10 +1,10 @@
 """Exact solvers: what each search found, and what is proven of it.
 
-CP-SAT is the default, free and the best of them (docs/decisions/0009-the-milp-repaired.md). The mixed-integer
-programmes need Gurobi and a licence: the thesis's (equations 4.1 to 4.14), the paper's (equation 2), and a compact one
-that is small enough for the licence that comes with the package.
+CP-SAT is the default, free and the best of them (docs/decisions/0009-the-milp-repaired.md). Without it Gurobi solves
+a compact mixed-integer programme, small enough for the licence that comes with the package. The programmes of the
+papers are in `cerebro.research.milp`.
 
-All keep the best schedule found when the time is up. None is needed: without solvers `solve_exact` gives back its hint
+Both keep the best schedule found when the time is up. None is needed: without solvers `solve_exact` gives back its hint
 and says so.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.exact import compact, hopping, search, thesis
+from cerebro.scheduling.exact import compact, search
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
@@ -25,8 +25,6 @@ __all__ = ["SOLVERS", "TOLERANCE", "ExactResult", "SolverUnavailableError", "sol
 SOLVERS: dict[str, Callable[..., ExactResult]] = {
     "cp-sat": search.solve,
     "gurobi": compact.solve,
-    "thesis": thesis.solve,
-    "hopping": hopping.solve,
 }
 """By name; "gurobi" is the compact form."""
 
@@ -39,14 +37,14 @@ def solve_exact(
     """The best schedule a solver finds in the time, on one core.
 
     Args:
-        problem: any; "thesis" and "hopping" take those of their paper only.
+        problem: any.
         time_limit_s: for the search; writing the model down comes on top.
         hint: a valid schedule of the problem, the best one known. The result is never worse.
         solver: one of `SOLVERS`; "auto" takes CP-SAT, without it Gurobi, without that the hint, and its note says so.
 
     Raises:
-        SolverUnavailableError: the solver asked for by name is not installed, has no licence for a model of this size,
-            or does not take this problem. Never raised for "auto".
+        SolverUnavailableError: the solver asked for by name is not installed, or has no licence for a model of this
+            size. Never raised for "auto".
         ValueError: there is no such solver.
     """
     if solver != "auto":

@@ -1,4 +1,4 @@
-"""Gurobi: opened, run, read and excused; the models themselves are in `thesis`, `hopping` and `compact`.
+"""Gurobi: opened, run, read and excused; the models themselves are in `compact` and `cerebro.research.milp`.
 
 It is an optional extra. Without the package, without a licence, or with a model that is larger than the licence allows
 (the one that comes with the package: 2,000 variables and 2,000 constraints) the answer is a `SolverUnavailableError`.

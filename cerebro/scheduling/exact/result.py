@@ -24,7 +24,7 @@ class ExactResult:
         schedule: never worse than the hint; None if there was no hint and nothing was found in time.
         lower_bound: seconds; no schedule is shorter.
         is_optimal: whether `schedule` is proven optimal, to `TOLERANCE`.
-        solver: that searched: "cp-sat", "gurobi", "thesis" or "hopping"; "none" if none could.
+        solver: the name of the one that searched; "none" if none could.
         seconds: it took, building the model included.
         note: what a person should know, in a sentence: why it stopped, or what is missing.
     """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from controller import projection
 from controller.event_file import EventFile

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing import plugin_event_multiplexer
 
 from cerebro.contract.events import Event, LivePoint
 from cerebro.errors import NotFoundError
-from cerebro.kvs import KvsClient
+from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ExperimentState
 from controller.projection import Projection
 from tests.controller.projection.written import (

@@ -14,8 +14,8 @@ from cerebro.contract.events import Event, LivePoint
 from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Locator, Locators
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import StoreUnavailableError
+from cerebro.runtime.volumes import Volumes
 from cerebro.state import epoch_report
-from cerebro.volumes import Volumes
 from controller.event_file import FILE_NAME
 from controller.projection import Projection
 from tests.state.stories import Story, unit

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-import cerebro.agent.settings
+import cerebro.worker.agent.settings
 import controller.settings
 import dispatcher.settings
 import kvs_api.settings
@@ -20,14 +20,17 @@ SETTINGS: Mapping[str, ModuleType] = {
     "kvs-api/kvs-api": kvs_api.settings,
     "controller/controller": controller.settings,
     "dispatcher/dispatcher": dispatcher.settings,
-    "worker/worker": cerebro.agent.settings,
-    "worker/etl": cerebro.agent.settings,
+    "worker/worker": cerebro.worker.agent.settings,
+    "worker/etl": cerebro.worker.agent.settings,
 }
 READERS = {
-    **{name: (module.__name__, "cerebro.volumes", "cerebro.logs") for name, module in SETTINGS.items()},
-    "kvs-api/kvs-api": ("kvs_api.settings", "cerebro.logs"),
-    "notebook/notebook": ("cerebro.connection", "cerebro.volumes"),
-    "test/selftest": ("cerebro.connection", "cerebro.volumes"),
+    **{
+        name: (module.__name__, "cerebro.runtime.volumes", "cerebro.runtime.logs")
+        for name, module in SETTINGS.items()
+    },
+    "kvs-api/kvs-api": ("kvs_api.settings", "cerebro.runtime.logs"),
+    "notebook/notebook": ("cerebro.client.connection", "cerebro.runtime.volumes"),
+    "test/selftest": ("cerebro.client.connection", "cerebro.runtime.volumes"),
     "tensorboard/tensorboard": (),
     "redis/redis": (),
 }

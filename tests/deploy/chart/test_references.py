@@ -151,8 +151,8 @@ def test_the_role_is_bound_to_the_account_of_the_controller(values: str) -> None
 
 
 def test_volumes_lie_where_the_services_look_for_them() -> None:
-    """Mounts below /volumes are those of cerebro.volumes; logs are a folder of the metrics claim."""
-    from cerebro.volumes import Volumes
+    """Mounts below /volumes are those of cerebro.runtime.volumes; logs are a folder of the metrics claim."""
+    from cerebro.runtime.volumes import Volumes
 
     volumes = Volumes.from_environment({})
     known = {str(getattr(volumes, name)) for name in Volumes.__dataclass_fields__}

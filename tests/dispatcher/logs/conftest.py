@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import running_story
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.logs.view import Source
 
 M07 = "fit-1/train/m07/e1/p0"

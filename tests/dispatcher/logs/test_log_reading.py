@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal
 from dispatcher.logs.reading import MOST_LINES, PIECE, LogReader, _begin_of_last
 from dispatcher.logs.view import LogQuery

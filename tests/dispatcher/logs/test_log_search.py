@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cerebro.errors import BadRequestError
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from dispatcher.logs.reading import LogReader
 from dispatcher.logs.view import LogQuery
 from dispatcher.sandbox.child import Said

@@ -7,7 +7,7 @@ from werkzeug.test import TestResponse
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import CheckpointRef, TaskResult
-from cerebro.volumes import Volumes
+from cerebro.runtime.volumes import Volumes
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.logs.printed import M05, M07, write
 from tests.dispatcher.stories import Story

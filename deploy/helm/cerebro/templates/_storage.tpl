@@ -179,7 +179,7 @@ storageClassName: {{ ternary "" . (eq . "-") | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Mounts below /volumes, in the layout of cerebro/volumes.py. The metrics claim holds the logs of tasks too, in a folder
+{{/* Mounts below /volumes, in the layout of cerebro/runtime/volumes.py. The metrics claim holds the logs of tasks too, in a folder
      of their own: an experiment may be called "logs". Of: (dict "write" (list "shared") "read" (list "logs")). */}}
 {{- define "cerebro.storage.mounts" -}}
 {{- range $access, $names := dict "write" .write "read" .read }}

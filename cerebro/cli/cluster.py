@@ -1,0 +1,101 @@
+"""``cerebro cluster``: a cluster on AWS from the terminal. Words and arguments only; the work is `cerebro.cloud`'s.
+
+Nothing of AWS is imported until a command runs, so the command line stays light and needs no boto3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cerebro.errors import ProvisionError
+
+if TYPE_CHECKING:
+    from cerebro.cloud.site import Site
+
+_ACTIONS = {
+    "create": "make the cluster of a file, or what is missing of it",
+    "delete": "remove it with all its data, and prove that nothing is left that costs money",
+    "pause": "end its nodes, keep its data",
+    "resume": "start its nodes again",
+    "status": "show what there is, in which state, and what costs money",
+}
+
+
+def register(commands: Any) -> None:
+    """Add ``cluster`` to the subcommands of ``cerebro``."""
+    cluster = commands.add_parser("cluster", help="make, pause, look at and delete a cluster on AWS")
+    actions = cluster.add_subparsers(required=True, metavar="ACTION")
+    for name, about in _ACTIONS.items():
+        action = actions.add_parser(name, help=about)
+        action.add_argument(
+            "-f", "--file", type=Path, required=True, metavar="FILE", help="such as infra/eksctl/cluster.yaml"
+        )
+        action.add_argument(
+            "--home",
+            metavar="DIR",
+            help="where generated files and logs go (default: $CEREBRO_HOME or ~/.cerebro)",
+        )
+        if name != "status":
+            action.add_argument(
+                "--dry-run",
+                action="store_true",
+                help="print every command and generated file, change nothing",
+            )
+        if name == "delete":
+            action.add_argument("--yes", action="store_true", help="do not ask for the name")
+        action.set_defaults(run=run, action=name, dry_run=False, yes=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run an action; returns the exit status."""
+    missing = [name for name in ("boto3", "yaml") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ProvisionError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: "
+            "pip install 'cerebro-platform[provision]', or `make setup` in a checkout"
+        )
+    from cerebro.cloud import opening
+    from cerebro.local.home import ClusterHome
+
+    site = opening.open_site(options.file, ClusterHome(options.home).path, is_dry=options.dry_run, show=_show)
+    chart, problem = opening.find_chart(site, options.file)
+    if options.action == "status":
+        from cerebro.cloud.looking import status_lines
+
+        for line in status_lines(site, chart):
+            _show(line)
+        return 0
+    with opening.alone(site):
+        _change(site, options, chart, problem)
+    return 0
+
+
+def _change(site: Site, options: argparse.Namespace, chart: Path, chart_problem: str | None) -> None:
+    if options.action == "create":
+        from cerebro.cloud.creating import create
+
+        create(site, chart, chart_problem)
+    elif options.action == "delete":
+        from cerebro.cloud.deleting import delete
+
+        delete(site, chart, lambda what: options.yes or _confirms(what, site.file.name))
+    else:
+        from cerebro.cloud import pausing
+
+        (pausing.pause if options.action == "pause" else pausing.resume)(site)
+
+
+def _confirms(what: str, name: str) -> bool:
+    _show(what)
+    if not sys.stdin.isatty():
+        raise ProvisionError("nobody is there to confirm it: give --yes. Nothing has been removed")
+    return input(f"Type the name {name} to go on: ").strip() == name
+
+
+def _show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

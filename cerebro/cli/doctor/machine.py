@@ -1,0 +1,155 @@
+"""Checks of the machine: processors, memory, limits, clock, the loopback interface, the disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from cerebro.cli.doctor.check import Case, Check, doubtful, failed, good
+from cerebro.cli.text import size
+from cerebro.local.ports import HOST
+from cerebro.runtime.usage.cores import available
+
+_WORKER_BYTES = 1_000_000_000
+_SHM_BYTES = 256_000_000
+_SPACE_TIGHT_BYTES, _SPACE_NONE_BYTES = 5_000_000_000, 500_000_000
+_FEWEST_FILES = 1024
+_EARLIEST = 1_735_689_600.0  # 2025: a clock before that was never set
+_SKEW_S = 5.0
+_REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs"})
+
+
+def cores(case: Case) -> Check:
+    """Each worker has a processor core of its own."""
+    number = available()
+    if case.workers > number:
+        return doubtful(
+            "cores",
+            f"{case.workers} workers share {number} core(s): they slow each other down",
+            f"cerebro scale --workers {number}" if case.info else f"cerebro up --workers {number}",
+        )
+    return good("cores", f"{number} for {case.workers} worker(s)")
+
+
+def memory(case: Case) -> Check:
+    """There is memory for a model and its data in each worker."""
+    available = _available_bytes()
+    wanted = case.workers * _WORKER_BYTES
+    if available < wanted and case.info is None:
+        return doubtful(
+            "memory",
+            f"{size(available)} available, {case.workers} workers may well need {size(wanted)}",
+            "end other programs, or start fewer workers: cerebro up --workers 1",
+        )
+    return good("memory", f"{size(available)} available")
+
+
+def _available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+
+
+def shared_memory(case: Case) -> Check:
+    """Processes of a worker can hand batches to each other."""
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        return failed("/dev/shm", "is absent or cannot be written", "mount -t tmpfs tmpfs /dev/shm")
+    free = shutil.disk_usage(folder).free
+    if free < _SHM_BYTES:
+        return doubtful(
+            "/dev/shm",
+            f"only {size(free)} free: user code with its own data loaders may end with a bus error",
+            "in a container, start it with --shm-size=1g; otherwise remove what lies in /dev/shm",
+        )
+    return good("/dev/shm", f"{size(free)} free")
+
+
+def open_files(case: Case) -> Check:
+    """A process may open enough files and connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _FEWEST_FILES:
+        return doubtful("open files", f"a process may open {soft}", f"ulimit -n {max(_FEWEST_FILES, hard)}")
+    return good("open files", f"a process may open {soft}")
+
+
+def clock(case: Case) -> Check:
+    """The clock was set, and agrees with that of the home's file system."""
+    now = time.time()
+    if now < _EARLIEST:
+        return failed("clock", f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests from the past")
+    with tempfile.NamedTemporaryFile(dir=_existing(case.home.path)) as file:
+        written = Path(file.name).stat().st_mtime
+    if abs(written - now) > _SKEW_S:
+        return doubtful(
+            "clock",
+            f"differs by {abs(written - now):.0f} s from that of the file system at {case.home.path}",
+            "synchronise both with a time server (chrony, systemd-timesyncd)",
+        )
+    return good("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
+
+
+def loopback(case: Case) -> Check:
+    """Programs of this machine can reach each other."""
+    try:
+        with socket.create_server((HOST, 0)) as server:
+            socket.create_connection(server.getsockname()[:2], timeout=2).close()
+    except OSError as cause:
+        return failed(
+            "loopback", f"{HOST} cannot be used: {cause}", "ip link set lo up; look at the firewall"
+        )
+    return good("loopback", f"{HOST} can be listened on and reached")
+
+
+def home_folder(case: Case) -> Check:
+    """The home can be written, on a disk of this machine."""
+    home = case.home.path
+    base = _existing(home)
+    elsewhere = "choose another folder: --home DIR or CEREBRO_HOME"
+    if not base.is_dir():
+        return failed("home", f"{base} is not a folder", elsewhere)
+    try:
+        tempfile.TemporaryFile(dir=base).close()
+    except OSError as cause:
+        return failed("home", f"{base} cannot be written: {cause.strerror}", elsewhere)
+    kind = _file_system(base)
+    if kind in _REMOTE_FILE_SYSTEMS:
+        return doubtful(
+            "home",
+            f"{home} lies on a network drive ({kind}): slow commits, and locks that may not hold",
+            "keep it on a local disk: --home DIR or CEREBRO_HOME",
+        )
+    return good("home", f"{home}" if home.exists() else f"{home} will be made by the first start")
+
+
+def space(case: Case) -> Check:
+    """The disk has room for data and checkpoints."""
+    base = _existing(case.home.path)
+    free = shutil.disk_usage(base).free
+    mend = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
+    inodes = os.statvfs(base)
+    if free < _SPACE_NONE_BYTES:
+        return failed("space", f"{size(free)} free at {base}: checkpoints will find no room", mend)
+    if inodes.f_files and not inodes.f_favail:
+        return failed("space", f"no inodes free at {base}", mend)
+    if free < _SPACE_TIGHT_BYTES:
+        return doubtful("space", f"{size(free)} free at {base}", mend)
+    return good("space", f"{size(free)} free at {base}")
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _file_system(path: Path) -> str:
+    """Kind of the file system that holds `path`: of the longest mount point above it."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    above = [(len(fields[1]), fields[2]) for fields in mounts if path.is_relative_to(fields[1])]
+    return max(above)[1] if above else "unknown"
+
+
+CHECKS = (cores, memory, shared_memory, open_files, clock, loopback, home_folder, space)

@@ -1,0 +1,68 @@
+"""``cerebro failed-rows EXPERIMENT``: rows that preprocessing left out, or failed for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add it to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+    """
+    failed = commands.add_parser(
+        "failed-rows", parents=[common], help="show rows that preprocessing left out, or failed for"
+    )
+    failed.add_argument("experiment", metavar="EXPERIMENT")
+    failed.add_argument(
+        "--run", metavar="R", dest="of_run", help="such as etl-1 (default: the newest ETL run)"
+    )
+    failed.add_argument("--traceback", action="store_true", help="with the traceback of each row")
+    failed.set_defaults(run=_failed_rows)
+
+
+def _failed_rows(options: argparse.Namespace) -> int:
+    from cerebro.client.connection import connect
+    from cerebro.client.results import failed_table
+    from cerebro.client.session import Session
+    from cerebro.local import cluster
+
+    if options.home or not os.environ.get("CEREBRO_SERVER"):
+        cluster.join(options.home)  # says so where none runs: a look starts no cluster
+    connection = connect(home=options.home)
+    session = Session(connection, connection.kvs.experiment(options.experiment))
+    run, plan = session.chosen_etl(options.of_run)
+    for line in lines(
+        run.id,
+        failed_table(plan, connection.files, experiment=session.name, run=run),
+        with_traceback=options.traceback,
+    ):
+        sys.stdout.write(f"{line}\n")
+    return 0
+
+
+def lines(run: str, table: pd.DataFrame, *, with_traceback: bool) -> Iterator[str]:
+    """What is printed: a line per row, then how many there are."""
+    notes = table.attrs.get("notes", [])
+    if table.empty:
+        yield f"No failed row of {run} is known." if notes else f"No row of {run} failed."
+        yield from notes
+        return
+    width = max(len("id"), *(len(str(each)) for each in table["id"]))
+    yield f"{'split':<8} {'id':<{width}} error"
+    for row in table.itertuples():
+        yield f"{row.split:<8} {row.id!s:<{width}} {str(row.error).partition(chr(10))[0]}"
+        if with_traceback:
+            yield from (f"    {line}" for line in str(row.traceback).rstrip().splitlines())
+    total = max(int(table.attrs.get("total", 0)), len(table))
+    more = "" if total == len(table) else f"; the first {len(table):,} are shown"
+    yield f"{total:,} row{'' if total == 1 else 's'} of {run} failed{more}."
+    yield from notes

@@ -1,0 +1,222 @@
+"""``cerebro scale`` and ``cerebro remove``: more or fewer workers while runs go on.
+
+On one machine the supervisor starts and ends workers. Elsewhere the number is a wish in the store, which the controller
+hands to the cluster manager; then one waits until as many pods have registered. Either way new workers get partitions
+and work in the run that goes on, and what only removed ones held is made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cerebro.cli.text import crowd
+from cerebro.errors import ClusterError, ConflictError, NotFoundError
+from cerebro.runtime.usage.cores import available
+
+if TYPE_CHECKING:
+    from cerebro.contract.records import WorkerStatus
+    from cerebro.runtime.kvs import KvsClient
+
+MAX_WORKERS = 1000
+TAKE_UP_S = 20.0
+"""A controller looks every second or two; one that takes over waits five for the leadership."""
+HERE_S = 15.0
+"""A worker that has not reported for longer is not counted as being there, nor as being alive."""
+_LOOK_AGAIN_S = 0.5
+
+Say = Callable[[str], None]
+
+
+def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[str], int]) -> None:
+    """Add both to the subcommands of ``cerebro``.
+
+    Args:
+        common: parser of the options that all commands on a local cluster have.
+        number: reads a whole number from 1.
+    """
+    scale = commands.add_parser("scale", parents=[common], help="have more or fewer workers, in a run, too")
+    scale.add_argument("--workers", type=number, required=True, metavar="N", help="how many there shall be")
+    scale.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for them (default: 300)"
+    )
+    scale.set_defaults(run=run_scale)
+    remove = commands.add_parser(
+        "remove", parents=[common], help="forget a worker that is gone for good with its disk"
+    )
+    remove.add_argument("worker", metavar="WORKER", help="its name, see `cerebro status`")
+    remove.set_defaults(run=run_remove)
+
+
+def run_scale(options: argparse.Namespace) -> int:
+    """``cerebro scale``; returns the exit status."""
+    if options.workers > MAX_WORKERS:
+        raise ClusterError(
+            f"{options.workers} workers are more than Cerebro runs with: at most {MAX_WORKERS}"
+        )
+    if options.home or not os.environ.get("CEREBRO_SERVER"):
+        _scale_here(options.home, options.workers, options.timeout)
+    else:
+        kvs = cluster_client(options.home)
+        wish(kvs, options.workers, by=getpass.getuser())
+        await_workers(kvs, options.workers, timeout_s=options.timeout, say=_say)
+    _say(f"There {'is 1 worker' if options.workers == 1 else f'are {options.workers} workers'} now.")
+    return 0
+
+
+def run_remove(options: argparse.Namespace) -> int:
+    """``cerebro remove``; returns the exit status."""
+    kvs = cluster_client(options.home)
+    for name in remove(kvs, options.worker):
+        _say(f"{name} is forgotten.")
+    _say("What only it held is made anew on another worker when a run needs it.")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def cluster_client(home: str | None) -> KvsClient:
+    """The store of the cluster that a command is about: the local one that runs, unless ``CEREBRO_SERVER`` names one
+    elsewhere.
+
+    Raises:
+        ClusterError: no local cluster runs, or the other one cannot be reached.
+    """
+    from cerebro.client.connection import connect
+    from cerebro.local import cluster
+    from cerebro.runtime.kvs import KvsClient
+
+    if home or not os.environ.get("CEREBRO_SERVER"):
+        info = cluster.join(home)
+        return KvsClient(info.kvs, info.token())
+    return connect().kvs
+
+
+# --- on one machine ------------------------------------------------------------------------------
+
+
+def _scale_here(home: str | None, workers: int, timeout_s: float) -> None:
+    from cerebro.local import scaling
+    from cerebro.runtime.kvs import KvsClient
+
+    info = scaling.scale(home, workers, timeout_s=timeout_s)
+    if warning := crowd(workers, available()):
+        _say(warning)
+    present = {service.name for service in info.services}
+    kvs = KvsClient(info.kvs, info.token())
+    for status in kvs.workers():
+        if status.record.worker not in present:
+            _forget(kvs, status)
+
+
+def _forget(kvs: KvsClient, status: WorkerStatus) -> bool:
+    try:
+        kvs.remove_worker(status.record.worker, status.record.incarnation)
+    except (NotFoundError, ConflictError):
+        return False  # removed by somebody else, or there again
+    return True
+
+
+# --- in a cluster --------------------------------------------------------------------------------
+
+
+def wish(kvs: KvsClient, workers: int, *, by: str, patience_s: float = TAKE_UP_S) -> None:
+    """Ask for so many workers; returns when the cluster manager has been told.
+
+    Raises:
+        ClusterError: it refuses, somebody else wished another number meanwhile, or nobody took the wish up, which is
+            then taken back.
+    """
+    from cerebro.contract.records import SizeRequest
+
+    kvs.ask_size(SizeRequest(workers=workers, by=by))
+    deadline = time.monotonic() + patience_s
+    while (pending := kvs.size()) is not None:
+        if pending.workers != workers:
+            raise ClusterError(f"{pending.by or 'somebody else'} wishes {pending.workers} workers by now")
+        if pending.problem:
+            raise ClusterError(f"{workers} workers cannot be had: {pending.problem}")
+        if time.monotonic() > deadline:
+            try:
+                kvs.drop_size(workers)
+            except ConflictError:
+                continue  # just now it was taken up, or another one made
+            raise ClusterError(
+                f"nobody took up the wish for {workers} workers within {patience_s:g} s, so it was taken back: this "
+                "cluster's controller does not run, or cannot reach its cluster manager; see `kubectl get pods` and "
+                "the controller's log"
+            )
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def await_workers(kvs: KvsClient, workers: int, *, timeout_s: float, say: Say) -> None:
+    """Wait until there are so many pods with a worker that trains; `say` gets a line when their number changes.
+
+    Raises:
+        ClusterError: not in time; says what keeps them.
+    """
+    deadline = time.monotonic() + timeout_s
+    told = -1
+    while (count := len(_pods(kvs))) != workers:
+        if count != told:
+            say(f"{count} of {workers} workers")
+            told = count
+        if time.monotonic() > deadline:
+            raise ClusterError(_late(kvs, count, workers, timeout_s))
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _pods(kvs: KvsClient) -> set[str]:
+    """Pods with a worker that trains and that was heard of lately."""
+    return {
+        status.record.pod.name
+        for status in kvs.workers()
+        if status.record.pod and "train" in status.record.kinds and status.silent_s < HERE_S
+    }
+
+
+def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
+    troubles = "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.troubles().pods.items()))
+    if count > workers:
+        return (
+            f"there are still {count} workers instead of {workers} after {timeout_s:g} s: they go on leaving; see "
+            "`kubectl get pods`"
+        )
+    return (
+        f"{count} of {workers} workers registered within {timeout_s:g} s ({troubles or 'no reason is known'}): the "
+        "others are used when they come; see `kubectl get pods` and `kubectl describe pod`"
+    )
+
+
+# --- gone for good -------------------------------------------------------------------------------
+
+
+def remove(kvs: KvsClient, worker: str) -> list[str]:
+    """Forget a worker, and those that share its volume; returns their names.
+
+    Raises:
+        NotFoundError: nobody of that name is registered.
+        ClusterError: one of them is alive.
+    """
+    statuses = kvs.workers()
+    found = next((status.record for status in statuses if status.record.worker == worker), None)
+    if found is None:
+        known = ", ".join(status.record.worker for status in statuses) or "none"
+        raise NotFoundError(f"no worker {worker!r} is registered; there is: {known}")
+    volume = found.volume or found.worker
+    sharing = [s for s in statuses if (s.record.volume or s.record.worker) == volume]
+    for status in sharing:
+        if status.silent_s < HERE_S:
+            raise ClusterError(
+                f"{status.record.worker} reported {status.silent_s:.0f} s ago, so it is alive: end it first, or have "
+                "fewer workers with `cerebro scale`"
+            )
+    return [status.record.worker for status in sharing if _forget(kvs, status)]

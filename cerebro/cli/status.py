@@ -1,0 +1,344 @@
+"""What ``cerebro status`` says: services as the supervisor sees them, workers and experiments as the store
+does.
+
+Two sources on purpose. When the store is away, the first part still tells why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from cerebro.cli.text import duration, size, table
+from cerebro.contract.events import Event
+from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
+from cerebro.contract.texts import first_line
+from cerebro.errors import CerebroError, IllegalEventError, UnreadableError
+from cerebro.local import processes
+from cerebro.local.home import ClusterInfo, ServiceInfo
+from cerebro.local.supervisor import ClusterState
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.usage.cores import crowded
+from cerebro.state import (
+    ExperimentState,
+    Model,
+    Run,
+    Worker,
+    breaks,
+    explained,
+    gap,
+    lost_because,
+    schedule_lines,
+    waiting_for,
+    whole,
+    wording,
+)
+
+_PATIENCE_S = 3.0
+
+
+def client(info: ClusterInfo) -> KvsClient:
+    """A client that soon says so when the store is away."""
+    return KvsClient(info.kvs, info.token(), patience_s=_PATIENCE_S)
+
+
+def remote_client(environment: Mapping[str, str]) -> KvsClient | None:
+    """A client of the cluster that ``CEREBRO_SERVER`` names, if it names one.
+
+    Raises:
+        ClusterError, UnauthorizedError: it cannot be reached that way.
+    """
+    if not environment.get("CEREBRO_SERVER"):
+        return None
+    from cerebro.client.connection import connect
+
+    return connect().kvs
+
+
+def cluster_lines(info: ClusterInfo, *, now: float | None = None) -> list[str]:
+    """The cluster as a whole and its services."""
+    now = time.time() if now is None else now
+    head = f"Cerebro {info.version} at {info.home}: {info.state}, for {duration(now - info.since)}"
+    return [
+        head,
+        f"  web page     {info.dispatcher}",
+        f"  TensorBoard  {info.tensorboard or 'not started'}",
+        f"  JupyterLab   {info.notebook or 'not started'}",
+        *_metrics_lines(info),
+        "",
+        *_service_lines(info, now),
+    ]
+
+
+def _metrics_lines(info: ClusterInfo) -> list[str]:
+    """Where Prometheus finds what services tell (docs/monitoring.md)."""
+    web = [f"{info.kvs}/metrics", f"{info.dispatcher}/metrics"]
+    rest = [
+        f"http://127.0.0.1:{port}/metrics"
+        for name, port in info.ports.items()
+        if name.endswith(" metrics") and name.removesuffix(" metrics") in {s.name for s in info.services}
+    ]
+    return [f"  metrics      {' '.join(web)} (with the token)", *(f"               {one}" for one in rest)]
+
+
+def is_well(info: ClusterInfo) -> bool:
+    """Whether all that is required works."""
+    return info.state == ClusterState.READY
+
+
+def _service_lines(info: ClusterInfo, now: float) -> list[str]:
+    own = ServiceInfo(
+        name="supervisor",
+        state=str(ClusterState.READY),
+        process=info.supervisor,
+        since=info.since,
+        restarts=0,
+        required=True,
+    )
+    shown = [*info.services, own]
+    memory = processes.resident_bytes(service.process.pid for service in shown if service.process)
+    rows = [_service_row(service, memory, now) for service in shown]
+    total = size(sum(memory.values()))
+    return [
+        *table(("SERVICE", "STATE", "PID", "MEMORY", "UPTIME", "RESTARTS", ""), rows),
+        f"  {total} resident in all",
+    ]
+
+
+def _service_row(service: ServiceInfo, memory: dict[int, int], now: float) -> tuple[str, ...]:
+    process = service.process
+    return (
+        service.name,
+        service.state,
+        str(process.pid) if process else "-",
+        size(memory[process.pid]) if process else "-",
+        duration(now - service.since) if process else "-",
+        str(service.restarts),
+        service.problem,
+    )
+
+
+def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
+    """Workers and experiments."""
+    now = time.time() if now is None else now
+    try:
+        workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
+    except CerebroError as problem:
+        return ["", f"Workers and experiments are not known: {problem}"]
+    lost: dict[str, Worker] = {}
+    states = states_of(kvs, experiments, lost)
+    words = {name: worker.lost for name, worker in lost.items()}
+    late = [f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    return [
+        "",
+        *worker_lines(workers, words, troubles),
+        *late,
+        "",
+        *experiment_lines(experiments, states, now),
+    ]
+
+
+def worker_lines(
+    workers: Sequence[WorkerStatus],
+    words: Mapping[str, str] | None = None,
+    troubles: Mapping[str, str] | None = None,
+) -> list[str]:
+    """One line per worker that ever registered.
+
+    Args:
+        words: why workers were given up, by name, as logs tell it.
+        troubles: why pods do not start, by name.
+    """
+    held: dict[str, set[Holding]] = defaultdict(set)
+    for status in workers:
+        held[status.record.volume or status.record.worker] |= set(status.record.holdings)
+    rows = [
+        (
+            status.record.worker,
+            f"{duration(status.silent_s)} ago",
+            f"{status.record.weight:g}",
+            str(status.record.cores),
+            str(len(status.record.gpus)),
+            str(len(held[status.record.volume or status.record.worker])),
+            " ".join(status.record.kinds),
+            _doing(status, words or {}, troubles or {}),
+        )
+        for status in sorted(workers, key=lambda status: status.record.worker)
+    ]
+    heads = ("WORKER", "HEARD OF", "WEIGHT", "THREADS", "GPUS", "PARTITIONS", "DOES", "RUNS")
+    crowds = [f"  {line}: they slow each other down, see `cerebro doctor`" for line in crowded(workers)]
+    return [*table(heads, rows), *crowds] or ["  no worker has registered yet"]
+
+
+def _doing(status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str, str]) -> str:
+    """What it last said that it runs holds no more of one that is lost."""
+    if status.is_lost:
+        return f"lost: {lost_because(status, words.get(status.record.worker, ''), troubles)}"
+    if status.leaving:
+        return f"stopping: {status.leaving}"
+    return status.running or "idle"
+
+
+def states_of(
+    kvs: KvsClient, experiments: Sequence[ExperimentSummary], lost: dict[str, Worker] | None = None
+) -> dict[str, str]:
+    """Of each experiment the state of its run in progress, else of its newest run, in the page's words.
+
+    Logs are read for a few seconds at most, newest first; of an experiment whose log was not read it is only told
+    whether a run is in progress.
+
+    Args:
+        lost: gets the workers that these logs say were lost, each as the log that tells of it last has it.
+    """
+    deadline, found = time.monotonic() + _PATIENCE_S, {}
+    for summary in experiments:
+        name = summary.experiment.name
+        if summary.unreadable:
+            found[name] = "unreadable"
+        elif not summary.last_seq:
+            found[name] = "new"
+        elif time.monotonic() > deadline:
+            found[name] = f"in progress: {', '.join(summary.open_runs)}" if summary.open_runs else "ended"
+        else:
+            found[name] = _state_word(kvs, name, {} if lost is None else lost)
+    return found
+
+
+def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker]) -> str:
+    try:
+        state = load(kvs, name)
+    except CerebroError:  # deleted since, or the log cannot be read
+        return "unreadable"
+    for worker in state.workers.values():
+        if worker.lost and (worker.name not in lost or worker.since > lost[worker.name].since):
+            lost[worker.name] = worker
+    shown = wording.shown_run(state)
+    return f"{wording.run(shown)} {shown.id}" if shown else "new"
+
+
+def experiment_lines(
+    experiments: Sequence[ExperimentSummary], states: Mapping[str, str], now: float
+) -> list[str]:
+    """One line per experiment, newest event first."""
+    rows = [
+        (
+            summary.experiment.name,
+            "being deleted"
+            if summary.is_deleting
+            else states[summary.experiment.name] + (", archived" if summary.is_archived else ""),
+            f"{duration(now - summary.last_event)} ago" if summary.last_seq else "-",
+            summary.experiment.author or "-",
+        )
+        for summary in experiments
+    ]
+    lines = table(("EXPERIMENT", "STATE", "LAST EVENT", "AUTHOR"), rows) or ["  no experiments yet"]
+    for summary in experiments:
+        if (found := summary.unreadable) and not summary.is_deleting:
+            lines += ["", f"  {UnreadableError.of(summary.experiment.name, found.seq, found.reason)}."]
+    return lines
+
+
+# --- one experiment -----------------------------------------------------------------------------
+
+
+def load(kvs: KvsClient, name: str) -> ExperimentState:
+    """The state of an experiment: its whole log, folded.
+
+    Raises:
+        NotFoundError: there is no such experiment.
+        UnreadableError: its log cannot be read to its end.
+    """
+    state, problem = load_readable(kvs, name)
+    if problem is not None:
+        raise problem
+    return state
+
+
+def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
+    """The fold of an experiment's log as far as it can be read, and why no further.
+
+    Raises:
+        NotFoundError: there is no such experiment.
+        UnreadableError: its record cannot be read.
+    """
+    state, problem = ExperimentState(name=kvs.experiment(name).name), None
+    try:
+        while problem is None:
+            try:
+                events: Sequence[Event] = kvs.events(name, after=state.seq)
+            except UnreadableError as error:
+                events, problem = error.readable, error
+            for event in events:
+                state.apply(event)
+            if not events:
+                break
+    except IllegalEventError as cause:
+        problem = UnreadableError.of(name, state.seq + 1, str(cause))
+        state = whole(state, lambda after: kvs.events(name, after))
+    return state, problem
+
+
+def state_lines(
+    state: ExperimentState, *, troubles: Mapping[str, str] | None = None, now: float | None = None
+) -> list[str]:
+    """Runs of an experiment, and of its newest fit the schedule, epochs and models.
+
+    Args:
+        troubles: why pods do not start, for runs that wait for workers.
+    """
+    now = time.time() if now is None else now
+    rows = [_run_row(state, run, troubles or {}, now) for run in state.runs.values()]
+    lines = [f"Experiment {state.name}", ""]
+    lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
+    fits = [run for run in state.runs.values() if run.models]
+    if not fits:
+        return lines
+    schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
+    for part in (schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
+        lines += ["", *part] if part else []
+    return lines
+
+
+def _run_row(state: ExperimentState, run: Run, troubles: Mapping[str, str], now: float) -> tuple[str, ...]:
+    done, total = run.progress()
+    note = explained(waiting_for(state, run), troubles) or run.error
+    spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
+    return (run.id, wording.run(run), f"{done}/{total}", spent, first_line(note))
+
+
+def _epoch_lines(fit: Run) -> list[str]:
+    rows = [
+        (
+            str(report.epoch),
+            f"{report.makespan_s:.1f} s",
+            f"{report.lower_bound_s:.1f} s",
+            f"{100 * gap(report.makespan_s, report.lower_bound_s):.1f} %",
+            f"{report.start_s:.1f} s",
+            f"{sum(report.idle_s.values()):.1f} s",
+        )
+        for report in fit.epochs
+    ]
+    return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
+
+
+def _model_lines(fit: Run) -> list[str]:
+    best = fit.best_model()
+    rows = [_model_row(fit, model, model is best) for model in fit.models.values()]
+    metric = getattr(fit.request, "metric", "metric")
+    return table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", str(metric).upper(), "HYPERPARAMETERS", ""), rows)
+
+
+def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
+    name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
+    epoch = model.best_epoch(name, mode, validated=fit.is_validated)
+    score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
+    note = model.failure.line if model.failure else "best" if is_best else ""
+    return (
+        model.id,
+        wording.model(model, fit),
+        f"{model.completed_epochs}/{model.epochs}",
+        "-" if score is None else f"{score:.4g}",
+        ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),
+        note,
+    )

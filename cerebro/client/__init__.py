@@ -1,0 +1,1 @@
+"""What a notebook uses: experiments, their runs and results."""

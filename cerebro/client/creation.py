@@ -1,0 +1,60 @@
+"""An experiment comes into being: what its locators name is looked at, then its name is taken.
+
+Of an experiment that is there already nothing is looked at: its data may be preprocessed, and what they were made from
+gone. One whose locators never led to a data set holds nothing worth its name, so it is given other ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from cerebro.client import reach
+from cerebro.client.connection import Connection
+from cerebro.client.session import Session
+from cerebro.commands.steering import may_relocate
+from cerebro.contract.events import LocatorsChanged
+from cerebro.contract.records import ExperimentRecord, Locators
+from cerebro.errors import ConflictError, NotFoundError
+
+
+def created(connection: Connection, record: ExperimentRecord, given: Locators) -> ExperimentRecord:
+    """The experiment: made, found again, or found again and given the record's locators.
+
+    Args:
+        given: the record's locators as the user wrote them: a relative path tells which machine was meant.
+
+    Raises:
+        LocatorError: workers cannot see what a new locator names.
+        ConflictError: an experiment of this name has other locators, with which data were preprocessed, or other code.
+    """
+    kvs = connection.kvs
+    known: ExperimentRecord | None = None
+    with contextlib.suppress(NotFoundError):
+        known = kvs.experiment(record.name)
+    is_moved = known is not None and known.archive == record.archive and known.locators != record.locators
+    if known is None or is_moved:
+        _check_reach(connection, record.locators, given)
+    if known is not None and is_moved:
+        state = Session(connection, known).state()
+        if may_relocate(state):
+            event = LocatorsChanged(locators=record.locators, after=state.seq, by=record.author)
+            kvs.append(record.name, event)
+            return kvs.experiment(record.name)
+    try:
+        return kvs.create_experiment(record)
+    except ConflictError as error:
+        if is_moved:
+            raise ConflictError(
+                f"{error}. Other locators are taken only until data were preprocessed"
+            ) from error
+        raise
+
+
+def _check_reach(connection: Connection, locators: Locators, given: Locators) -> None:
+    shared = connection.volumes.shared
+    if connection.is_local:
+        reach.check_here(locators)
+    elif connection.is_outside:
+        reach.check_outside(given, connection.page)
+    elif shared.is_dir():
+        reach.check_inside(locators, shared)

@@ -1,0 +1,170 @@
+"""One batch through the user's models: made, trained, saved, loaded, trained on, tested, asked for predictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cerebro.client.dry_run.outcome import TriedRows, TriedStep
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.tasks import Place
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.tables import read_columns
+from cerebro.errors import SpecError
+from cerebro.spec import SubEpochSpec
+from cerebro.usercode.checks import has_method
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import (
+    Trainee,
+    create,
+    default_device,
+    evaluate,
+    evaluating,
+    restore,
+    train_unit,
+)
+
+_MODEL, _SEED = "m00", 0
+
+
+class TrainingTrial:
+    """Used once, by one thread.
+
+    Attributes:
+        steps, metrics, parameters, checkpoint_bytes, skipped: see `DryRun`.
+    """
+
+    def __init__(
+        self, spec: SubEpochSpec, hyperparams: Hyperparameters, rows: Mapping[str, TriedRows], folder: Path
+    ) -> None:
+        self._spec, self._hyperparams, self._rows, self._folder = spec, hyperparams, rows, folder
+        self.device = default_device()
+        self.steps: list[TriedStep] = []
+        self.metrics: dict[str, dict[str, float]] = {}
+        self.parameters: int | None = None
+        self.checkpoint_bytes: int | None = None
+        self.skipped: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Do all of it, as workers do in the first two units of a model and after them.
+
+        Raises:
+            Whatever user code raises; SpecError, MetricError, NonFiniteMetricError of what it returned.
+        """
+        with self._step("initialize_worker") as found:
+            self._spec.initialize_worker()
+            found.append("called")
+        trainee = self._made("create_models")
+        if "train" in self._rows:
+            self._train(trainee, epoch=1)
+            trainee = self._reloaded(trainee)
+            self._train(trainee, epoch=2)
+        else:
+            self.skipped["train"] = "no split 'train' is located"
+        self._test(trainee)
+        self._predict(trainee)
+
+    def _made(self, name: str) -> Trainee:
+        with self._step(name) as found:
+            trainee = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
+            self.parameters = sum(
+                each.numel()
+                for module in trainee.modules
+                for each in module.parameters()
+                if each.requires_grad
+            )
+            found.append(f"modules: {len(trainee.modules)}, parameters: {self.parameters:,}")
+        return trainee
+
+    def _train(self, trainee: Trainee, *, epoch: int) -> None:
+        loader = self._loader("train", unit_seed(_SEED, _MODEL, epoch, 0))
+        # Two epochs over one partition: each is a unit.
+        steps = len(loader)
+        place = Place(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
+        with self._step("train" if epoch == 1 else "train again") as found:
+            metrics = train_unit(
+                self._spec,
+                trainee,
+                Feed(loader, epoch=epoch, unit=epoch - 1, place=place),
+                self._hyperparams,
+                seed=_SEED,
+                model=_MODEL,
+                epoch=epoch,
+                partition=0,
+            )
+            found.append(_told(metrics))
+        self.metrics["train"] = metrics
+
+    def _reloaded(self, trainee: Trainee) -> Trainee:
+        with self._step("checkpoint") as found:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            reference = checkpoints.save(self._folder, "checkpoint.pt", trainee.state())
+            state = checkpoints.load(self._folder, reference, self.device)
+            self.checkpoint_bytes = reference.size
+            found.append(f"{reference.size:,} bytes saved and loaded")
+        again = create(self._spec, self._hyperparams, seed=_SEED, model=_MODEL, device=self.device)
+        restore(again, state)
+        return again
+
+    def _test(self, trainee: Trainee) -> None:
+        if not has_method(self._spec, SubEpochSpec, "test"):
+            self.skipped["test"] = "the spec has no such method"
+            return
+        split = self._first("valid", "test", "train")
+        with self._step("test") as found:
+            self.metrics["test"] = evaluate(
+                self._spec,
+                trainee,
+                Feed(self._loader(split, None)),
+                self._hyperparams,
+                seed=unit_seed(_SEED, _MODEL, 1, -1),
+            )
+            found.append(f"{_told(self.metrics['test'])} (rows of {split})")
+
+    def _predict(self, trainee: Trainee) -> None:
+        if not has_method(self._spec, SubEpochSpec, "predict"):
+            self.skipped["predict"] = "the spec has no such method"
+            return
+        split, path = self._first("predict", "test", "valid", "train"), self._folder / "predictions.arrow"
+        with self._step("predict") as found, evaluating(trainee, seed=unit_seed(_SEED, _MODEL, 1, -1)):
+            loader = self._loader(split, None)
+            returned = self._spec.predict(
+                trainee.modules, trainee.checkpoint, Feed(loader), dict(self._hyperparams)
+            )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_predictions(path, loader.stored_ids(), returned)
+            columns = {name: values for name, values in read_columns(path).items() if name != "id"}
+            first = ", ".join(f"{name} {values[0]!r}"[:60] for name, values in columns.items())
+            found.append(f"{loader.num_rows} predictions, the first: {first} (rows of {split})")
+
+    def _first(self, *splits: str) -> str:
+        return next(split for split in splits if split in self._rows)
+
+    def _loader(self, split: str, seed: int | None) -> PartitionLoader:
+        tried, size = self._rows[split], self._hyperparams["batch_size"]
+        assert isinstance(size, int)
+        return PartitionLoader(
+            [tried.folder], batch_size=min(size, tried.rows), seed=seed, device=self.device
+        )
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[list[str]]:
+        """Time a step; what it found is put into the list. An error goes on to the caller, and says where it was."""
+        began, found = time.monotonic(), list[str]()
+        try:
+            yield found
+        except SystemExit as error:
+            raise SpecError(f"user code called exit({error.code}) in {name} of the dry run") from error
+        except Exception as error:
+            error.add_note(f"(raised in {name} of the dry run, on the first batch)")
+            raise
+        self.steps.append(TriedStep(name=name, seconds=time.monotonic() - began, found=", ".join(found)))
+
+
+def _told(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "no metrics"

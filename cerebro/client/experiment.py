@@ -1,0 +1,413 @@
+"""The user's handle on an experiment: a notebook's whole vocabulary.
+
+Checks what the user gave and shapes what comes back. Runs belong to the cluster: any number of notebooks may attach.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cerebro.analysis import averaged, tested
+from cerebro.client.connection import Connection, connect
+from cerebro.client.creation import created
+from cerebro.client.files import cache_folder
+from cerebro.client.search import SearchSpace, configurations, first_configuration
+from cerebro.client.session import Session, author
+from cerebro.client.steered import Steered
+from cerebro.commands.steering import stopped_text
+from cerebro.contract.base import SPLITS
+from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locators
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
+from cerebro.data.locators import absolute, known_columns, parse_locators
+from cerebro.errors import (
+    ConflictError,
+    DataError,
+    LocatorError,
+    MetricError,
+    SearchSpaceError,
+)
+from cerebro.scheduling.policies import POLICIES
+from cerebro.spec import ETLSpec, SubEpochSpec
+from cerebro.state import ExperimentState, Run, RunState
+from cerebro.usercode import archive
+from cerebro.usercode.checks import check_features, check_spec
+from cerebro.usercode.encoding import encode
+from cerebro.usercode.in_process import UserCode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from cerebro.client.dry_run import DryRun
+    from cerebro.client.results import EtlResult, FitResult
+
+_Split = Literal["train", "valid", "test", "predict"]
+
+
+class Experiment(Steered):
+    """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
+
+    One whose locators never led to a data set may be given other ones under the same name.
+
+    Without `server` (and without ``CEREBRO_SERVER``) the local cluster is joined, and started if it does not run.
+
+    Args:
+        name: lower-case letters, digits and dashes, at most 50.
+        locators: per split a metadata file and an object root, and optionally miscellaneous files:
+            ``{"train": {"metadata": "train.csv", "objects": "images/"}, ..., "misc": ["vocabulary.txt"]}``.
+            Addresses are paths, ``file://`` or ``s3://``.
+        code: a folder, or an archive (zip, tar), with files that user code may import, and perhaps a requirements.txt.
+        server, token: of a cluster elsewhere: the address of its web page, or of its kvs_api.
+
+    Raises:
+        LocatorError: the locators are malformed, or name what does not exist or workers cannot see.
+        ConflictError: an experiment of this name has other locators, with which data were preprocessed, or other code.
+        ClusterError: the local cluster does not start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        locators: Locators | Mapping[str, Any],
+        code: str | Path | None = None,
+        server: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        given = parse_locators(locators)
+        parsed = absolute(given)
+        packed = archive.pack(Path(code)) if code is not None and Path(code).is_dir() else None
+        if code is not None and packed is None:
+            packed = _read_archive(Path(code))
+        connection = connect(server, token)
+        sha256 = None
+        if packed is not None:
+            archive.inspect(packed)
+            sha256 = hashlib.sha256(packed).hexdigest()
+            connection.kvs.put_archive(sha256, packed)
+        record = _record(name, parsed, sha256)
+        self._session = Session(connection, created(connection, record, given))
+
+    @classmethod
+    def attach(cls, name: str, *, server: str | None = None, token: str | None = None) -> Experiment:
+        """An existing experiment, by name, from any kernel: its runs go on meanwhile.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        experiment = cls.__new__(cls)
+        connection = connect(server, token)
+        experiment._session = Session(connection, connection.kvs.experiment(name))
+        return experiment
+
+    # --- what it is ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._session.name
+
+    @property
+    def locators(self) -> Locators:
+        """Its dataset locators."""
+        return self._session.record.locators
+
+    @property
+    def connection(self) -> Connection:
+        """The cluster it lives on, with the addresses of page and TensorBoard."""
+        return self._session.connection
+
+    def state(self) -> ExperimentState:
+        """Everything that has happened, up to now."""
+        return self._session.state()
+
+    def status(self) -> str:
+        """What happens now, in a few lines."""
+        return self._session.status()
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def run_etl(
+        self,
+        spec: ETLSpec,
+        *,
+        fraction: float = 1.0,
+        seed: int = 0,
+        max_failed: float = 0.0,
+        progress: bool = True,
+    ) -> EtlResult:
+        """Preprocess every located split over all workers; returns when done.
+
+        The same spec, locators, seed and fraction again recompute nothing; an interrupted run goes on where it was.
+
+        Args:
+            fraction: share of each split's rows to use, drawn by `seed`.
+            seed: of the shuffle that deals rows to workers.
+            max_failed: share of rows whose function may raise before the run stops; those rows are recorded.
+            progress: whether bars are drawn, one per split.
+
+        Raises:
+            SpecError: the spec is no ETLSpec object, lacks a method or has one with other parameters, names columns
+                that the metadata has not, or cannot be sent.
+            RunFailedError: the run failed; the message says why.
+        """
+        check_spec(spec, ETLSpec, "run_etl", {"row_preprocessor"})
+        if not 0 < fraction <= 1:
+            raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
+        if not 0 <= max_failed <= 1:
+            raise DataError(f"max_failed is {max_failed}, expected a share between 0 and 1")
+        for split, locator in self.locators.splits().items():
+            if not self.connection.is_outside or "s3://" in locator.metadata:
+                columns = known_columns(locator.metadata)
+                if columns is not None:
+                    check_features(spec, split, columns, has_objects=locator.objects is not None)
+        code = self.connection.kvs.put_code(encode(spec, author=author()))
+        request = EtlRequest(
+            code=code.sha256,
+            code_fingerprint=code.fingerprint,
+            seed=seed,
+            fraction=fraction,
+            max_failed=max_failed,
+        )
+        run = self._session.complete(request, progress=progress)
+        from cerebro.client.results import EtlResult
+
+        assert isinstance(run.plan, EtlPlan)
+        return EtlResult.of(self.state().datasets[run.plan.dataset], run, self.connection.files)
+
+    def run_fit(  # noqa: PLR0913 - the user's whole vocabulary, by keyword
+        self,
+        spec: SubEpochSpec,
+        search_space: SearchSpace,
+        *,
+        epochs: int = 1,
+        metric: str | None = None,
+        mode: Literal["min", "max"] | None = None,
+        seed: int = 0,
+        samples: int | None = None,
+        scheduler: str = "lrptw",
+        planner: bool = True,
+        hang_timeout_s: float = 600.0,
+        max_attempts: int = 3,
+        progress: bool = True,
+    ) -> FitResult:
+        """Train every configuration of a search space by hopping; returns when done.
+
+        Args:
+            search_space: see `cerebro.client.search`; must name ``batch_size``.
+            epochs: passes over all partitions, for each model.
+            metric: what models are ranked by: a name that `SubEpochSpec.test` returns (`train` without
+            validation data).
+            mode: ``"max"`` if more is better, ``"min"`` if less is.
+            seed: of weights, shuffles and the schedule.
+            samples: configurations to draw where the search space has distributions.
+            scheduler: dispatch policy: ``lrptw`` (critical first), ``random`` (the seed paper's), ``fifo``, ``cyclic``
+            or ``monte-carlo``; see docs/scheduling.md.
+            planner: whether a planner and an exact solver may look for a better order beside training; their plan is
+            followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
+            hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
+            max_attempts: attempts of a unit whose process crashes.
+
+        Raises:
+            SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
+            DataError: no data were preprocessed yet.
+            RunFailedError: the run failed as a whole. A model that fails does not fail the run: see
+            `FitResult.failures`.
+
+        Warns:
+            UserWarning: a user stopped the run: what comes back are models that are not trained to their end.
+        """
+        dataset = self.state().newest_dataset()
+        is_validated = dataset is not None and bool(dataset.partitions("valid"))
+        needed = {"create_models", "train", *(["test"] if is_validated else [])}
+        check_spec(spec, SubEpochSpec, "run_fit", needed)
+        if mode not in ("min", "max"):
+            raise MetricError(
+                f"mode is {mode!r}: say mode='max' if more of the metric is better, mode='min' if less is"
+            )
+        if not metric:
+            raise MetricError("no metric: name the one that models are ranked by, such as metric='accuracy'")
+        for name, value in (
+            ("epochs", epochs),
+            ("hang_timeout_s", hang_timeout_s),
+            ("max_attempts", max_attempts),
+        ):
+            if not 0 < value < math.inf:
+                raise DataError(f"{name} is {value}, expected a number of more than 0 that is not infinite")
+        if scheduler not in POLICIES:
+            raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
+        if not isinstance(planner, bool):
+            raise DataError(f"planner is {planner!r}, expected True or False")
+        models = configurations(search_space, samples=samples, seed=seed)
+        code = self.connection.kvs.put_code(encode(spec, author=author()))
+        request = FitRequest(
+            code=code.sha256,
+            models=tuple(models),
+            epochs=epochs,
+            metric=metric,
+            mode=mode,
+            seed=seed,
+            scheduler=scheduler,
+            planner=planner,
+            hang_timeout_s=hang_timeout_s,
+            max_attempts=max_attempts,
+        )
+        run = self._session.complete(request, progress=progress)
+        if run.state is RunState.STOPPED:
+            warnings.warn(stopped_text(self.state(), run), stacklevel=2)
+        return self._fit_result(run)
+
+    def run_test(
+        self,
+        models: str | Sequence[str] | None = None,
+        *,
+        fit: str | None = None,
+        split: _Split = "test",
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Metrics on a split: one row per model, each at its best epoch.
+
+        Models are tested beside each other on all workers, and each one by a single call of `SubEpochSpec.test` with
+        the whole split, so a metric may be of any kind.
+
+        Args:
+            models: model ids; the best model if left out.
+            fit: the fit run; the newest if left out.
+            split: of ``"train"`` each worker has a part: each is tested for itself, and metrics are means over the
+                parts, weighted by rows. A column ``parts`` and a warning say so.
+        """
+        run = self._session.complete(self._evaluation("test", models, fit, split), progress=progress)
+        from cerebro.client.results import test_table
+
+        if told := averaged(tested(run)):
+            warnings.warn(f"the metrics of {run.id} on the split {split!r} are {told}", stacklevel=2)
+        return test_table(run)
+
+    def run_predict(
+        self,
+        models: str | Sequence[str] | None = None,
+        *,
+        fit: str | None = None,
+        split: _Split = "predict",
+        progress: bool = True,
+    ) -> pd.DataFrame:
+        """Predictions for a split, by all workers: one table keyed by row id (by model and id for several models)."""
+        run = self._session.complete(self._evaluation("predict", models, fit, split), progress=progress)
+        from cerebro.client.results import prediction_table
+
+        return prediction_table(run, self.connection.files)
+
+    # --- without the cluster ---------------------------------------------------------------------
+
+    def try_out(
+        self,
+        etl: ETLSpec,
+        spec: SubEpochSpec | None = None,
+        hyperparams: SearchSpace | None = None,
+        *,
+        rows: int = 8,
+    ) -> DryRun:
+        """A dry run in this process: the first rows of each split, and one batch of them through the models.
+
+        It does what workers do, by the same code: reads metadata, fetches objects, calls `row_preprocessor`, makes a
+        batch, calls `create_models` and `train`, saves and loads the checkpoint, trains on from it, calls `test` and
+        `predict`. Nothing is sent to the cluster and nothing stays; the global random generators are put back.
+
+        Args:
+            spec: left out, only rows are tried.
+            hyperparams: one configuration, or a search space, of which the first is tried.
+            rows: of each split at most; a batch has so many, or as many as ``batch_size`` says.
+
+        Raises:
+            SpecError, SearchSpaceError, LocatorError, MetadataError, RowError, MetricError: as the cluster would say.
+            Whatever `create_models`, `train`, `test` and `predict` raise.
+        """
+        check_spec(etl, ETLSpec, "try_out", {"row_preprocessor"})
+        if rows < 1:
+            raise DataError(f"rows is {rows}, expected at least 1")
+        configuration: Hyperparameters = {}
+        if spec is not None:
+            is_validated = self.locators.valid is not None
+            needed = {"create_models", "train", *(["test"] if is_validated else [])}
+            check_spec(spec, SubEpochSpec, "try_out", needed)
+            if hyperparams is None:
+                raise SearchSpaceError(
+                    "no hyperparams: give a configuration, such as {'lr': 0.01, 'batch_size': 32}"
+                )
+            configuration = first_configuration(hyperparams)
+        from cerebro.client.dry_run import dry_run
+
+        record, kvs = self._session.record, self.connection.kvs
+        return dry_run(record, kvs.archive, etl, spec, configuration, rows=rows)
+
+    # --- a run that goes on ----------------------------------------------------------------------
+
+    def watch(self, run: str | None = None, *, progress: bool = True) -> Run:
+        """Follow a run (the open one, or the newest) until it ends, from any kernel."""
+        return self._session.follow(self._session.chosen(run).id, progress=progress)
+
+    def result(self, run: str | None = None) -> FitResult:
+        """The result, so far, of a fit run; the newest if none is named."""
+        return self._fit_result(self._session.chosen_fit(run))
+
+    def failed_rows(self, run: str | None = None) -> pd.DataFrame:
+        """Rows whose function raised in an ETL run, the newest if none is named, also in one that failed for them.
+
+        Returns:
+            A table: split, id, error, traceback. Of a run that failed, those that were found until it ended;
+            ``attrs["notes"]`` says what is missing.
+
+        Raises:
+            NotFoundError: there is no such ETL run.
+        """
+        from cerebro.client.results import failed_table
+
+        chosen, plan = self._session.chosen_etl(run)
+        return failed_table(plan, self.connection.files, experiment=self._session.name, run=chosen)
+
+    # --- mechanism -------------------------------------------------------------------------------
+
+    def _evaluation(
+        self,
+        kind: Literal["test", "predict"],
+        models: str | Sequence[str] | None,
+        fit: str | None,
+        split: _Split,
+    ) -> EvaluateRequest:
+        names = (models,) if isinstance(models, str) else tuple(models or ())
+        if split not in SPLITS:
+            raise DataError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
+        return EvaluateRequest(kind=kind, fit=self.result(fit).run, models=names, split=split)
+
+    def _fit_result(self, run: Run) -> FitResult:
+        from cerebro.client.results import FitResult
+
+        kvs, record = self.connection.kvs, self._session.record
+        user_code = UserCode(record=record, archive=kvs.archive, folder=cache_folder(os.environ))
+        return FitResult(
+            self._session.state(), run, self.connection.files, record, kvs.code, user_code=user_code
+        )
+
+    def __repr__(self) -> str:
+        return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"
+
+
+def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
+    try:
+        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
+    except ValueError as cause:
+        raise ConflictError(
+            f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
+        ) from cause
+
+
+def _read_archive(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as cause:
+        raise LocatorError(f"code {path} cannot be read: {cause.strerror}") from cause

@@ -1,0 +1,201 @@
+"""Results that are files on the cluster's volumes, as paths on this machine: mounted there, or fetched when asked for.
+
+A notebook in the cluster has the volumes mounted; one elsewhere reaches the dispatcher, which serves them. What is
+fetched lies in a cache folder, complete or not at all, and a checkpoint's bytes are checked against its checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import urllib3
+
+from cerebro import errors
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.durable import DurableFile, Written, checksum
+from cerebro.runtime.volumes import Volumes
+
+_PIECE = 128 << 10
+"""What of it has come when a connection breaks off is fetched again."""
+_TIMEOUT = urllib3.Timeout(connect=5.0, read=30.0)
+_PAUSE_S = 0.5
+_OK, _PARTIAL, _UNAUTHORIZED, _NOT_FOUND = 200, 206, 401, 404
+
+
+class Files(Protocol):
+    """Where results are on this machine."""
+
+    def checkpoints(self, reference: CheckpointRef) -> Path:
+        """A folder below which `reference.name` is the checkpoint."""
+        ...
+
+    def shared(self, name: str) -> Path:
+        """A file of the shared volume."""
+        ...
+
+
+class MountedFiles:
+    """Volumes are folders of this machine."""
+
+    def __init__(self, volumes: Volumes) -> None:
+        self._volumes = volumes
+
+    def checkpoints(self, reference: CheckpointRef) -> Path:
+        """See `Files`. Whether the file is whole is found out by loading it."""
+        return self._volumes.checkpoints
+
+    def shared(self, name: str) -> Path:
+        """See `Files`.
+
+        Raises:
+            NotFoundError: it is not there; says what to do where no volume is mounted.
+        """
+        path = self._volumes.shared / name
+        if not path.exists():
+            raise errors.NotFoundError(
+                f"{path} is not on this machine: set CEREBRO_VOLUMES to where the cluster's volumes are mounted, or "
+                "connect to the dispatcher's address instead of kvs_api's, which serves these files"
+            )
+        return path
+
+
+class FetchedFiles:
+    """Files are fetched from a dispatcher, into a folder per cluster. Nothing is removed from it.
+
+    Args:
+        address: of the dispatcher's API, such as ``https://cerebro.example.org/api``.
+        cache: folder for all clusters.
+        ca_file: certificates to trust instead of the system's.
+        patience_s: how long a transfer may stand still.
+    """
+
+    def __init__(
+        self, address: str, token: str, cache: Path, *, ca_file: str | None = None, patience_s: float = 60.0
+    ) -> None:
+        self._address, self._patience_s = address, patience_s
+        self._folder = cache / hashlib.sha256(address.encode()).hexdigest()[:16]
+        self._http = urllib3.PoolManager(
+            headers={"Authorization": f"Bearer {token}"}, retries=False, timeout=_TIMEOUT, ca_certs=ca_file
+        )
+
+    def checkpoints(self, reference: CheckpointRef) -> Path:
+        """See `Files`; fetched once, checked every time.
+
+        Raises:
+            CheckpointCorruptError: what came is not what was saved.
+            NotFoundError, UnauthorizedError, StoreUnavailableError: it did not come.
+        """
+        root = self._folder / "checkpoints"
+        path, expected = (
+            _below(root, reference.name),
+            Written(num_bytes=reference.size, checksum=reference.checksum),
+        )
+        if path.exists() and path.stat().st_size == expected.num_bytes and checksum(path) == expected:
+            return root
+        found = self._fetch("checkpoints", reference.name, path)
+        if found != expected:
+            path.unlink()
+            raise errors.CheckpointCorruptError(
+                f"checkpoint {reference.name} came with checksum {found.checksum} over {found.num_bytes} bytes, "
+                f"expected {expected.checksum} over {expected.num_bytes}: it was damaged after it was written"
+            )
+        return root
+
+    def shared(self, name: str) -> Path:
+        """See `Files`; fetched anew each time, because nothing tells an old file of this name from a new one.
+
+        Raises:
+            NotFoundError, UnauthorizedError, StoreUnavailableError: it did not come.
+        """
+        path = _below(self._folder / "shared", name)
+        self._fetch("shared", name, path)
+        return path
+
+    def _fetch(self, volume: str, name: str, path: Path) -> Written:
+        url = f"{self._address}/volumes/{volume}/{quote(name)}"
+        transfer = _Transfer(path)
+        deadline = time.monotonic() + self._patience_s
+        try:
+            while True:
+                before = transfer.num_bytes
+                headers = {**self._http.headers, **transfer.headers()}
+                try:
+                    return transfer.take(
+                        self._http.request("GET", url, headers=headers, preload_content=False)
+                    )
+                except (urllib3.exceptions.HTTPError, errors.StoreUnavailableError) as cause:
+                    if transfer.num_bytes > before:
+                        deadline = time.monotonic() + self._patience_s
+                    if time.monotonic() > deadline:
+                        raise errors.StoreUnavailableError(
+                            f"{url} stood still at {transfer.num_bytes:,} bytes for {self._patience_s:g} s: {cause}"
+                        ) from cause
+                    time.sleep(_PAUSE_S)
+        finally:
+            transfer.discard()
+
+
+class _Transfer:
+    """One file on its way, over as many connections as it takes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = DurableFile(path)
+        self._etag = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """That have come."""
+        return self._file.tell()
+
+    def headers(self) -> dict[str, str]:
+        """Ask for the rest, if there is a beginning and the file is still the same."""
+        return {"Range": f"bytes={self.num_bytes}-", "If-Range": self._etag} if self.num_bytes else {}
+
+    def take(self, answer: urllib3.BaseHTTPResponse) -> Written:
+        """Write what comes; what was written once it is all there."""
+        try:
+            if answer.status not in (_OK, _PARTIAL):
+                raise _refusal(answer.status, answer.read(1000))
+            if answer.status == _OK and self.num_bytes:
+                self._file.discard()
+                self._file = DurableFile(self._path)
+            self._etag = answer.headers.get("ETag", "")
+            for piece in answer.stream(_PIECE):
+                self._file.write(piece)
+        finally:
+            answer.close()
+        return self._file.commit()
+
+    def discard(self) -> None:
+        """Leave nothing incomplete."""
+        self._file.discard()
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """``CEREBRO_CACHE``, else ``cerebro`` in the user's cache folder."""
+    given = environment.get("CEREBRO_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cerebro"
+
+
+def _below(root: Path, name: str) -> Path:
+    path = root / name
+    if ".." in path.parts or not path.is_relative_to(root):
+        raise errors.BadRequestError(f"the cluster names a file {name!r}, which is no path on a volume")
+    return path
+
+
+def _refusal(status: int, content: bytes) -> errors.CerebroError:
+    said = content.decode(errors="replace")
+    if status == _NOT_FOUND:
+        return errors.NotFoundError(f"the cluster has no such file: {said}")
+    if status == _UNAUTHORIZED:
+        return errors.UnauthorizedError(f"the cluster refuses the token: {said}")
+    return errors.StoreUnavailableError(f"HTTP {status}: {said}")

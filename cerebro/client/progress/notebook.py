@@ -1,0 +1,146 @@
+"""Bars and a table of models in a notebook: plain HTML, replaced as the run goes on.
+
+What was drawn last stays in the notebook's file, so it is there when the notebook is exported or opened without a
+kernel; a widget would leave nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+from cerebro import analysis
+from cerebro.analysis import ModelSummary
+from cerebro.client.progress.bars import Bar, bars, epoch_bars, standing
+from cerebro.contract.runs import FitRequest
+from cerebro.figures.frame import number
+from cerebro.state import ExperimentState, Run, wording
+
+_MOST_EPOCHS = 12
+"""Bars of epochs: of more, those that are done first become one line."""
+
+_MOST_MODELS = 20
+"""Rows of the table: those at work, then the best."""
+
+_MOST_NAMES = 4
+"""Hyper-parameters in it."""
+
+_NUMBERS = ' style="text-align:right;font-variant-numeric:tabular-nums"'
+
+
+class NotebookScreen:
+    """One output of the notebook's cell."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._html = ""
+
+    def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
+        """See `cerebro.client.progress.Screen`."""
+        html = rendered(state, run, rows, reason)
+        if html == self._html:
+            return
+        self._html = html
+        bundle = {"text/html": html, "text/plain": _plain(state, run, rows)}
+        if self._shown is None:
+            from IPython.display import display
+
+            self._shown = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._shown.update(bundle, raw=True)
+
+    def close(self) -> None:
+        """See `cerebro.client.progress.Screen`."""
+
+
+def rendered(state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> str:
+    """The run as HTML: what it waits for, a bar per split or epoch, a table of models."""
+    is_fit = isinstance(run.request, FitRequest)
+    said = ", ".join(part for part in (wording.run(run), standing(run), reason) if part)
+    parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(said)}</p>"]
+    parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
+    if is_fit:
+        parts.append(_models(run))
+    return "\n".join(part for part in parts if part)
+
+
+def _plain(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> str:
+    lines = (f"{bar.name}: {bar.done:,}/{bar.total:,} {bar.note}".rstrip() for bar in bars(state, run, rows))
+    return "\n".join(lines) or f"{run.id}: {wording.run(run)}"
+
+
+# --- bars -----------------------------------------------------------------------------------------
+
+
+def _folded(found: list[Bar]) -> list[Bar]:
+    """Of many epochs: those that are done as one bar, and some that are not."""
+    done = sum(bar.done >= bar.total for bar in found)
+    hidden = max(0, min(done, len(found) - _MOST_EPOCHS))
+    if not hidden:
+        return found[:_MOST_EPOCHS]
+    past = found[:hidden]
+    whole = Bar(
+        name=f"epochs 1 to {hidden}",
+        done=sum(b.done for b in past),
+        total=sum(b.total for b in past),
+        unit="unit",
+    )
+    return [whole, *found[hidden : hidden + _MOST_EPOCHS]]
+
+
+def _bars(found: Iterable[Bar]) -> str:
+    rows = [
+        f"<tr><th scope='row' style='text-align:left'>{escape(bar.name)}</th>"
+        f"<td><progress value='{bar.done}' max='{max(bar.total, 1)}' style='width:20em'></progress></td>"
+        f"<td{_NUMBERS}>{bar.done:,} of {bar.total:,} {bar.unit}s</td><td>{escape(bar.note)}</td></tr>"
+        for bar in found
+    ]
+    return f"<table><tbody>{''.join(rows)}</tbody></table>" if rows else ""
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def _models(run: Run) -> str:
+    shown = _chosen(run)
+    if not shown:
+        return ""
+    assert isinstance(run.request, FitRequest)
+    metric = run.request.metric
+    names = analysis.varying(shown)[:_MOST_NAMES]
+    heads = ("model", "state", "epoch", f"latest {metric}", f"best {metric}", "at epoch", *names)
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
+    body = "".join(_row(row, names) for row in shown)
+    count = f"{len(shown):,} of {len(run.models):,} models" if len(shown) < len(run.models) else "Models"
+    caption = f"{count}: those at work, then the best"
+    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _chosen(run: Run) -> list[ModelSummary]:
+    """Models at work, then the others from the best on."""
+    assert isinstance(run.request, FitRequest)
+    name, mode = run.request.metric, run.request.mode
+    sign = 1 if mode == "min" else -1
+
+    def rank(item: tuple[int, str]) -> tuple[bool, bool, float, int]:
+        index, model_id = item
+        model = run.models[model_id]
+        epoch = model.best_epoch(name, mode, validated=run.is_validated)
+        best = model.metric(name, epoch, validated=run.is_validated) if epoch else None
+        return not wording.is_at_work(model, run), best is None, sign * (best or 0.0), index
+
+    ranked = sorted(enumerate(run.models), key=rank)[:_MOST_MODELS]
+    return [analysis.summary(run, run.models[model_id], index) for index, model_id in ranked]
+
+
+def _row(row: ModelSummary, names: Iterable[str]) -> str:
+    values = (
+        f"{row.epoch} of {row.epochs}",
+        number(row.latest) if row.latest is not None else "",
+        number(row.best) if row.best is not None else "",
+        str(row.best_epoch or ""),
+    )
+    cells = "".join(f"<td{_NUMBERS}>{escape(value)}</td>" for value in values)
+    given = "".join(f"<td>{escape(analysis.word(row.hyperparams.get(name)))}</td>" for name in names)
+    return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{given}</tr>"

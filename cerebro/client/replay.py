@@ -1,0 +1,294 @@
+"""Replay: a run trained again in one process, visiting partitions in the logged order, and compared bit for bit.
+
+This is the proof behind hopping (seed paper, section 3.1, "Reproducibility"): the log of visits determines the weights.
+No state is saved and loaded between units here, nothing hops; what training does to a model is
+`cerebro.worker.training.unit`, as in a worker. Training partitions that lie on no volume of this machine are made
+again. Runs user code in the calling process: only for one's own experiments.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from cerebro.client.connection import Connection, connect
+from cerebro.client.files import cache_folder
+from cerebro.client.remaking import Remaking
+from cerebro.client.session import Session
+from cerebro.commands.steering import chosen_fit, find_model
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.data.loader import PartitionLoader
+from cerebro.data.misc import fetch_misc
+from cerebro.data.partitions import find_partitions
+from cerebro.errors import ConflictError
+from cerebro.local.home import ClusterHome
+from cerebro.runtime.tether import tethered
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import SubEpochSpec
+from cerebro.state import ExperimentState, Model, Run, RunState, place_of
+from cerebro.usercode.encoding import decode
+from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import Trainee, create, default_device, train_unit
+
+_NAMED = 5
+_ARCHIVE = "CEREBRO_ARCHIVE"
+"""Variable that names the folder of the code archive whose environment this process has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """A model trained again.
+
+    Attributes:
+        units: visits replayed.
+        differences: names of tensors and values that are not equal to the saved ones, to the bit.
+        remade: partitions that were made again for it, and are not known to be what was trained on.
+        guessed: threads that units were trained with here whose log does not tell how many they had; 0 if all tell.
+    """
+
+    model: str
+    units: int
+    differences: tuple[str, ...]
+    remade: tuple[int, ...] = ()
+    guessed: int = 0
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the final state is the saved one."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        outcome = f"{self.model}: {self.units} units replayed, final state "
+        if self.is_equal:
+            return outcome + "equal to the bit"
+        outcome += f"DIFFERENT in {', '.join(self.differences[:_NAMED])}"
+        if self.remade:
+            partitions = ", ".join(map(str, self.remade))
+            outcome += f" (partitions {partitions} were made again: their objects may have changed since)"
+        if self.guessed:
+            outcome += (
+                f" (an older version's log does not tell with how many threads a unit was trained: here it was "
+                f"{self.guessed}, another number rounds differently)"
+            )
+        return outcome
+
+
+def main(
+    experiment: str,
+    *,
+    run: str | None = None,
+    model: str | None = None,
+    home: str | None = None,
+    scratch: str | None = None,
+) -> int:
+    """`cerebro replay`: prints a line per model; 0 if all are equal, else 1.
+
+    With a code archive it does so in a process of its own, as workers do: with the archive's Python environment, in its
+    folder, its files importable.
+    """
+    connection = connect(home=home)
+    record = connection.kvs.experiment(experiment)
+    fit, _ = chosen(Session(connection, record).state(), run, model)
+    own = own_volumes(connection.volumes)
+    archive = archive_folder(connection.kvs, own, record.archive)
+    if archive and os.environ.get(_ARCHIVE) != archive:
+        given = {"--model": model, "--scratch": scratch and str(Path(scratch).absolute())}
+        options = [word for name, value in given.items() if value for word in (name, value)]
+        command = [python_for(archive, own), "-P", "-m", "cerebro.cli", "replay", experiment, "--run", fit.id]
+        command += [*options, "--home", str(ClusterHome(home).path)]
+        return subprocess.run(
+            tethered(command), cwd=archive, env={**os.environ, _ARCHIVE: archive}, check=False
+        ).returncode
+    is_equal = True
+    for found in replay(
+        connection, experiment, run=fit.id, model=model, archive=archive, scratch=scratch, tell=_tell
+    ):
+        is_equal = is_equal and found.is_equal
+        _tell(str(found))
+    return 0 if is_equal else 1
+
+
+def chosen(state: ExperimentState, run: str | None, model: str | None) -> tuple[Run, list[Model]]:
+    """What is to be replayed: a fit run and its models that have trained.
+
+    Args:
+        run: fit run; the newest that finished if left out, or the newest if none did.
+        model: one model; all with a visit if left out.
+
+    Raises:
+        NotFoundError: no such run or model, or the run is no fit.
+        ConflictError: nothing of it has been trained.
+    """
+    finished = [r.id for r in state.runs.values() if r.kind == "fit" and r.state is RunState.FINISHED]
+    fit = chosen_fit(state, run or (finished[-1] if finished else None))
+    models = list(fit.models.values()) if model is None else [find_model(fit, model)]
+    trained = [known for known in models if known.visits]
+    if not trained:
+        raise ConflictError(
+            f"nothing to replay: no unit of {model or 'any model'} is committed in {fit.id} of experiment "
+            f"{state.name!r}, which is {fit.state}"
+        )
+    return fit, trained
+
+
+def replay(
+    connection: Connection,
+    experiment: str,
+    *,
+    run: str | None = None,
+    model: str | None = None,
+    archive: str = "",
+    scratch: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[Replayed]:
+    """Train the models of a fit run again, one after another.
+
+    Args:
+        run, model: see `chosen`.
+        archive: folder with the user's files, or empty; this process has the Python environment that they ask for.
+        scratch: folder for partitions that are made again, which are gone when this ends; as of `own_volumes` if left
+            out.
+        tell: is told, in a line for people, what takes long.
+
+    Raises:
+        NotFoundError, ConflictError: there is nothing to replay.
+        DataError: a partition is not on this machine and cannot be made again.
+    """
+    record = connection.kvs.experiment(experiment)
+    state = Session(connection, record).state()
+    fit, models = chosen(state, run, model)
+    request = fit.request
+    assert isinstance(request, FitRequest)
+    assert isinstance(fit.plan, FitPlan)
+    own = own_volumes(connection.volumes)
+
+    remaking = Remaking(
+        connection=connection,
+        record=record,
+        state=state,
+        dataset=fit.plan.dataset,
+        python=sys.executable,
+        archive=archive,
+        tell=tell,
+    )
+    place = Path(scratch) if scratch else own.shards
+    with _partitions(connection.volumes, fit.plan, place, remaking) as (folders, remade):
+        if archive:
+            sys.path.append(archive)
+        spec: SubEpochSpec = decode(connection.kvs.code(request.code).encoded)
+        spec.misc_dir = fetch_misc(record.locators.misc, own.misc)
+        spec.initialize_worker()
+        # Where the log does not tell: as many threads as the workers have now.
+        cores = min((w.record.cores for w in connection.kvs.workers()), default=1)
+        for trained in models:
+            trainee = _train(spec, request, trained, folders, fit.plan.partitions, cores=cores)
+            reference = trained.visits[-1].checkpoint
+            saved = checkpoints.load(connection.files.checkpoints(reference), reference, default_device())
+            yield Replayed(
+                model=trained.id,
+                units=len(trained.visits),
+                differences=tuple(differences(trainee.state(), saved)),
+                remade=remade,
+                guessed=0 if all(visit.cores for visit in trained.visits) else cores,
+            )
+
+
+def own_volumes(volumes: Volumes) -> Volumes:
+    """Where this machine may put what a worker has on its own volume: there, on a worker or a local cluster; else in
+    the user's cache folder, where it is kept for the next time."""
+    if all(os.access(folder, os.W_OK) for folder in (volumes.shards, volumes.code)):
+        return volumes
+    root = cache_folder(os.environ) / "replay"
+    return replace(volumes, shards=root / "shards", code=root / "code")
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def differences(one: object, other: object, where: str = "state") -> Iterator[str]:
+    """Where two states differ, to the bit: shapes, dtypes, values and their types."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        # Bits, not values: -0.0 and NaN count as they are.
+        same = one.dtype == other.dtype and one.shape == other.shape
+        if not same or not torch.equal(_bits(one), _bits(other)):
+            yield where
+    elif isinstance(one, dict) and isinstance(other, dict):
+        for key in {**one, **other}:
+            yield from differences(one.get(key), other.get(key), f"{where}[{key!r}]")
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        for position, (first, second) in enumerate(zip(one, other, strict=True)):
+            yield from differences(first, second, f"{where}[{position}]")
+    elif type(one) is not type(other) or repr(one) != repr(other):
+        yield where
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+
+
+def _train(
+    spec: SubEpochSpec,
+    request: FitRequest,
+    model: Model,
+    folders: Mapping[int, Path],
+    rows: Mapping[int, int],
+    *,
+    cores: int,
+) -> Trainee:
+    device = default_device()
+    trainee = create(spec, model.hyperparams, seed=request.seed, model=model.id, device=device)
+    size = model.hyperparams["batch_size"]
+    assert isinstance(size, int)
+    for unit, visit in enumerate(model.visits):
+        # As many threads as the unit had: a sum that is split differently rounds differently.
+        torch.set_num_threads(visit.cores or cores)
+        seed = unit_seed(request.seed, model.id, visit.epoch, visit.partition)
+        loader = PartitionLoader([folders[visit.partition]], batch_size=size, seed=seed, device=device)
+        train_unit(
+            spec,
+            trainee,
+            Feed(loader, epoch=visit.epoch, unit=unit, place=place_of(model, rows, unit)),
+            model.hyperparams,
+            seed=request.seed,
+            model=model.id,
+            epoch=visit.epoch,
+            partition=visit.partition,
+        )
+    return trainee
+
+
+@contextmanager
+def _partitions(
+    volumes: Volumes, plan: FitPlan, scratch: Path, remaking: Remaking
+) -> Iterator[tuple[dict[int, Path], tuple[int, ...]]]:
+    """Where the training partitions lie, below any worker's shard volume of this machine; and which were made
+    again, and are not known to be the same."""
+    roots = [volumes.shards / "datasets", *volumes.shards.glob("*/datasets")]
+    found = {
+        part.partition: part.folder
+        for root in roots
+        for part in find_partitions(root)
+        if (part.dataset, part.split) == (plan.dataset, "train")
+    }
+    missing = sorted(set(plan.partitions) - set(found))
+    if not missing:
+        yield found, ()
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="cerebro-replay-", dir=scratch) as folder:
+        made = {partition: remaking.make(partition, Path(folder)) for partition in missing}
+        folders = {partition: one.folder for partition, one in made.items()}
+        yield found | folders, tuple(partition for partition, one in made.items() if not one.is_same)

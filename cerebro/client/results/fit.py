@@ -1,0 +1,214 @@
+"""What `run_fit` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from cerebro.client.files import Files
+from cerebro.client.results.fit_figures import FitFigures
+from cerebro.client.results.model import TrainedModel
+from cerebro.client.results.tables import beside, cell
+from cerebro.commands.steering import find_model
+from cerebro.contract.records import CodeRecord, ExperimentRecord
+from cerebro.contract.runs import FitRequest
+from cerebro.errors import NotFoundError, RunFailedError
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+from cerebro.state import ExperimentState, Model, Run, gap, schedule_of, wording
+from cerebro.usercode.in_process import UserCode
+
+
+class FitResult(FitFigures):
+    """What `run_fit` found. A view of the state: made anew, it shows what has happened since."""
+
+    def __init__(
+        self,
+        state: ExperimentState,
+        run: Run,
+        files: Files,
+        record: ExperimentRecord | None = None,
+        code: Callable[[str], CodeRecord] | None = None,
+        *,
+        user_code: UserCode | None = None,
+    ) -> None:
+        if not isinstance(run.request, FitRequest):
+            raise RunFailedError(f"{run.id} is no fit run")
+        super().__init__(state, run, record, code)
+        self._files, self._user_code = files, user_code
+        self._request = run.request
+
+    @property
+    def run(self) -> str:
+        """Run id, such as ``fit-1``."""
+        return self._run.id
+
+    @property
+    def best(self) -> TrainedModel:
+        """The best model.
+
+        Raises:
+            RunFailedError: no model finished an epoch.
+        """
+        model = self._run.best_model()
+        if model is None:
+            raise RunFailedError(f"{self._run.id} has no best model: no model finished an epoch")
+        return self._trained(model, self._best_epoch(model))
+
+    def model(self, name: str, epoch: int | None = None) -> TrainedModel:
+        """Any model, to be loaded: at its best epoch, else (without a metric to tell which) at its newest state.
+
+        Args:
+            name: its id, such as ``m04``.
+            epoch: another completed epoch. Checkpoints that nobody needs any more are removed while a model trains;
+                those of its last epoch and its best one stay.
+
+        Raises:
+            NotFoundError: there is no such model, it has not completed that epoch, or it has not trained a unit.
+        """
+        model = find_model(self._run, name)
+        if epoch is not None and not 1 <= epoch <= model.completed_epochs:
+            raise NotFoundError(
+                f"model {name} of {self._run.id} has completed {model.completed_epochs} epochs, so there is no "
+                f"checkpoint of epoch {epoch}"
+            )
+        if not model.visits:
+            raise NotFoundError(
+                f"model {name} of {self._run.id} has no checkpoint: it has not trained a unit"
+            )
+        return self._trained(model, epoch or self._best_epoch(model) or model.completed_epochs)
+
+    def _trained(self, model: Model, epoch: int | None) -> TrainedModel:
+        assert epoch is not None
+        reference = model.epoch_checkpoint(epoch) if epoch else model.visits[-1].checkpoint
+        assert reference is not None
+        code, request = self._code, self._request
+        return TrainedModel(
+            id=model.id,
+            hyperparams=model.hyperparams,
+            epoch=epoch,
+            metric=request.metric,
+            value=model.metric(request.metric, epoch, validated=self._run.is_validated) if epoch else None,
+            checkpoint=reference,
+            files=self._files,
+            code=self._user_code,
+            encoded=(lambda: code(request.code).encoded) if code is not None else None,
+        )
+
+    def leaderboard(self) -> pd.DataFrame:
+        """One row per model, best first: rank, state, best metric and its epoch, epochs done, hyper-
+        parameters, failure.
+
+        The metric is that of validation, on the whole split; without validation data it is the mean over the units of
+        an epoch, weighted by rows.
+        """
+        rows = []
+        for model in self._run.models.values():
+            epoch = self._best_epoch(model)
+            value = (
+                model.metric(self._request.metric, epoch, validated=self._run.is_validated) if epoch else None
+            )
+            facts = {
+                "model": model.id,
+                "state": wording.model(model, self._run),
+                self._request.metric: value,
+                "best_epoch": epoch,
+                "epochs": model.completed_epochs,
+                "failure": model.failure.line if model.failure else "",
+            }
+            hyperparams = {name: cell(value) for name, value in model.hyperparams.items()}
+            row = beside(facts, hyperparams, "hyper-parameter")
+            row["failure"] = row.pop("failure")
+            rows.append(row)
+        columns = ["model", "state", self._request.metric, "best_epoch", "epochs", "failure"]
+        frame = pd.DataFrame(rows, columns=None if rows else columns).astype(
+            {"best_epoch": "Int64", self._request.metric: "float64"}
+        )
+        frame = frame.sort_values(
+            self._request.metric, ascending=self._request.mode == "min", na_position="last", kind="stable"
+        )
+        frame.index = pd.RangeIndex(1, len(frame) + 1, name="rank")
+        return frame
+
+    def history(self) -> pd.DataFrame:
+        """One row per model, epoch and split (``train``: means over the epoch's units, weighted by rows; ``valid``)."""
+        rows: list[dict[str, Any]] = []
+        for model in self._run.models.values():
+            for epoch in range(1, model.completed_epochs + 1):
+                visits = model.epoch_visits(epoch)
+                facts = {"model": model.id, "epoch": epoch, "split": "train"}
+                facts["seconds"] = sum(visit.compute_s for visit in visits)
+                rows.append(beside(facts, model.training_metrics(epoch), "metric"))
+                if epoch in model.validations:
+                    facts |= {"split": "valid", "seconds": None}
+                    rows.append(beside(facts, model.validations[epoch], "metric"))
+        return pd.DataFrame(rows, columns=None if rows else ["model", "epoch", "split"])
+
+    def visits(self) -> pd.DataFrame:
+        """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
+        seconds after `started` that the unit waited for its process to start and to import."""
+        rows = [
+            beside(
+                {
+                    "model": model.id,
+                    "unit": unit,
+                    "epoch": visit.epoch,
+                    "partition": visit.partition,
+                    "worker": visit.worker,
+                    "attempt": visit.attempt,
+                    "rows": visit.rows,
+                    "started": visit.started,
+                    "ended": visit.ended,
+                    "process_start": visit.start_s,
+                },
+                visit.metrics,
+                "metric",
+            )
+            for model in self._run.models.values()
+            for unit, visit in enumerate(model.visits)
+        ]
+        frame = pd.DataFrame(rows)
+        return frame.sort_values("ended", kind="stable", ignore_index=True) if rows else frame
+
+    def epochs(self) -> pd.DataFrame:
+        """How well each epoch was scheduled, once all models have trained it: makespan and lower bound of all units up
+        to it, the gap between them, and since the epoch before the time that workers waited for processes to start and
+        to import, which is no time of a unit, and their idle time (seconds, in all and of each)."""
+        rows = [
+            {
+                "epoch": report.epoch,
+                "makespan": report.makespan_s,
+                "lower_bound": report.lower_bound_s,
+                "gap": gap(report.makespan_s, report.lower_bound_s),
+                "process_start": report.start_s,
+                "idle": sum(report.idle_s.values()),
+            }
+            | {f"idle {worker}": seconds for worker, seconds in report.idle_s.items()}
+            for report in self._run.epochs
+        ]
+        columns = None if rows else ["epoch", "makespan", "lower_bound", "gap", "process_start", "idle"]
+        return pd.DataFrame(rows, columns=columns).set_index("epoch")
+
+    def schedule(self) -> tuple[Problem, Schedule]:
+        """The visits as a schedule, with the problem it solves: ``validate(*result.schedule(), actual=True)`` of
+        `cerebro.research.validator` judges it.
+
+        Raises:
+            InstanceError: nothing is committed yet.
+        """
+        return schedule_of(self._run)
+
+    def failures(self) -> dict[str, str]:
+        """Model id -> message and traceback of models that were given up."""
+        return {model.id: model.failure.text for model in self._run.models.values() if model.failure}
+
+    def _best_epoch(self, model: Model) -> int | None:
+        return model.best_epoch(self._request.metric, self._request.mode, validated=self._run.is_validated)
+
+    def __repr__(self) -> str:
+        return f"<FitResult {self._state.name}/{self._run.id}: {len(self._run.models)} models, {self._run.state}>"
+
+    def _repr_html_(self) -> str:
+        return str(self.leaderboard().to_html())

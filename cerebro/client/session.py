@@ -1,0 +1,274 @@
+"""A client's conversation with one experiment: its record, the fold of its log, requests, and following a run.
+
+Knows nothing of specs, search spaces or data frames: `cerebro.client.experiment` speaks to the user, this to the store.
+"""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from cerebro.client.connection import Connection
+from cerebro.client.progress import Progress
+from cerebro.commands.planning import plan_evaluation, plan_fit
+from cerebro.commands.steering import (
+    OF_EXPERIMENT,
+    Action,
+    about,
+    chosen_fit,
+    chosen_run,
+    event_of,
+    event_of_experiment,
+)
+from cerebro.contract.events import Event, LocatorsChanged, RunRequested
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import (
+    ConflictError,
+    IllegalEventError,
+    NotFoundError,
+    RunFailedError,
+    UnreadableError,
+)
+from cerebro.state import (
+    ExperimentState,
+    Run,
+    RunState,
+    explained,
+    lost_because,
+    schedule_lines,
+    waiting_for,
+    whole,
+    wording,
+)
+
+_WAIT_S = 1.0
+"""Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
+
+_SILENT_S = 10.0
+
+
+class Session:
+    """Used by one thread; any number of sessions may share an experiment.
+
+    Args:
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, connection: Connection, record: ExperimentRecord, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.connection, self.record = connection, record
+        self._clock = clock
+        self._kvs = connection.kvs
+        self._state = ExperimentState(name=record.name)
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self.record.name
+
+    def state(self) -> ExperimentState:
+        """Everything that has happened, up to now; the same object grows from call to call, while all can be read.
+
+        Raises:
+            UnreadableError: the log cannot be read to its end.
+        """
+        self._mend()  # where the last call was interrupted
+        try:
+            while events := self._kvs.events(self.name, self._state.seq):
+                self._apply(events)
+        except UnreadableError as error:
+            self._apply(error.readable)
+            raise
+        return self._state
+
+    def _apply(self, events: Iterable[Event]) -> None:
+        for event in events:
+            try:
+                self._state.apply(event)
+                if isinstance(event, LocatorsChanged):
+                    self.record = self.record.model_copy(update={"locators": event.locators})
+            except IllegalEventError as cause:
+                self._mend()
+                raise UnreadableError.of(self.name, event.seq, str(cause)) from cause
+
+    def _mend(self) -> None:
+        """Let no event be known in part."""
+        self._state = whole(self._state, lambda after: self._kvs.events(self.name, after))
+
+    def status(self) -> str:
+        """What happens now, in a few lines."""
+        lines = [f"experiment {self.name}"]
+        try:
+            state = self.state()
+        except UnreadableError as error:
+            lines.append(f"  unreadable: {error}")
+            state = self._state
+        for run in state.runs.values():
+            done, total = run.progress()
+            waits = waiting_for(state, run) or self._queued(run)
+            why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
+            lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
+            lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
+        return "\n".join([*lines, *self._worker_lines(state)])
+
+    def _worker_lines(self, state: ExperimentState) -> Iterator[str]:
+        """What each worker does for the experiment; what the store knows of its silence is newer than the log."""
+        known = {status.record.worker: status for status in self._kvs.workers()}
+        troubles = self._kvs.troubles().pods
+        for worker in (worker for worker in state.workers.values() if not worker.is_removed):
+            status = known.get(worker.name)
+            doing = worker.open_tasks[0] if worker.open_tasks else "idle"
+            if not worker.is_alive or (status is not None and status.is_lost):
+                doing = f"lost ({lost_because(status, worker.lost, troubles)})"
+            yield f"  {worker.name}: {doing}"
+        yield from (f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items()))
+
+    def chosen(self, run: str | None) -> Run:
+        """The run of that name; else the open one, else the newest.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        return chosen_run(self.state(), run)
+
+    def chosen_fit(self, run: str | None) -> Run:
+        """The run of that name, else the newest fit run; `NotFoundError` if there is none."""
+        return chosen_fit(self.state(), run)
+
+    def chosen_etl(self, run: str | None) -> tuple[Run, EtlPlan]:
+        """The ETL run of that name, else the newest that had a plan, with its plan.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        state = self.state()
+        found = chosen_run(state, run) if run is not None else None
+        known = [found] if found is not None else list(reversed(state.runs.values()))
+        for each in known:
+            if isinstance(each.plan, EtlPlan):
+                return each, each.plan
+        what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
+        raise NotFoundError(f"{what} has preprocessed no rows: call run_etl, or name another run")
+
+    def request(self, request: Request) -> str:
+        """Ask for a run; returns its id.
+
+        Raises:
+            ConflictError: another run of the experiment has not ended.
+            DataError, NotFoundError, SearchSpaceError: it cannot be planned, as far as the log tells; nothing was sent.
+        """
+        state = self.state()
+        running = state.active_run()
+        if running is not None:
+            raise ConflictError(
+                f"run {running.id} of experiment {self.name!r} is {running.state}: wait for it with watch(), or end it "
+                "with stop()"
+            )
+        if isinstance(request, FitRequest):
+            plan_fit(state, request)
+        elif isinstance(request, EvaluateRequest):
+            plan_evaluation(state, request)
+        run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
+        self._kvs.append(self.name, RunRequested(run=run, request=request, author=author()))
+        return run
+
+    def steer(self, action: Action, run: str | None = None, model: str = "", **fields: Any) -> None:
+        """Ask for something; returns when it is in the log.
+
+        Args:
+            run: what it is about; see `cerebro.commands.steering.about`.
+            fields: see `cerebro.commands.steering.event_of`.
+
+        Raises:
+            NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
+        """
+        try:
+            state = self.state()
+        except UnreadableError:
+            if action not in OF_EXPERIMENT:
+                raise
+            event = event_of_experiment(action, self.name, by=author(), **fields)
+            self._kvs.append(self.name, event, is_unread=True)
+            return
+        event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
+        self._kvs.append(self.name, event)
+
+    def restore(self) -> None:
+        """Have a log that could not be read, read anew; see `KvsClient.restore`."""
+        self._kvs.restore(self.name)
+
+    def complete(self, request: Request, *, progress: bool) -> Run:
+        """Ask for a run and follow it to its end.
+
+        Raises:
+            DataError, NotFoundError, SearchSpaceError: see `request`.
+            RunFailedError: it failed, or was stopped before it had a result.
+        """
+        run = self.follow(self.request(request), progress=progress)
+        if run.state is RunState.FAILED:
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}{self._hint(run)}")
+        if run.state is RunState.STOPPED and run.kind != "fit":
+            raise RunFailedError(f"{run.id} of experiment {self.name!r} was stopped before it was complete")
+        return run
+
+    def follow(self, name: str, *, progress: bool) -> Run:
+        """Show a run's progress until it ends. Interrupting this leaves the run as it is."""
+        cursor = 0
+        try:
+            with Progress(name, is_shown=progress) as bars:
+                while True:
+                    run = self.state().runs[name]
+                    if run.kind == "etl":
+                        points = self._kvs.live(self.name, cursor)
+                        cursor = points[-1].seq if points else cursor
+                        bars.live(points)
+                    bars.show(self._state, self._queued(run), self._troubles(run))
+                    if not run.is_open:
+                        return run
+                    self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
+        except KeyboardInterrupt:
+            print(  # noqa: T201 - to the person who pressed the keys
+                f"\n{name} goes on in the cluster: Experiment.attach({self.name!r}).watch() follows it, "
+                ".stop() ends it"
+            )
+            raise
+
+    def _hint(self, run: Run) -> str:
+        """Where more is to be found of an ETL run that failed for its rows."""
+        failures = [task.failure for task in run.tasks.values() if task.failure is not None]
+        if run.kind != "etl" or not any(failure.kind is FailureKind.DATA for failure in failures):
+            return ""
+        return (
+            f"\n{wording.incomplete(run)}\nThe rows that failed, as a table: "
+            f"Experiment.attach({self.name!r}).failed_rows(), or `cerebro failed-rows {self.name}`"
+        )
+
+    def _troubles(self, run: Run) -> Mapping[str, str]:
+        """Why workers do not start, for a run that may be waiting for them."""
+        return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
+
+    def _queued(self, run: Run) -> str:
+        """What a queued run waits for: runs of other experiments that were requested before it, or workers."""
+        if run.state is not RunState.QUEUED:
+            return ""
+        queue = self._kvs.queue()
+        ahead = list(itertools.takewhile(lambda e: (e.experiment, e.run) != (self.name, run.id), queue))
+        if ahead:
+            return f"queued behind {ahead[0].experiment}/{ahead[0].run}, which runs on the same workers"
+        is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
+        return "" if is_known else "waiting for a worker to register"
+
+
+def author() -> str:
+    """Who asks, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a user id without a name.
+        return ""

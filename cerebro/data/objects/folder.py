@@ -1,0 +1,97 @@
+"""A folder as an object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
+from cerebro.errors import LocatorError
+
+
+class FolderStore:
+    """Objects are the files under a folder; names are relative paths. Links inside are followed."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._root = local_path(uri)
+
+    def read(self, name: str) -> bytes:
+        """See `ObjectStore`."""
+        with self._translated(name):
+            return self._path(name).read_bytes()
+
+    def head(self, name: str, most: int) -> bytes:
+        """See `ObjectStore`."""
+        with self._translated(name), self._path(name).open("rb") as file:
+            return file.read(most)
+
+    def fetch(self, name: str, destination: Path) -> None:
+        """See `ObjectStore`."""
+        with self._translated(name), self._path(name).open("rb") as source:
+            write_aside(destination, iter(lambda: source.read(CHUNK_BYTES), b""))
+
+    def exists(self, name: str) -> bool:
+        """See `ObjectStore`."""
+        return self._path(name).is_file()
+
+    def size(self, name: str) -> int:
+        """See `ObjectStore`."""
+        with self._translated(name):
+            path = self._path(name)
+            if path.is_dir():
+                raise IsADirectoryError
+            return path.stat().st_size
+
+    def version(self, name: str) -> str:
+        """See `ObjectStore`."""
+        with self._translated(name):
+            status = self._path(name).stat()
+        return f"{status.st_size}-{status.st_mtime_ns}"
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `ObjectStore`."""
+        self.check()
+        found = (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
+        yield from sorted(name for name in found if name.startswith(prefix))
+
+    def check(self) -> None:
+        """See `ObjectStore`."""
+        if not self._root.is_dir():
+            raise LocatorError(f"object root {self.uri} is not a folder: check the locator")
+        if not os.access(self._root, os.R_OK | os.X_OK):
+            raise LocatorError(f"object root {self.uri} may not be read by this user: change its permissions")
+
+    def local_root(self) -> Path:
+        """The folder itself."""
+        return self._root
+
+    def _path(self, name: str) -> Path:
+        return self._root / object_name(name)
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[None]:
+        where = f"{self._root / name}"
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise LocatorError(f"{where} does not exist: check the locator or put the file there") from error
+        except IsADirectoryError as error:
+            raise LocatorError(f"{where} is a folder, expected a file: check the locator") from error
+        except PermissionError as error:
+            raise LocatorError(f"{where} may not be read by this user: change its permissions") from error
+
+
+def local_path(uri: str) -> Path:
+    """The absolute path that a plain path or ``file://`` address means; LocatorError for any other kind."""
+    address = urlsplit(uri)
+    if address.scheme == "file":
+        if address.netloc not in {"", "localhost"}:
+            raise LocatorError(f"{uri} names another machine: expected file:///absolute/path")
+        return Path(unquote(address.path))
+    if "://" in uri:
+        raise LocatorError(f"{uri} is of an unknown kind: expected a path, file:// or s3://")
+    return Path(uri).expanduser().absolute()

@@ -1,0 +1,186 @@
+"""A bucket of S3, or of whatever speaks its protocol, as an object store.
+
+The endpoint, region and credentials come from the standard AWS variables (``AWS_ENDPOINT_URL``,
+``AWS_ACCESS_KEY_ID``...). boto3 is imported when a store is made. Its errors are translated here and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
+from cerebro.errors import LocatorError, ObjectStoreError
+
+_ATTEMPTS = 5
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_SERVER_ERROR = 500
+_TRANSIENT = frozenset(
+    {"SlowDown", "Throttling", "RequestTimeout", "RequestTimeTooSkewed", "PreconditionFailed"}
+)
+
+
+class S3Store:
+    """Objects are keys of a bucket under a prefix: ``s3://bucket/prefix``."""
+
+    def __init__(self, uri: str) -> None:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError as error:
+            raise LocatorError(f"{uri} needs boto3, which is not installed: pip install boto3") from error
+        address = urlsplit(uri)
+        if not address.netloc:
+            raise LocatorError(f"{uri} names no bucket: expected s3://bucket/prefix")
+        self.uri = uri
+        self._bucket = address.netloc
+        self._prefix = address.path.strip("/")
+        config = Config(
+            retries={"mode": "standard", "max_attempts": _ATTEMPTS},  # exponential, with jitter
+            connect_timeout=5,
+            read_timeout=60,
+            max_pool_connections=64,
+        )
+        self._client: Any = boto3.session.Session().client("s3", config=config)
+
+    def read(self, name: str) -> bytes:
+        """See `ObjectStore`."""
+        return b"".join(self._chunks(name))
+
+    def head(self, name: str, most: int) -> bytes:
+        """See `ObjectStore`."""
+        content = bytearray()
+        for chunk in self._chunks(name):
+            content += chunk
+            if len(content) >= most:
+                break
+        return bytes(content[:most])
+
+    def fetch(self, name: str, destination: Path) -> None:
+        """See `ObjectStore`."""
+        write_aside(destination, self._chunks(name))
+
+    def exists(self, name: str) -> bool:
+        """See `ObjectStore`."""
+        try:
+            self._head(name)
+        except LocatorError as error:
+            if _status(error.__cause__) == _NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def size(self, name: str) -> int:
+        """See `ObjectStore`."""
+        return int(self._head(name)["ContentLength"])
+
+    def version(self, name: str) -> str:
+        """See `ObjectStore`."""
+        return str(self._head(name)["ETag"]).strip('"')
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `ObjectStore`."""
+        root = f"{self._prefix}/" if self._prefix else ""
+        pages = self._client.get_paginator("list_objects_v2")
+        with self._translated(prefix):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=root + prefix):
+                yield from (item["Key"].removeprefix(root) for item in page.get("Contents", []))
+
+    def check(self) -> None:
+        """See `ObjectStore`. A prefix without any object counts as absent."""
+        root = f"{self._prefix}/" if self._prefix else ""
+        with self._translated(""):
+            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=root, MaxKeys=1)
+        if root and not found.get("KeyCount"):
+            raise LocatorError(f"there are no objects under {self.uri}: check the locator")
+
+    def local_root(self) -> None:
+        """None: objects must be fetched."""
+        return
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{object_name(name)}" if self._prefix else object_name(name)
+
+    def _head(self, name: str) -> Any:
+        key = self._key(name)
+        with self._translated(name):
+            return self._client.head_object(Bucket=self._bucket, Key=key)
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        """The content. botocore retries the start; a transfer that breaks off goes on where it was."""
+        key, done, version = self._key(name), 0, ""
+        for left in reversed(range(_ATTEMPTS)):
+            condition = {"Range": f"bytes={done}-", "IfMatch": version} if done else {}
+            with self._translated(name):
+                answer = self._client.get_object(Bucket=self._bucket, Key=key, **condition)
+                version = answer["ETag"]
+                try:
+                    for chunk in answer["Body"].iter_chunks(CHUNK_BYTES):
+                        done += len(chunk)
+                        yield chunk
+                    return
+                except _broken_transfers():
+                    if left == 0:
+                        raise
+
+    @contextmanager
+    def _translated(self, name: str) -> Iterator[None]:
+        from botocore import exceptions
+
+        where = f"{self.uri.rstrip('/')}/{name}"
+        try:
+            yield
+        except exceptions.NoCredentialsError as error:
+            raise LocatorError(
+                f"{where}: no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            ) from error
+        except exceptions.ClientError as error:
+            code, status = error.response["Error"]["Code"], _status(error)
+            if status == _NOT_FOUND:
+                raise LocatorError(f"{where} does not exist ({code}): check the locator") from error
+            if status >= _SERVER_ERROR or code in _TRANSIENT:
+                raise ObjectStoreError(f"{where}: the store answered {code}: try again later") from error
+            raise LocatorError(f"{where} cannot be read ({code}): check locator and credentials") from error
+        except (exceptions.BotoCoreError, *_broken_transfers()) as error:
+            raise ObjectStoreError(f"{where} cannot be reached ({_told(error)}): try again later") from error
+
+
+def is_forbidden(error: LocatorError) -> bool:
+    """Whether a store refused the credentials: other ones may do."""
+    return _status(error.__cause__) in (_UNAUTHORIZED, _FORBIDDEN)
+
+
+def is_absent(error: LocatorError) -> bool:
+    """Whether an address names nothing, whoever asks: it is malformed, or the store says that nothing is there."""
+    return error.__cause__ is None or _status(error.__cause__) == _NOT_FOUND
+
+
+def _told(error: Exception) -> str:
+    from botocore.exceptions import HTTPClientError
+
+    # Of a header that cannot be sent the text has the value, which may be a session token.
+    wrapped = getattr(error, "kwargs", {}).get("error")
+    return type(wrapped).__name__ if type(error) is HTTPClientError else str(error)
+
+
+def _broken_transfers() -> tuple[type[Exception], ...]:
+    from botocore import exceptions
+    from urllib3.exceptions import HTTPError
+
+    return (
+        exceptions.ReadTimeoutError,
+        exceptions.ResponseStreamingError,
+        exceptions.IncompleteReadError,
+        HTTPError,
+    )
+
+
+def _status(error: BaseException | None) -> int:
+    response = getattr(error, "response", {})
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

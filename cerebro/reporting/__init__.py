@@ -1,9 +1,0 @@
-"""Reports of a fit run: one HTML file to send around, and the figures in it.
-
-Knows the state and the figures; of stores, pages and notebooks nothing, so that all of them can offer it.
-"""
-
-from cerebro.reporting.drawings import Drawings
-from cerebro.reporting.report import report_html
-
-__all__ = ["Drawings", "report_html"]

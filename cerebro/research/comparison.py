@@ -1,0 +1,235 @@
+"""Schedulers side by side on a scenario: what ``cerebro simulate`` and the documentation show.
+
+Every schedule passes the validator before it counts. A ratio is the makespan over the best lower bound that anybody
+proved, never over another scheduler's makespan. It must not know how the comparison is shown.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import NamedTuple
+
+from cerebro.errors import InstanceError
+from cerebro.research.scenarios import Scenario
+from cerebro.research.solve import DEFAULT_TIME_LIMIT_S, METHODS, PLANNER, solve
+from cerebro.research.validator import validate
+from cerebro.scheduling.bounds import lower_bound
+from cerebro.scheduling.conditions import Conditions, Reality
+from cerebro.scheduling.dispatch import CALM, dispatch
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
+from cerebro.scheduling.policies.following import Following
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+
+RANDOM = "random"
+"""The policy of the papers."""
+
+_ROUNDING = 1e-9
+"""Relative: sums of floats, added in different orders."""
+
+Engine = Callable[[Problem, str, int, Conditions], Schedule]
+"""(problem, name of a dispatch policy or of the planner, seed, conditions) -> what comes of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One schedule by one scheduler.
+
+    Attributes:
+        problem: that it solves: the scenario's, or a rival's view of it.
+        schedule: valid.
+        lower_bound: seconds; what the scheduler proved of the scenario's problem, 0 if nothing.
+        is_optimal: whether that is proven.
+        seconds: it took to make.
+    """
+
+    problem: Problem
+    schedule: Schedule
+    lower_bound: float = 0.0
+    is_optimal: bool = False
+    seconds: float = 0.0
+
+
+class Spread(NamedTuple):
+    """Of one number over the seeds."""
+
+    mean: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """At least one value."""
+        return cls(fmean(values), min(values), max(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One scheduler on one scenario, over the seeds.
+
+    Attributes:
+        scheduler: its name.
+        makespan, seconds: of the schedules, and to make them.
+        lower_bound: seconds; the best that is known, mean over the seeds.
+        ratio: of makespan and lower bound.
+        is_optimal: whether that is proven for all seeds.
+        first: of the first seed, to be drawn.
+    """
+
+    scheduler: str
+    makespan: Spread
+    lower_bound: float
+    ratio: Spread
+    seconds: Spread
+    is_optimal: bool
+    first: Trial
+
+
+def schedulers(scenario: Scenario) -> tuple[str, ...]:
+    """Those that are compared on it if none are named: its rivals, then ours."""
+    if scenario.rivals:
+        exact = ("cp-sat",) if importlib.util.find_spec("ortools") else ()
+        return (*scenario.rivals, DEFAULT_POLICY, PLANNER, *exact)
+    names = (RANDOM, "fifo", "cyclic", DEFAULT_POLICY)
+    return names if scenario.conditions else (*names, PLANNER)
+
+
+def compare(
+    scenario: Scenario,
+    names: Sequence[str],
+    *,
+    seeds: int = 1,
+    sigma: float | None = None,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    engine: Engine | None = None,
+) -> tuple[Row, ...]:
+    """The scenario by each scheduler.
+
+    Args:
+        scenario: see `scenarios.SCENARIOS`.
+        names: of `solve.METHODS`, or of the scenario's rivals.
+        seeds: so many, from 0; of the problem, of the noise and of what schedulers draw.
+        sigma: noise of the unit times, instead of the scenario's.
+        time_limit_s: for each planner's or solver's schedule.
+        engine: runs dispatch policies and the planner, instead of `dispatch`.
+
+    Raises:
+        InstanceError: a scheduler's name, or one that cannot be used here.
+        ScheduleError: a schedule is wrong: a mistake in Cerebro.
+    """
+    for name in names:
+        if name not in METHODS and name not in scenario.rivals:
+            known = ", ".join((*scenario.rivals, *METHODS))
+            raise InstanceError(f"{scenario.name} has no scheduler {name!r}: choose one of {known}")
+    cases = [_case(scenario, seed, sigma, time_limit_s, engine) for seed in range(seeds)]
+    columns = [[case.trial(name) for name in names] for case in cases]
+    bounds = [
+        max(case.bound(), *(trial.lower_bound for trial in column))
+        for case, column in zip(cases, columns, strict=True)
+    ]
+    return tuple(
+        _row(name, [column[place] for column in columns], bounds) for place, name in enumerate(names)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """A scenario at one seed."""
+
+    problem: Problem
+    rivals: Mapping[str, Problem]
+    conditions: Conditions
+    seed: int
+    time_limit_s: float
+    engine: Engine
+
+    def bound(self) -> float:
+        """Seconds that no schedule of the scenario's problem can beat, under its conditions."""
+        if self.conditions == CALM:
+            return lower_bound(self.problem)
+        return Reality(self.problem, self.conditions, self.seed).bound()
+
+    def trial(self, name: str) -> Trial:
+        """By that scheduler, checked."""
+        trial = self._trial(name)
+        validate(trial.problem, trial.schedule, actual=self.conditions != CALM).check()
+        return trial
+
+    def _trial(self, name: str) -> Trial:
+        if name in self.rivals:
+            problem = self.rivals[name]
+            return _timed(lambda: Trial(problem=problem, schedule=self._run(problem, RANDOM)))
+        if self.problem.is_single and (
+            name in POLICIES or (name == PLANNER and self.engine is not _dispatched)
+        ):
+            return _timed(lambda: Trial(problem=self.problem, schedule=self._run(self.problem, name)))
+        trial = _timed(lambda: self._solve(name))
+        if self.conditions == CALM:
+            return trial
+        following = Following.of(trial.schedule)
+        schedule = dispatch(self.problem, following, seed=self.seed, conditions=self.conditions)
+        return replace(trial, schedule=schedule, lower_bound=0.0, is_optimal=False)
+
+    def _run(self, problem: Problem, policy: str) -> Schedule:
+        return self.engine(problem, policy, self.seed, self.conditions)
+
+    def _solve(self, name: str) -> Trial:
+        found = solve(self.problem, policy=name, time_limit_s=self.time_limit_s, seed=self.seed)
+        return Trial(
+            problem=self.problem,
+            schedule=found.schedule,
+            lower_bound=found.lower_bound,
+            is_optimal=found.is_optimal,
+        )
+
+
+def _case(
+    scenario: Scenario, seed: int, sigma: float | None, time_limit_s: float, engine: Engine | None
+) -> _Case:
+    problem = scenario.problem(seed)
+    conditions = scenario.conditions(problem) if scenario.conditions else CALM
+    if sigma is not None:
+        conditions = replace(conditions, sigma=sigma)
+    if not problem.is_single and (engine or conditions != CALM):
+        raise InstanceError(
+            f"{scenario.name} lets models choose among strategies: it can be planned, but not run with noise or by the "
+            "controller's core, whose workers run one unit at a time"
+        )
+    return _Case(
+        problem=problem,
+        rivals={name: make(seed) for name, make in scenario.rivals.items()},
+        conditions=conditions,
+        seed=seed,
+        time_limit_s=time_limit_s,
+        engine=engine or _dispatched,
+    )
+
+
+def _dispatched(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Schedule:
+    return dispatch(problem, POLICIES[policy], seed=seed, conditions=conditions)
+
+
+def _timed(make: Callable[[], Trial]) -> Trial:
+    started = time.perf_counter()
+    trial = make()
+    return replace(trial, seconds=time.perf_counter() - started)
+
+
+def _row(name: str, trials: Sequence[Trial], bounds: Sequence[float]) -> Row:
+    makespans = [trial.schedule.makespan for trial in trials]
+    ratios = [makespan / bound for makespan, bound in zip(makespans, bounds, strict=True)]
+    return Row(
+        scheduler=name,
+        makespan=Spread.of(makespans),
+        lower_bound=fmean(bounds),
+        ratio=Spread.of(ratios),
+        seconds=Spread.of([trial.seconds for trial in trials]),
+        is_optimal=all(
+            trial.is_optimal or ratio <= 1 + _ROUNDING for trial, ratio in zip(trials, ratios, strict=True)
+        ),
+        first=replace(trials[0], lower_bound=bounds[0]),
+    )

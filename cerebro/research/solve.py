@@ -1,0 +1,170 @@
+"""One problem, one answer: the best schedule that a policy, the planner or an exact solver finds in a given time.
+
+What ``cerebro schedule`` calls. It owns the order in which these are tried and the claim that an answer is optimal;
+how each works is not its business. Every answer has passed the validator, and is called optimal only if a proven bound
+says so.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cerebro.errors import InstanceError
+from cerebro.research.validator import validate
+from cerebro.scheduling.allotment import allotments
+from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.exact import solve_exact
+from cerebro.scheduling.planner import plan
+from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy
+from cerebro.scheduling.policies.critical_first import CriticalFirst
+from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.schedule import Schedule
+
+AUTO, PLANNER = "auto", "planner"
+EXACT = ("cp-sat", "gurobi")
+METHODS = (AUTO, *POLICIES, PLANNER, *EXACT)
+"""What `solve` takes as `policy`."""
+
+DEFAULT_TIME_LIMIT_S = 10.0
+_PLANNER_S = 2.0
+_LEAST_S = 0.01
+"""For an exact solver that is asked for by name, although the time is up."""
+_ROUNDING = 1e-9
+"""Relative: a makespan this near to a bound meets it, both being sums of floats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    """A schedule and what is known about it.
+
+    Attributes:
+        schedule: checked.
+        lower_bound: seconds; no schedule of the problem is shorter.
+        is_optimal: whether that is proven: the makespan meets a bound, or an exact solver has searched everything.
+        source: the policy, planner or solver that made it.
+        seconds: it took.
+        note: what a person should know: that the time ran out, that a solver is missing. Empty if all is said.
+    """
+
+    schedule: Schedule
+    lower_bound: float
+    is_optimal: bool
+    source: str
+    seconds: float
+    note: str = ""
+
+
+def solve(
+    problem: Problem, *, policy: str | None = None, time_limit_s: float = DEFAULT_TIME_LIMIT_S, seed: int = 0
+) -> Solution:
+    """Schedule a problem.
+
+    Args:
+        problem: any.
+        policy: one of `METHODS`. ``auto``, the default, plans, and asks an exact solver if the bound was not met and
+            time is left. An exact solver by name starts from the default dispatch policy's schedule. A dispatch policy
+            decides on each of the allotments of strategies that suggest themselves, and the shortest is taken.
+        time_limit_s: after so many seconds of search the answer is the best found so far.
+        seed: of what is drawn at random.
+
+    Raises:
+        InstanceError: there is no such policy, or the time limit is none.
+        SolverUnavailableError: a solver that was asked for by name is not installed, has no licence for the problem, or
+            does not take it.
+        ScheduleError: what was found is wrong: a mistake in Cerebro, not in the problem.
+    """
+    method = AUTO if policy is None else policy
+    if method not in METHODS:
+        raise InstanceError(f"there is no policy {method!r}: choose one of {', '.join(METHODS)}")
+    if not math.isfinite(time_limit_s) or time_limit_s <= 0:
+        raise InstanceError(f"the time limit is {time_limit_s} s, expected a finite number above 0")
+    started = time.monotonic()
+    if method in POLICIES:
+        found = _dispatched(problem, method, started + time_limit_s, seed)
+    elif method in EXACT:
+        hint = _dispatched(problem, DEFAULT_POLICY, started + time_limit_s, seed)
+        found = _exact(problem, method, started + time_limit_s, hint)
+    else:
+        found = _planned(problem, min(_PLANNER_S, time_limit_s), seed)
+        if method == AUTO and not found.is_optimal and time.monotonic() < started + time_limit_s:
+            found = _refined(problem, started + time_limit_s, found)
+    report = validate(problem, found.schedule).check()
+    bound = min(max(report.lower_bound, found.lower_bound), report.makespan)
+    return replace(
+        found,
+        lower_bound=bound,
+        is_optimal=found.is_optimal or report.makespan <= bound * (1 + _ROUNDING),
+        seconds=time.monotonic() - started,
+    )
+
+
+# --- the ways -----------------------------------------------------------------------------------
+
+
+class _InTime:
+    """A policy until the time is up, from then on critical first, which takes hardly any."""
+
+    def __init__(self, policy: Policy, until: float) -> None:
+        self.is_late = False
+        self._policy, self._until = policy, until
+
+    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+        """See `Policy.choose`."""
+        if not self.is_late and time.monotonic() >= self._until:
+            self.is_late, self._policy = True, CriticalFirst()
+        return self._policy.choose(board, workers, rng)
+
+
+def _dispatched(problem: Problem, name: str, until: float, seed: int) -> Solution:
+    """The shortest of the policy's schedules, one for each allotment that there is time for."""
+    policy = _InTime(POLICIES[name], until)
+    schedules: list[Schedule] = []
+    for allotment in allotments(problem).values():
+        if not (schedules and policy.is_late):
+            schedules.append(dispatch(problem.with_strategies(allotment), policy, seed=seed))
+    note = (
+        "the time limit was reached: the remaining decisions are critical first's" if policy.is_late else ""
+    )
+    return _unproven(min(schedules, key=lambda schedule: schedule.makespan), 0.0, name, note)
+
+
+def _planned(problem: Problem, time_limit_s: float, seed: int) -> Solution:
+    found = plan(problem, time_limit_s=time_limit_s, seed=seed)
+    solution = _unproven(found.schedule, found.lower_bound, PLANNER)
+    if not solution.is_optimal and found.seconds >= time_limit_s:
+        return replace(solution, note=f"stopped after {time_limit_s:g} s with the best schedule found")
+    return solution
+
+
+def _refined(problem: Problem, until: float, planned: Solution) -> Solution:
+    """The plan, or what an exact solver makes of it: the better one."""
+    found = _exact(problem, AUTO, until, planned)
+    if found.schedule.makespan < planned.schedule.makespan * (1 - _ROUNDING):
+        return found
+    return replace(found, schedule=planned.schedule, source=PLANNER)
+
+
+def _exact(problem: Problem, solver: str, until: float, hint: Solution) -> Solution:
+    left = max(_LEAST_S, until - time.monotonic())
+    found = solve_exact(problem, time_limit_s=left, hint=hint.schedule, solver=solver)
+    return Solution(
+        schedule=found.schedule or hint.schedule,
+        lower_bound=max(found.lower_bound, hint.lower_bound),
+        is_optimal=found.is_optimal,
+        source=found.solver,
+        seconds=found.seconds,
+        note=f"{found.solver}: {found.note}" if found.note else "",
+    )
+
+
+def _unproven(schedule: Schedule, bound: float, source: str, note: str = "") -> Solution:
+    """A heuristic's answer: only a bound that it meets can prove it."""
+    is_optimal = schedule.makespan <= bound * (1 + _ROUNDING)
+    return Solution(
+        schedule=schedule, lower_bound=bound, is_optimal=is_optimal, source=source, seconds=0.0, note=note
+    )

@@ -1,0 +1,177 @@
+"""Whether a process is well: a small HTTP server for those that have none of their own, and the question from outside.
+
+``GET /health`` says whether it can do its work (readiness), ``GET /live`` whether it works at all (liveness: starting
+it anew could help). Both answer 200, or 503 with one line that says why not. ``GET /metrics`` is for Prometheus. The
+web services answer the same under their own address, `/metrics` to those who have the token; this server asks for none,
+so it belongs on a port that only the cluster reaches. It runs beside the web services as well, because their own
+connections and threads may all be taken. ``python -m cerebro.runtime.health [URL]`` asks, for containers' health
+commands. Standard library only: it is run every few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from cerebro.errors import ClusterError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+Check = Callable[[], str]
+"""What is wrong, in one line; empty if nothing is. Must answer at once, from any thread."""
+
+Exposition = Callable[[], bytes]
+"""Metrics in Prometheus' text format, as they are now. Called from any thread."""
+
+EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of an `Exposition` (Prometheus, "Exposition formats")."""
+
+_PATIENCE_S = 5.0
+_MOST_QUESTIONS = 32
+_LONGEST_QUESTION_S = 15.0
+_TEXT = "text/plain; charset=utf-8"
+
+
+def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = None) -> ThreadingHTTPServer:
+    """Answer on `bind` (host:port, of ``CEREBRO_HEALTH_BIND``) from a thread of its own, until the process ends.
+
+    Raises:
+        ClusterError: `bind` is no host:port, or cannot be listened on.
+    """
+    checks: dict[str, Check] = {"/health": ready, "/live": live}
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics" and metrics is not None:
+                self._answer(200, EXPOSITION_TYPE, metrics())
+            elif (check := checks.get(path)) is not None:
+                status, text = _verdict(check())
+                self._answer(status, _TEXT, f"{text}\n".encode())
+            else:
+                self._answer(404, _TEXT, b"ask for /health, /live or /metrics\n")
+
+        def _answer(self, status: int, media_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", media_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing: probes come every few seconds."""
+
+    host, _, port = bind.rpartition(":")
+    try:
+        server = _Server((host, int(port)), Handler)
+    except (OSError, ValueError, OverflowError) as cause:
+        raise ClusterError(
+            f"CEREBRO_HEALTH_BIND is {bind!r}, expected a free host:port such as 0.0.0.0:7071: {cause}"
+        ) from cause
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    return server
+
+
+class _Server(ThreadingHTTPServer):
+    """Few questions at once, each for a short time: half a question, or thousands of them, keep no probe waiting.
+
+    A handler's own timeout is for one piece of the question, so that one byte every few seconds would hold it for ever.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._open: dict[socket.socket, float] = {}
+        """Connection -> since when it is open, oldest first."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; the oldest of too many questions ends."""
+        self._open[request] = time.monotonic()
+        for each in list(self._open)[:-_MOST_QUESTIONS]:
+            self._end(each)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """After each question, and twice a second without any: end those that take too long."""
+        now = time.monotonic()
+        for each, since in list(self._open.items()):
+            if now - since > _LONGEST_QUESTION_S:
+                self._end(each)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is answered."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of one who has left, or was made to."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _end(self, request: socket.socket) -> None:
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):  # its thread has just closed it
+            request.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
+
+
+def registry() -> CollectorRegistry:
+    """For one service's metrics, with those of its process. Without the ``_created`` series, which double what is
+    stored, and which Prometheus' text format knows nothing of."""
+    import prometheus_client
+
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    made = prometheus_client.CollectorRegistry(auto_describe=True)
+    prometheus_client.ProcessCollector(registry=made)
+    return made
+
+
+def _verdict(problem: str) -> tuple[int, str]:
+    return (503, problem.splitlines()[0]) if problem else (200, "ok")
+
+
+def ask(url: str) -> str:
+    """What is wrong with the process behind `url`; empty if it answers that it is well."""
+    try:
+        # Not through a proxy: the process is on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, timeout=_PATIENCE_S):
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"{url} answers {error.code}: {error.read(500).decode(errors='replace').strip()}"
+    except (OSError, ValueError) as error:
+        return f"{url} does not answer: {error}"
+
+
+def own_url(environment: Mapping[str, str]) -> str:
+    """Where the service with this environment answers, asked from its own container."""
+    bind = environment.get("CEREBRO_HEALTH_BIND") or environment.get("CEREBRO_BIND") or ""
+    host, _, port = bind.rpartition(":")
+    name = "127.0.0.1" if host in ("", "0.0.0.0") else host
+    return f"http://{name}:{port}/health" if port else ""
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """0 if the process at the URL, or the one with this environment, is well; else 1, and why."""
+    url = arguments[0] if arguments else own_url(environment)
+    problem = ask(url) if url else "give a URL, or set CEREBRO_HEALTH_BIND or CEREBRO_BIND"
+    if problem:
+        sys.stderr.write(f"{problem}\n")
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

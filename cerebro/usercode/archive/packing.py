@@ -1,0 +1,105 @@
+"""Packs user code for sending: a folder, a single file, or an archive that exists already.
+
+The bytes depend on names, contents and executable bits alone, so that the same code is the same archive,
+and an experiment made again is found again.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cerebro.errors import ArchiveError
+from cerebro.usercode.archive.opening import inspect
+from cerebro.usercode.archive.rules import DEFAULT_LIMITS, MIB, Limits, human_bytes, too_many_members
+
+_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
+_ENVIRONMENT_MARK = "pyvenv.cfg"
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can say
+_STORED_UP_TO_BYTES = 4 * MIB
+_UNIX = 3
+
+
+def pack(folder_or_file: Path, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """Bytes of a code archive.
+
+    A folder becomes a zip of its files: sorted, with fixed times, without ``__pycache__``, hidden files and
+    folders, virtual environments and ``node_modules``. A single file becomes a zip of one member. A file
+    that is an archive by its suffix is checked and returned as it is.
+
+    Raises:
+        ArchiveError: missing, unreadable, empty, too large, or with links; the message names the file.
+    """
+    if folder_or_file.is_file():
+        if folder_or_file.name.endswith(_ARCHIVE_SUFFIXES):
+            content = _read(folder_or_file)
+        else:
+            content = _zip([(folder_or_file.name, folder_or_file)])
+    elif folder_or_file.is_dir():
+        content = _zip_folder(folder_or_file, limits)
+    else:
+        raise ArchiveError(f"code {str(folder_or_file)!r} is neither a folder nor a file: check the path")
+    inspect(content, name=str(folder_or_file), limits=limits)
+    return content
+
+
+def _zip_folder(folder: Path, limits: Limits) -> bytes:
+    files: list[tuple[str, Path]] = []
+    total_bytes = 0
+    for path in _files(folder):
+        files.append((path.relative_to(folder).as_posix(), path))
+        total_bytes += path.stat().st_size
+        if len(files) > limits.members:
+            raise too_many_members(str(folder), limits)
+        if total_bytes > limits.unpacked_bytes:
+            largest = max((path for _, path in files), key=lambda path: path.stat().st_size)
+            raise ArchiveError(
+                f"{folder} holds more than {human_bytes(limits.unpacked_bytes)} (largest so far: {largest}, "
+                f"{human_bytes(largest.stat().st_size)}): move data out of it and name it by locators"
+            )
+    return _zip(files)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in _SKIPPED_FOLDERS:
+            continue
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            if not (path / _ENVIRONMENT_MARK).exists():
+                yield from _files(path)
+        elif stat.S_ISREG(mode):
+            yield path
+        else:
+            # Followed, a link could carry off what lies outside; skipped, an import would fail far away.
+            raise ArchiveError(
+                f"{path} is a link or a device, which archives do not carry: copy the file, or move it"
+            )
+
+
+def _zip(files: list[tuple[str, Path]]) -> bytes:
+    contents = [(name, path, _read(path)) for name, path in sorted(files)]
+    # Deflate gives other bytes with another zlib; code is small, so its hash need not depend on that.
+    is_small = sum(len(content) for _, _, content in contents) <= _STORED_UP_TO_BYTES
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as opened:
+        for name, path, content in contents:
+            info = zipfile.ZipInfo(name, date_time=_FIXED_TIME)
+            info.create_system = _UNIX
+            info.external_attr = (
+                stat.S_IFREG | (0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
+            ) << 16
+            info.compress_type = zipfile.ZIP_STORED if is_small else zipfile.ZIP_DEFLATED
+            opened.writestr(info, content)
+    return packed.getvalue()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as cause:
+        raise ArchiveError(f"{path} cannot be read ({cause.strerror}): check its permissions") from cause

@@ -1,0 +1,170 @@
+"""User code as a string.
+
+A spec object is pickled by value with everything it needs from the notebook or from local modules, so that a worker can
+restore it without having those. Decoded where user code is to run: in a worker's child process, and in the process of a
+user who asks for it (a dry run, the modules of a model, a replay).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import inspect
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from cerebro.contract.records import CodeRecord
+from cerebro.errors import SpecError
+from cerebro.usercode.fingerprint import fingerprint, globals_of, is_local
+
+MAX_ENCODED_BYTES = 32 * 2**20
+
+
+def encode(spec: object, *, author: str = "") -> CodeRecord:
+    """Encode a spec object.
+
+    Raises:
+        SpecError: `spec` is a class, or something it refers to cannot be serialised (the message says what),
+        or it is too
+            large.
+    """
+    if isinstance(spec, type):
+        raise SpecError(f"{spec.__name__} is a class: pass an object, {spec.__name__}()")
+    try:
+        with _by_value(_local_modules()):
+            content = cloudpickle.dumps(spec)
+    except Exception as cause:  # pickling runs arbitrary __reduce__ methods, which may raise anything
+        culprit = _culprit(spec) or f"{type(cause).__name__}: {cause}"
+        raise SpecError(
+            f"{type(spec).__name__} cannot be sent to the workers: {culprit}. Make such objects in "
+            "initialize_worker(), "
+            "which runs on the worker"
+        ) from cause
+    encoded = base64.b64encode(content).decode()
+    if len(encoded) > MAX_ENCODED_BYTES:
+        raise SpecError(
+            f"{type(spec).__name__} takes {len(encoded) / 2**20:.0f} MiB when serialised, at most "
+            f"{MAX_ENCODED_BYTES // 2**20}: list large files under `misc` in the locators instead of "
+            "holding their content"
+        )
+    return CodeRecord(
+        sha256=hashlib.sha256(encoded.encode()).hexdigest(),
+        fingerprint=fingerprint(spec),
+        class_name=type(spec).__name__,
+        source=_source(type(spec)),
+        encoded=encoded,
+        author=author,
+    )
+
+
+def decode(encoded: str) -> Any:
+    """The object that `encode` took, with classes of its own: those that this process has keep their methods.
+
+    Runs user code.
+
+    Raises:
+        SpecError: it cannot be restored, say because a module is missing on the worker.
+    """
+    try:
+        return _Decoder(io.BytesIO(base64.b64decode(encoded))).load()
+    except ModuleNotFoundError as cause:
+        raise SpecError(
+            f"the worker has no module {cause.name!r}, which the spec needs: add it to a requirements.txt among the "
+            "uploaded code, or upload the module itself"
+        ) from cause
+    except Exception as cause:  # unpickling runs user code, which may raise anything
+        raise SpecError(
+            f"the spec cannot be restored on the worker: {type(cause).__name__}: {cause}"
+        ) from cause
+
+
+class _Decoder(pickle.Unpickler):
+    """Makes classes that travelled by value anew.
+
+    cloudpickle would look for the class that it was made from in this process, and put what travelled into that one:
+    the class in a notebook's cell would no longer see the notebook's variables.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class or function; modules that have moved since it was encoded are found where they are now."""
+        found = super().find_class(_MOVED.get(module, module), name)
+        return _untracked(found) if (module, name) in _CLASS_MAKERS else found
+
+
+_MOVED = {"cerebro.experiment": "cerebro.client.experiment", "cerebro.search": "cerebro.client.search"}
+"""Modules whose names version 0.1 offered to users: specs that it stored may still name them."""
+
+_CLASS_MAKERS = {
+    ("cloudpickle.cloudpickle", "_make_skeleton_class"),
+    ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
+}
+
+
+def _untracked(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(*arguments: Any) -> Any:
+        *before, _identity, extra = arguments
+        return make(*before, None, extra)
+
+    return made
+
+
+# --- serialising --------------------------------------------------------------------------------
+
+
+class _by_value:  # noqa: N801 - reads as a phrase where it is used
+    """Modules whose content travels with the spec while the context lasts."""
+
+    def __init__(self, modules: list[types.ModuleType]) -> None:
+        self._modules = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+
+    def __enter__(self) -> None:
+        for module in self._modules:
+            cloudpickle.register_pickle_by_value(module)
+
+    def __exit__(self, *_: object) -> None:
+        for module in self._modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _local_modules() -> list[types.ModuleType]:
+    """Modules of the user's own, neither installed nor Cerebro's; of these, what the spec refers to travels."""
+    return [module for module in list(sys.modules.values()) if is_local(module)]
+
+
+def _culprit(spec: object) -> str:
+    """Which attribute, or global name used by a method, cannot be serialised."""
+    own = {name: value for name, value in vars(type(spec)).items() if not name.startswith("__")}
+    functions = dict(inspect.getmembers(type(spec), inspect.isfunction))
+    for name, value in (
+        {k: v for k, v in own.items() if k not in functions} | getattr(spec, "__dict__", {})
+    ).items():
+        if problem := _problem(value):
+            return f"attribute {name!r} ({type(value).__name__}) cannot be serialised: {problem}"
+    for name, function in functions.items():
+        for used, value in globals_of(function):
+            if problem := _problem(value):
+                return (
+                    f"{name}() uses {used!r} ({type(value).__name__}), which cannot be serialised: {problem}"
+                )
+    return ""
+
+
+def _problem(value: object) -> str:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as cause:  # noqa: BLE001 - see encode
+        return f"{type(cause).__name__}: {cause}"
+    return ""
+
+
+def _source(cls: type) -> str:
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):
+        return f"# the source of {cls.__name__} is not available"

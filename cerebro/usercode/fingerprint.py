@@ -1,0 +1,259 @@
+"""What an object does, as a hash: equal for the same notebook in another kernel, different when it does something else.
+
+Walks over everything the object refers to: attributes, methods, the globals they use, the user's own classes, down to
+constants and the bytes of arrays and tensors. Pickles are not hashed: they hold file names, line numbers, random class
+ids and addresses, which differ from kernel to kernel. What comes with an installed package counts by name and version.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import csv
+import dis
+import hashlib
+import re
+import site
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_ATOMS = frozenset({str, int, float, complex, bool, type(None), type(...), type(NotImplemented)})
+
+_BOOKKEEPING = frozenset(
+    [
+        "__dict__",
+        "__weakref__",
+        "__module__",
+        "__doc__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__abstractmethods__",
+        "_abc_impl",
+    ]
+)
+"""Attributes of classes that Python makes for itself; they differ between versions, and some carry line numbers."""
+
+_GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
+def fingerprint(value: object) -> str:
+    """SHA-256 of what `value` does; see the module."""
+    digest = hashlib.sha256()
+    for part in _Walk().parts(value):
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def is_local(module: types.ModuleType | None) -> bool:
+    """Whether a module is the user's own: a file that is neither installed, wherever that may be, nor Cerebro's."""
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__ == "__main__":
+        return False
+    if any(Path(file).is_relative_to(folder) for folder in _installed()):
+        return False
+    top, _, below = module.__name__.partition(".")
+    if top in _dependencies() or (top in _SERVICES and Path(file).is_relative_to(_BESIDE / top)):
+        return False
+    # The folder that is on the path: a package may have been installed into it, too (pip install --target).
+    place = Path(file).parent if not hasattr(module, "__path__") else Path(file).parent.parent
+    for _ in below.split(".") if below else ():
+        place = place.parent
+    return top not in _recorded(place)
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Folders of packages; working them out takes a millisecond, which thousands of modules would each wait for."""
+    known = {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
+    return tuple(known | set(site.getsitepackages()))
+
+
+_BESIDE = Path(__file__).parents[2]
+_SERVICES = frozenset(
+    {"cerebro", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper", "trial_runner"}
+)
+"""Cerebro's own packages, beside this one: every worker has them."""
+
+
+@cache
+def _dependencies() -> frozenset[str]:
+    """What Cerebro depends on, by name: every worker has these, and cloudpickle cannot pickle itself by value."""
+    given: list[str] = []
+    with suppress(metadata.PackageNotFoundError):
+        given = metadata.requires("cerebro-platform") or []
+    names = (re.split(r"[^A-Za-z0-9_.-]", each, maxsplit=1)[0] for each in ["cloudpickle", *given])
+    return frozenset(name.lower().replace("-", "_") for name in names)
+
+
+@cache
+def _recorded(folder: Path) -> frozenset[str]:
+    """What pip has installed into a folder, by the names that are imported."""
+    found: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        with record.open(newline="", errors="replace") as file:
+            found.update(row[0].split("/")[0].removesuffix(".py") for row in csv.reader(file) if row)
+    return frozenset(found)
+
+
+def globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Global names a function uses, also in functions within it, in order of name.
+
+    Names of attributes do not count: a notebook often has variables of the same names.
+    """
+    names: set[str] = set()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL_INSTRUCTIONS)
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return [(name, function.__globals__[name]) for name in sorted(names) if name in function.__globals__]
+
+
+class _Walk:
+    """One walk. Objects met again are named by the number of their first meeting, so that sharing counts, too."""
+
+    def __init__(self) -> None:
+        # The objects are kept: the address of one that is gone may be another's.
+        self._met: dict[int, tuple[int, object]] = {}
+
+    def parts(self, value: object) -> Iterator[str]:
+        """Strings that determine what `value` does, in a fixed order."""
+        if type(value) in _ATOMS:
+            yield repr(value)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            yield f"bytes {hashlib.sha256(value).hexdigest()}"
+        elif type(value) is tuple or isinstance(value, types.CodeType):
+            # Equal constants may be one object or several, as the compiler likes: they count by value.
+            yield from self._compound(value)
+        elif id(value) in self._met:
+            yield f"again {self._met[id(value)][0]}"
+        else:
+            self._met[id(value)] = (len(self._met), value)
+            yield from self._compound(value)
+
+    def _compound(self, value: Any) -> Iterator[str]:
+        yield type(value).__qualname__
+        known = next((way for kind, way in _WAYS.items() if isinstance(value, kind)), None)
+        if type(value) in (dict, types.MappingProxyType):
+            yield from self._items(value)
+        elif type(value) in (list, tuple):
+            for item in value:
+                yield from self.parts(item)
+        elif type(value) in (set, frozenset):
+            yield from sorted("\1".join(self.parts(item)) for item in value)
+        elif known is not None:
+            yield from known(self, value)
+        elif hasattr(value, "untyped_storage") and hasattr(value, "detach"):
+            yield from self._tensor(value)
+        else:
+            yield from self._reduced(value)
+
+    def _items(self, value: Any) -> Iterator[str]:
+        by_name = all(isinstance(key, str) for key in value)
+        for key in sorted(value) if by_name else list(value):
+            yield from self.parts(key)
+            yield from self.parts(value[key])
+
+    def _module(self, module: types.ModuleType) -> Iterator[str]:
+        yield f"{module.__name__} {getattr(module, '__version__', '')}"
+        if is_local(module):
+            yield hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
+
+    def _code(self, code: types.CodeType) -> Iterator[str]:
+        yield code.co_code.hex() + code.co_exceptiontable.hex()
+        yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags))
+        yield repr((code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount))
+        # The docstring and constants; nested functions are among them. File name and line numbers are left out.
+        for constant in code.co_consts:
+            yield from self.parts(constant)
+
+    def _function(self, function: types.FunctionType) -> Iterator[str]:
+        if not _is_users(function):
+            yield _installed_name(function)
+            return
+        yield from self.parts(function.__code__)
+        yield from self.parts((function.__defaults__, function.__kwdefaults__))
+        for cell in function.__closure__ or ():
+            try:
+                yield from self.parts(cell.cell_contents)
+            except ValueError:
+                yield "empty cell"
+        for name, value in globals_of(function):
+            yield name
+            yield from self.parts(value)
+
+    def _method(self, method: types.MethodType) -> Iterator[str]:
+        yield from self.parts(method.__func__)
+        yield from self.parts(method.__self__)
+
+    def _wrapper(self, wrapper: Any) -> Iterator[str]:
+        yield from self.parts(wrapper.__func__)
+
+    def _property(self, value: property) -> Iterator[str]:
+        yield from self.parts((value.fget, value.fset, value.fdel))
+
+    def _class(self, cls: type) -> Iterator[str]:
+        if not _is_users(cls):
+            yield _installed_name(cls)
+            return
+        for base in cls.__bases__:
+            yield from self.parts(base)
+        for name in sorted(vars(cls)):
+            if name not in _BOOKKEEPING:
+                yield name
+                yield from self.parts(vars(cls)[name])
+
+    def _tensor(self, tensor: Any) -> Iterator[str]:
+        yield f"{tensor.dtype} {tuple(tensor.shape)} {tensor.requires_grad}"
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        yield hashlib.sha256(flat.view(sys.modules["torch"].uint8).numpy().tobytes()).hexdigest()
+
+    def _reduced(self, value: Any) -> Iterator[str]:
+        """As pickle takes an object apart: a callable, its arguments, the state."""
+        if hasattr(value, "__wrapped__"):
+            yield from self.parts(value.__wrapped__)
+        reducer = copyreg.dispatch_table.get(type(value))
+        try:
+            reduced = reducer(value) if reducer else value.__reduce_ex__(4)
+        except Exception:  # noqa: BLE001 - any object's own method; what cannot be taken apart counts by its type
+            yield "opaque"
+            return
+        if isinstance(reduced, str):
+            yield f"{getattr(value, '__module__', '')}.{reduced}"
+            return
+        make, arguments, state, items, pairs = (*reduced, None, None, None, None)[:5]
+        yield from self.parts(make)
+        yield from self.parts(tuple(arguments or ()))
+        yield from self.parts(state)
+        for item in items or ():
+            yield from self.parts(item)
+        for pair in pairs or ():
+            yield from self.parts(tuple(pair))
+
+
+_WAYS: dict[Any, Callable[[_Walk, Any], Iterator[str]]] = {
+    types.ModuleType: _Walk._module,
+    types.CodeType: _Walk._code,
+    types.FunctionType: _Walk._function,
+    types.MethodType: _Walk._method,
+    (staticmethod, classmethod): _Walk._wrapper,
+    property: _Walk._property,
+    type: _Walk._class,
+}
+"""Kinds that pickle would take by reference, or not at all."""
+
+
+def _is_users(value: types.FunctionType | type) -> bool:
+    return value.__module__ == "__main__" or is_local(sys.modules.get(value.__module__ or ""))
+
+
+def _installed_name(value: types.FunctionType | type) -> str:
+    package = sys.modules.get((value.__module__ or "").split(".")[0])
+    return f"{value.__module__}.{value.__qualname__} {getattr(package, '__version__', '')}"

@@ -1,0 +1,92 @@
+"""Start a worker: wiring only.
+
+``python -m cerebro.worker.agent --handlers etl_worker model_hopper`` hosts both kinds in one process, as on one
+machine; in a cluster each container hosts one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from cerebro.contract.records import Holding
+from cerebro.data.partitions import find_partitions
+from cerebro.errors import CerebroError
+from cerebro.runtime import health, logs
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.usage import cores
+from cerebro.runtime.usage.gpus import Gpus
+from cerebro.runtime.usage.meter import Meter
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent import secrecy
+from cerebro.worker.agent.loop import Agent
+from cerebro.worker.agent.metrics import Metrics
+from cerebro.worker.agent.reports import Resources
+from cerebro.worker.agent.settings import Settings
+
+
+def main() -> None:
+    """Work until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="python -m cerebro.worker.agent")
+    parser.add_argument("--handlers", nargs="+", required=True, help="packages with KINDS and HANDLER")
+    arguments = parser.parse_args()
+    try:
+        settings = Settings.from_environment(os.environ)
+        logs.set_up("worker", os.environ, secrets=(settings.token,), worker=settings.worker)
+        secrecy.forget_secrets(os.environ)
+        if settings.pod is not None:
+            secrecy.hide_process()
+    except CerebroError as error:
+        sys.exit(f"worker: {error}")
+    handlers: dict[str, str] = {}
+    for name in arguments.handlers:
+        package = importlib.import_module(name)
+        handlers |= dict.fromkeys(package.KINDS, package.HANDLER)
+    with suppress(OSError):  # where it cannot be made, the first task tells
+        settings.volumes.shards.mkdir(parents=True, exist_ok=True)
+    gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    resources = Resources(
+        gpus=gpus.names,
+        holdings=lambda: holdings(settings.volumes),
+        meter=Meter(
+            cores=settings.cores,
+            shards=settings.volumes.shards,
+            gpus=gpus,
+            is_container=settings.pod is not None,
+        ),
+        host=settings.node or socket.gethostname(),
+        # A pod's limit is its own, the cores of its node are for all; what bounds a local cluster bounds all of it.
+        machine_cores=cores.of_machine() if settings.pod else cores.available(),
+        pid=os.getpid(),
+    )
+    metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})
+    # Ten minutes of patience: a store that is away longer is a reason to start over.
+    kvs = KvsClient(settings.server, settings.token, patience_s=600)
+    agent = Agent(kvs, settings, handlers, resources, metrics)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _: agent.stop(signal.Signals(signum).name))
+    if settings.health_bind:
+        try:
+            health.serve(
+                settings.health_bind, ready=agent.unready, live=agent.unwell, metrics=metrics.exposition
+            )
+        except CerebroError as error:
+            sys.exit(f"worker: {error}")
+    agent.run()
+    # The threads that wait on the store are daemons: nothing is left to be done.
+    os._exit(0)
+
+
+def holdings(volumes: Volumes) -> tuple[Holding, ...]:
+    """Complete training partitions on the worker's own volume: discovered, not assumed from its name."""
+    found = find_partitions(volumes.shards / "datasets")
+    return tuple(Holding(dataset=p.dataset, partition=p.partition) for p in found if p.split == "train")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""One attempt at a task in the child, from the order to do it to its answer.
+
+Ends it where it hangs, was taken away, or holds up the end of the worker. Knows nothing of the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cerebro.contract.events import LivePoint
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
+from cerebro.data.durable import discard_leftovers
+from cerebro.runtime.volumes import Volumes, checkpoint_file
+from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.process import ChildProcess
+
+log = logging.getLogger(__name__)
+
+_START_S = 300.0
+"""A child that has not said that it is ready for so long never will."""
+
+_LONGEST_WAIT_S = 3600.0
+"""Of one wait: the kernel takes no infinite one, which a run may ask for."""
+
+_UNEXPLAINED = frozenset({FailureKind.HANG, FailureKind.CRASH})
+"""Kinds of failures whose cause may be what else was noticed."""
+
+Answer = TaskResult | Failure
+
+
+class Attempt:
+    """Follows one attempt. Used by the agent's main thread.
+
+    Args:
+        child: has been asked to do it.
+        limit_s: without a sign of progress for so long it counts as hung.
+        bell: readable when something about the inbox, the lease or the worker's end has changed.
+        on_bell: called then, after the bell was silenced.
+    """
+
+    def __init__(
+        self,
+        child: ChildProcess,
+        item: InboxItem,
+        *,
+        worker: str,
+        limit_s: float,
+        lease: Lease,
+        ending: Ending,
+        bell: Mailbox,
+        on_bell: Callable[[], None],
+    ) -> None:
+        self._child, self._item, self._worker, self._limit_s = child, item, worker, limit_s
+        self._lease, self._ending, self._bell, self._on_bell = lease, ending, bell, on_bell
+        self._advanced, self._position = time.monotonic(), (-1, -1)
+        self._has_asked = False
+
+    def follow(self) -> Answer:
+        """Listen until the child answers, dies, hangs, or the attempt is not to go on."""
+        before = self._child.channel.strays
+        answer = self._follow()
+        strays = self._child.channel.strays - before
+        if not strays:
+            return answer
+        wrote = (
+            f"user code wrote to the connection between its process and the worker, which it did not open: {strays} "
+            f"times what is no message, such as {self._child.channel.stray!r}"
+        )
+        log.warning("%s", wrote)
+        if not isinstance(answer, Failure) or answer.kind not in _UNEXPLAINED:
+            return answer
+        return answer.model_copy(update={"message": f"{answer.message}. Before that, {wrote}"})
+
+    def _follow(self) -> Answer:
+        child = self._child
+        with selectors.DefaultSelector() as selector:
+            for source in (child.channel, self._bell, child.end):
+                selector.register(source, selectors.EVENT_READ)
+            while True:
+                message = child.channel.pending()
+                if message is None:
+                    timeout_s = min(self._patience_s(), self._ending.left_s, _LONGEST_WAIT_S)
+                    ready = {key.fileobj for key, _ in selector.select(timeout_s)}
+                    verdict = self._verdict()
+                    if verdict is not None:
+                        return verdict
+                    if self._bell in ready:
+                        self._bell.drain()
+                        self._on_bell()
+                    # What it said before it ended counts.
+                    message = child.channel.pending()
+                    if message is None and (child.end in ready or child.channel.is_closed):
+                        return child.bury()
+                    if message is None and self._patience_s() <= 0:
+                        return self._hung()
+                answer = self._understood(message) if message is not None else None
+                if answer is not None:
+                    return answer
+
+    def _verdict(self) -> Failure | None:
+        """Why the attempt is not to go on, its process ended by then; `None` while it may."""
+        if self._lease.is_lost or self._ending.is_superseded:
+            return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
+        if self._ending.is_asked and not self._has_asked:
+            self._has_asked = True
+            self._child.ask_to_end(self._ending.why)
+        if self._ending.left_s <= 0:
+            reason = "it came to no batch boundary in time, so its process was ended"
+            return self._kill(FailureKind.PREEMPTED, f"{self._ending.why}; {reason}")
+        return None
+
+    def _hung(self) -> Failure:
+        hint = "If the work is only slow, raise run_fit(hang_timeout_s=...)"
+        reason = f"no batch for {self._limit_s:g} s: the process was ended. {hint}"
+        return self._kill(FailureKind.HANG, reason)
+
+    def _understood(self, message: dict[str, Any]) -> Answer | None:
+        """What a message says; nothing, where it is none that the child sends: user code may have written it."""
+        try:
+            return self._take(message)
+        except (LookupError, TypeError, ValueError):
+            self._child.channel.drop(message)
+            return None
+
+    def _take(self, message: dict[str, Any]) -> Answer | None:
+        if message["is"] == "ready":
+            self._child.is_ready, self._advanced = True, time.monotonic()
+        elif message["is"] == "done":
+            return TaskResult.model_validate(message["result"])
+        elif message["is"] == "failed":
+            return self._child.explained(Failure.model_validate(message["failure"]))
+        elif message["is"] == "preempted" and not self._ending.is_asked:
+            # Told as a preemption, it would mean to the controller that this worker ends.
+            reason = "user code raised PreemptedError, though nobody asked this worker to end"
+            hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
+            return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
+        elif message["is"] == "preempted":
+            reason = "it was left between two batches and is done again from its start"
+            return Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; {reason}")
+        else:
+            point = self._point(message)
+            position = (point.rows, point.batch)
+            if position != self._position:
+                self._advanced, self._position = time.monotonic(), position
+            self._lease.progress(point)
+        return None
+
+    def _patience_s(self) -> float:
+        """Seconds until the child counts as hung."""
+        # Importing torch is not the user's code and may take long on a busy machine.
+        limit_s = self._limit_s if self._child.is_ready else max(self._limit_s, _START_S)
+        return max(0.0, self._advanced + limit_s - time.monotonic())
+
+    def _kill(self, kind: FailureKind, message: str) -> Failure:
+        self._child.kill()
+        return Failure(kind=kind, message=message)
+
+    def _point(self, message: dict[str, Any]) -> LivePoint:
+        fields = {
+            name: message[name]
+            for name in ("rows", "rows_failed", "total_rows", "batch", "start_s", "values")
+        }
+        item = self._item
+        return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **fields)
+
+
+def clear_up(volumes: Volumes, item: InboxItem) -> None:
+    """Remove the half of a checkpoint that an ended process was writing for this attempt. Shards are cleared by whoever
+    makes that partition next."""
+    body = item.body
+    if isinstance(body, TrainTask):
+        folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
+        name = checkpoint_file(
+            unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=item.attempt
+        )
+        discard_leftovers(folder, name)

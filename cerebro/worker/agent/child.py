@@ -1,0 +1,186 @@
+"""The child process: runs user code through a handler, one task after another, and says what became of it. It is one
+process to its agent, and two in truth: the one that imports, and the one that it forks for user code (`forking`).
+
+It has no token and no connection to the store. What fails in user code ends as a typed `Failure`; what kills
+the process is told by its absence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import TypeAdapter
+
+from cerebro import errors
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.runtime.tracebacks import line_of, name_of, text_of
+from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent import forking, memory
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context, Handler
+
+_BODY: TypeAdapter[TaskBody] = TypeAdapter(TaskBody)
+
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
+    (errors.CheckpointCorruptError, FailureKind.CHECKPOINT),
+    (errors.StorageFullError, FailureKind.STORAGE_FULL),
+    (errors.NonFiniteMetricError, FailureKind.NON_FINITE),
+    (errors.ObjectStoreError, FailureKind.UNAVAILABLE),
+    (errors.ShardCorruptError, FailureKind.DATA),
+    (errors.RowError, FailureKind.DATA),
+    (errors.DataError, FailureKind.DATA),
+    (errors.LocatorError, FailureKind.DATA),
+    (errors.MetadataError, FailureKind.DATA),
+    (errors.RetryableError, FailureKind.CRASH),
+    (MemoryError, FailureKind.OUT_OF_MEMORY),
+)
+"""First match counts; everything else is the user's error."""
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as a `Failure` for people, whatever it is: user code's frames only, where there are any."""
+    kind = next((kind for known, kind in _KINDS if isinstance(error, known)), FailureKind.USER_ERROR)
+    if name_of(error) == "OutOfMemoryError":
+        kind = FailureKind.OUT_OF_MEMORY
+    needs = getattr(error, "needs_bytes", 0) if isinstance(error, errors.StorageFullError) else 0
+    rows_failed = error.rows_failed if isinstance(error, errors.RowError) else 0
+    return Failure(
+        kind=kind,
+        message=_message(error),
+        traceback=text_of(error),
+        needs_bytes=needs,
+        rows_failed=rows_failed,
+    )
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"user code called exit({line_of(error).removeprefix('SystemExit').removeprefix(': ')})"
+    if isinstance(error, Exception):
+        return line_of(error)
+    return f"{line_of(error)} (user code raised what is no Exception, and is meant to end a program)"
+
+
+class Child:
+    """Serves one agent until it says so or goes away, or until it is the turn of other user code."""
+
+    def __init__(self, channel: Channel, context: Context, handler: Handler) -> None:
+        self._channel, self._context, self._handler = channel, context, handler
+        context.on_preload = lambda body: handler.preload(_BODY.validate_python(body))
+        self._code = ""
+
+    def serve(self) -> bytes:
+        """Run tasks as they come.
+
+        Returns:
+            What was read and is left to another process, because it is about other user code; empty at the end.
+        """
+        self._channel.send({"is": "ready"})
+        while (message := self._channel.receive()) is not None:
+            if message["do"] == "preload":
+                self._context.on_preload(message["body"])
+            elif message["do"] == "rest":
+                self._handler.rest()
+            elif message["do"] == "run":
+                # What one user's code changed in its process is not met by another's.
+                if self._code not in ("", message["body"]["code"]):
+                    return self._channel.left(message)
+                self._code = message["body"]["code"]
+                self._channel.send(self._run(message))
+        return b""
+
+    def _run(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer = self._answer(message)
+        # Whatever user code made of being left in its middle: a result, or an error of its own.
+        return {"is": "preempted"} if self._context.has_given_way else answer
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        self._context.begin(message["asked"])
+        try:
+            # First: the agent takes it for known from now on, whatever comes.
+            self._context.learn(message["codes"])
+            _redirect(Path(message["log"]))
+            body = _BODY.validate_python(message["body"])
+            result = self._handler.handle(body, message["attempt"])
+            return {"is": "done", "result": result.model_dump(mode="json")}
+        except errors.PreemptedError as error:
+            _print(f"left in its middle: {line_of(error)}")
+            if not self._context.has_given_way:
+                _print(text_of(error))
+            return {"is": "preempted"}
+        except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told
+            failure = failure_of(error)
+            _print(failure.text)
+            return {"is": "failed", "failure": failure.model_dump(mode="json")}
+        finally:
+            _flush()
+
+
+def _redirect(path: Path) -> None:
+    """Send what user code prints, from whatever library, to the log of this attempt.
+
+    Raises:
+        RetryableError: the log cannot be written.
+    """
+    _flush()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as cause:
+        raise errors.RetryableError(f"the log of the attempt, {path}, cannot be written: {cause}") from cause
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    if target > 2:  # user code may have closed the two, so that their numbers were free
+        os.close(target)
+    # Made anew: an earlier task's user code may have closed or replaced them. Whatever is printed can be written.
+    sys.stdout, sys.stderr = _text_to(1), _text_to(2)
+
+
+def _text_to(descriptor: int) -> TextIO:
+    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
+
+
+def _print(text: str) -> None:
+    """Into the log of this attempt, if user code has left it open."""
+    with suppress(Exception):
+        print(text, flush=True)  # noqa: T201
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def main() -> None:
+    """Wire up and serve."""
+    memory.offer_to_killer()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--handler", required=True)
+    parser.add_argument("--cores", type=int, required=True)
+    arguments = parser.parse_args()
+    end = socket.socket(fileno=arguments.channel)
+    # Uploaded files are importable; a notebook's own modules come after the standard library's.
+    archive = os.environ.get("CEREBRO_ARCHIVE")
+    if archive:
+        sys.path.append(archive)
+    module = importlib.import_module(arguments.handler)
+
+    def work(unread: bytes) -> bytes:
+        channel = Channel(end, unread)
+        context = Context(channel, Volumes.from_environment(os.environ), arguments.cores)
+        return Child(channel, context, module.Handler(context)).serve()
+
+    forking.serve(work)
+
+
+if __name__ == "__main__":
+    main()

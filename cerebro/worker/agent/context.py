@@ -1,0 +1,164 @@
+"""What a handler has at hand inside the child process: volumes, decoded user code, a way to say how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from cerebro.contract.tasks import TaskBody, TaskResult
+from cerebro.data.misc import fetch_misc
+from cerebro.errors import PreemptedError, SpecError
+from cerebro.runtime.volumes import Volumes
+from cerebro.usercode.encoding import decode
+from cerebro.worker.agent.channel import Channel
+
+PROGRESS_S = 1.0
+"""Shortest pause between two progress messages: per-batch reports would cost more than small batches."""
+
+
+class Context:
+    """Given to a handler; lives as long as the child. Used by the child's main thread only.
+
+    Attributes:
+        volumes: mounted volumes.
+        cores: processor cores the worker may use.
+        has_given_way: whether the task was left in its middle: whatever user code made of that, there is no result.
+        is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
+    """
+
+    def __init__(self, channel: Channel, volumes: Volumes, cores: int) -> None:
+        self.volumes, self.cores = volumes, cores
+        self._channel = channel
+        self._codes: dict[str, str] = {}
+        self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._told = 0.0
+        self._wanted_end = ""
+        self._asked = self._start_s = 0.0
+        self.is_cold = True
+        self.has_given_way = False
+        self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
+
+    def learn(self, codes: Mapping[str, str]) -> None:
+        """Take in encoded user code by hash."""
+        self._codes.update(codes)
+
+    def spec_factory(self, sha256: str, misc: tuple[str, ...]) -> Callable[[], Any]:
+        """A function that decodes the spec; ETL calls it in each of its processes."""
+        if sha256 not in self._codes:
+            raise SpecError(f"user code {sha256[:12]} did not reach the worker")
+        encoded, misc_dir = self._codes[sha256], fetch_misc(misc, self.volumes.misc)
+
+        def make() -> Any:
+            spec = decode(encoded)
+            spec.misc_dir = misc_dir
+            return spec
+
+        return make
+
+    def spec(self, sha256: str, misc: tuple[str, ...]) -> Any:
+        """The user's spec, decoded and initialised once per child."""
+        if (sha256, misc) not in self._specs:
+            self.is_cold = True
+            spec = self.spec_factory(sha256, misc)()
+            spec.initialize_worker()
+            self._specs[sha256, misc] = spec
+        return self._specs[sha256, misc]
+
+    def progress(
+        self,
+        *,
+        rows: int,
+        total_rows: int,
+        rows_failed: int = 0,
+        batch: int = 0,
+        values: Mapping[str, float] | None = None,
+        final: bool = False,
+    ) -> None:
+        """Say how far the task is; dropped when said less than `PROGRESS_S` ago, unless `final`."""
+        now = time.monotonic()
+        if not final and now - self._told < PROGRESS_S:
+            return
+        self._told = now
+        self._channel.send(
+            {
+                "is": "progress",
+                "rows": rows,
+                "rows_failed": rows_failed,
+                "total_rows": total_rows,
+                "batch": batch,
+                "start_s": self._start_s,
+                "values": dict(values or {}),
+            }
+        )
+
+    def is_progress_due(self) -> bool:
+        """Whether a progress message would be sent now."""
+        return time.monotonic() - self._told >= PROGRESS_S
+
+    def begin(self, asked: float) -> None:
+        """A new task starts, for which the agent was `asked` then, by the monotonic clock: its first progress is due a
+        full pause from now."""
+        self._told = time.monotonic()
+        self._asked, self._start_s = asked, 0.0
+        self.has_given_way = False
+
+    def work_begins(self) -> float:
+        """The task's own work begins: the process is there, user code is imported and initialised. Calling it again has
+        no effect.
+
+        Returns:
+            `Timings.start_s`: seconds since the agent saw the task, or 0 where all was there already.
+        """
+        if self.is_cold:
+            self.is_cold, self._start_s = False, max(0.0, time.monotonic() - self._asked)
+        return self._start_s
+
+    def listen(self) -> None:
+        """Take in what the agent said meanwhile; called at batch boundaries."""
+        while (message := self._channel.pending()) is not None:
+            if message["do"] == "preload":
+                self.on_preload(message["body"])
+            elif message["do"] == "end":
+                self._wanted_end = message["why"]
+
+    def give_way(self) -> None:
+        """Leave the task if the agent wants its end; called, after `listen`, where more batches or rows are to come.
+
+        A task whose last batch is done is not left: what remains is saving it.
+
+        Raises:
+            PreemptedError: the task ends here.
+        """
+        if self._wanted_end:
+            self.has_given_way = True
+            raise PreemptedError(self._wanted_end)
+
+    def insist(self) -> None:
+        """Leave the task for good where user code has swallowed the error that `give_way` raised; called before
+        anything is made of what user code returned.
+
+        Raises:
+            PreemptedError: the task was left in its middle.
+        """
+        if self.has_given_way:
+            raise PreemptedError(self._wanted_end)
+
+
+class Handler(Protocol):
+    """What a handler module offers as its class `Handler`, made with a `Context` once in each process for user code.
+
+    Importing the module starts no thread and asks for no device: processes are forked from one that has imported it.
+    """
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Do one task; what it raises becomes a `Failure`."""
+        ...
+
+    def preload(self, body: TaskBody) -> None:
+        """A hint that this task comes next; may do nothing."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing is to be done for now: let go of all that is large and can be made again. May be called twice."""
+        ...

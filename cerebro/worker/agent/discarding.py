@@ -1,0 +1,57 @@
+"""Removing the checkpoints of a model that nothing needs any more, once the unit that made them so is committed.
+
+Only an attempt whose commit was accepted removes anything, and only files that were there before it: while it held the
+model, nobody else wrote any. An attempt that lost its lease, however late it ends, removes nothing: the model may have
+gone on elsewhere, and a unit done again has written a newer file of an older unit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cerebro.contract.tasks import InboxItem, TrainTask
+from cerebro.runtime.volumes import Volumes, unit_of
+
+log = logging.getLogger(__name__)
+
+
+def outdated_by(volumes: Volumes, item: InboxItem) -> tuple[Path, ...]:
+    """Files that the task of `item` makes superfluous; to be asked before it is committed."""
+    body = item.body
+    if not isinstance(body, TrainTask):
+        return ()
+    folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
+    try:
+        return outdated(folder, body.unit, {Path(kept).name for kept in body.keep})
+    except OSError as error:  # the experiment was deleted meanwhile, or the volume does not answer
+        log.info("older checkpoints of %s stay for now: %s", body.model, error)
+        return ()
+
+
+def outdated(folder: Path, unit: int, keep: Collection[str]) -> tuple[Path, ...]:
+    """Files of units before `unit` whose name is not in `keep`; what dead writers have left of them is among these."""
+    units = ((path, unit_of(path.name)) for path in folder.iterdir() if path.name not in keep)
+    return tuple(path for path, found in units if found is not None and found < unit)
+
+
+class Discarder:
+    """Removes files in a thread of its own: removing a large one takes long, and on a volume that hangs for ever."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "discarding")
+
+    def discard(self, paths: Collection[Path]) -> None:
+        """Remove them soon; files that are gone already are no error."""
+        if paths:
+            self._thread.submit(_remove, paths)
+
+
+def _remove(paths: Collection[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s stays: %s", path, error)

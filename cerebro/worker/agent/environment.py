@@ -1,0 +1,110 @@
+"""User code's own files and Python environment, made once per worker.
+
+A `requirements.txt` among the uploaded files gets a virtual environment that sees the worker's packages behind its own:
+what the worker has already (torch above all) is not installed again, what user code adds cannot break the worker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from cerebro.errors import RequirementsError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.tether import tethered
+from cerebro.runtime.volumes import Volumes
+from cerebro.usercode.archive import extract
+
+_TAIL = 4000
+_LIMIT_S = 1800.0
+"""Longest an installation may take: no task starts on the worker meanwhile."""
+_HELD = ("torch", "numpy", "pyarrow", "pydantic")
+"""Packages the child itself uses: another version under user code would be another worker."""
+
+
+def archive_folder(kvs: KvsClient, volumes: Volumes, sha256: str | None) -> str:
+    """Folder with the extracted archive, or an empty string when there is none."""
+    if sha256 is None:
+        return ""
+    folder = volumes.archive(sha256)
+    if not folder.exists():
+        extract(kvs.archive(sha256), folder)
+    return str(folder)
+
+
+def python_for(folder: str, volumes: Volumes) -> str:
+    """The interpreter for user code of an archive; installs its requirements at the first call.
+
+    Raises:
+        RequirementsError: pip failed; the message holds what it said.
+    """
+    requirements = Path(folder) / "requirements.txt"
+    if not folder or not requirements.exists():
+        return sys.executable
+    fingerprint = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
+    target = volumes.environment(fingerprint)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        # A worker's ETL and training containers may share this volume.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "complete").exists():
+            shutil.rmtree(target, ignore_errors=True)
+            _install(requirements, target)
+            (target / "complete").touch()
+    return str(target / "bin" / "python")
+
+
+def _install(requirements: Path, target: Path) -> None:
+    _run([sys.executable, "-m", "venv", "--without-pip", str(target)], requirements)
+    python = str(target / "bin" / "python")
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(target), "platbase": str(target)}))
+    seen = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | {
+        p for p in sys.path if p.endswith("-packages")
+    }
+    sources = {entry for entry in sys.path if entry and Path(entry).is_dir()} - seen
+    own.mkdir(parents=True, exist_ok=True)
+    # Not as mere paths: a package that is installed in place, for development, is found by a .pth file in there.
+    (own / "cerebro-worker.pth").write_text(
+        "".join(f"import site; site.addsitedir({path!r})\n" for path in sorted(seen))
+        + "".join(f"{path}\n" for path in sorted(sources))
+    )
+    constraints = target / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={found}\n" for name in _HELD if (found := _version(name))))
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, "-r", str(requirements), "-c", str(constraints)], requirements)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name).split("+", 1)[0]
+    except PackageNotFoundError:
+        return ""
+
+
+def _run(command: list[str], requirements: Path) -> None:
+    try:
+        done = subprocess.run(
+            tethered(command),
+            cwd=requirements.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired as cause:
+        raise RequirementsError(
+            f"requirements.txt of the uploaded code was not installed within {_LIMIT_S:g} s; pip said so far:\n"
+            f"{(cause.stdout or b'')[-_TAIL:]!r}"
+        ) from cause
+    if done.returncode != 0:
+        raise RequirementsError(
+            f"requirements.txt of the uploaded code could not be installed; pip said:\n{done.stdout[-_TAIL:].strip()}"
+        )

@@ -1,0 +1,127 @@
+"""User code in a process that was forked from one which has imported what every task needs, and has run no user code.
+
+So what one user's code changed in its process is never met by another's, and yet nobody waits for an interpreter and
+for torch again. The first process stays. It waits for the one that it forked. It ends as that one ended, so that the
+agent sees the death of user code as if it had started that process itself; or it forks the next one, when other code
+has its turn.
+
+To fork is safe as long as the first process only imports: libraries start the threads that a fork would lose when they
+first compute, and CUDA when it is first asked for a device.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from cerebro.runtime.tether import end_with
+
+Work = Callable[[bytes], bytes]
+"""Serves in a process that was forked for it. Given is what the one before left unread; it returns what it has read and
+leaves to the next one, or nothing when all is done."""
+
+_PAUSE_S, _ROUNDS = 0.01, 200
+_PAGE = 1 << 20
+
+
+def serve(work: Work) -> NoReturn:
+    """Run `work` in one forked process after another. To be called by a process without threads."""
+    # What is there already stays as it is, and so in memory that all of them share.
+    gc.collect()
+    gc.freeze()
+    unread = b""
+    while True:
+        left = os.memfd_create("unread")  # shared by fork
+        own = os.getpid()
+        process = os.fork()
+        if process == 0:
+            _work(work, unread, left, own)
+        _, status = os.waitpid(process, 0)
+        _end_others()
+        if status:
+            _end_like(status)
+        unread = _content(left)
+        os.close(left)
+        if not unread:
+            os._exit(0)
+
+
+def _work(work: Work, unread: bytes, left: int, parent: int) -> NoReturn:
+    """In the forked process. It ends here, without what an interpreter does at its end: that was not set up for it."""
+    code = 1
+    try:
+        end_with(parent)
+        rest = memoryview(work(unread))
+        while rest:
+            rest = rest[os.write(left, rest) :]
+        code = 0
+    except BaseException:  # noqa: BLE001 - its outermost frame: told as any process tells it
+        traceback.print_exc()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _end_like(status: int) -> NoReturn:
+    """End with the exit status, or by the signal, of another process."""
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has left its own core
+        number = os.WTERMSIG(status)
+        with suppress(OSError, ValueError):  # of SIGKILL nothing can be set
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _content(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    found = bytearray()
+    while part := os.read(descriptor, _PAGE):
+        found += part
+    return bytes(found)
+
+
+def _end_others() -> None:
+    """End the processes of this one's group but itself: what user code started and left behind."""
+    own = os.getpid()
+    if os.getpgrp() != own:
+        return  # whose they are is not known
+    for _ in range(_ROUNDS):
+        others = [process for process in members(own) if process != own]
+        if not others:
+            return
+        for process in others:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+
+
+def await_end(group: int) -> None:
+    """Return once no process of a group that was killed runs; after two seconds at the latest."""
+    for _ in range(_ROUNDS):
+        if not members(group):
+            return
+        time.sleep(_PAUSE_S)
+
+
+def members(group: int) -> list[int]:
+    """Processes of a group that run."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError), Path("/proc", entry.name, "stat").open("rb") as file:
+                state, _, its = file.read().rpartition(b")")[2].split()[:3]
+                if int(its) == group and state not in (b"Z", b"X"):
+                    found.append(int(entry.name))
+    return found

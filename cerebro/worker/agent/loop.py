@@ -1,0 +1,361 @@
+"""The loop every worker runs.
+
+Threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the controller
+assigns; *reports* keeps leases and says how far the task is; one sees to it that a wanted end comes. They meet in
+`Mailbox`, `Lease` and `Ending`, which are safe for that. What the worker could do without is `Upkeep`'s, in one more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cerebro.contract import api
+from cerebro.contract.tasks import (
+    EtlTask,
+    Failure,
+    FailureKind,
+    InboxItem,
+    ModelTask,
+    TaskResult,
+)
+from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
+from cerebro.runtime import logs
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.tracebacks import line_of
+from cerebro.state.keys import TaskKey
+from cerebro.worker.agent.attempt import Attempt, clear_up
+from cerebro.worker.agent.children import Children
+from cerebro.worker.agent.discarding import Discarder, outdated_by
+from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.memory import own_group
+from cerebro.worker.agent.metrics import Metrics
+from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.reclaiming import Reclaimer
+from cerebro.worker.agent.reports import Reports, Resources, SupersededError
+from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
+
+_INBOX_S, _CROWDED_S = 20.0, 1.0
+"""How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
+
+_FAREWELL_S = 0.7
+"""Past the grace, for ending the child and telling the store; and once more for a last word if that did not do."""
+
+
+class Agent:
+    """A worker. `run` returns when `stop` was called or the worker was superseded.
+
+    Args:
+        handlers: task kind -> module of its handler.
+        metrics: is told what ends here, and what is used.
+    """
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        handlers: Mapping[str, str],
+        resources: Resources,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._metrics = metrics or Metrics({})
+        self._kvs, self._settings, self._handlers = kvs, settings, handlers
+        self._mailbox, self._lease, self._ending = Mailbox(), Lease(), Ending()
+        self._reports = Reports(kvs, settings, resources, self._lease, self._ending)
+        self._reclaimer = Reclaimer(kvs, settings.volumes)
+        self._discarder = Discarder()
+        self._upkeep = Upkeep(resources.meter, self._reclaimer, self._metrics, self._reports)
+        self._children = Children(settings, own_group())
+        self._threads: list[threading.Thread] = []
+        self._finished = threading.Event()
+
+    def stop(self, why: str) -> None:
+        """End soon: what waits is given back now, the running attempt at its next batch. Safe in a signal handler."""
+        self._ending.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
+        self._mailbox.wake()
+
+    def unready(self) -> str:
+        """Why tasks cannot come: for readiness probes. Safe in any thread."""
+        if not self._threads:
+            return f"{self._settings.worker} has not registered yet"
+        return self._ending.why or self.unwell()
+
+    def unwell(self) -> str:
+        """What a new start would mend: for liveness probes. A store that is away is none of it. Safe in any thread."""
+        dead = [thread.name for thread in self._threads if not thread.is_alive()]
+        return "" if self._ending.is_asked or not dead else f"{', '.join(dead)} has ended"
+
+    def run(self) -> None:
+        """Register and work."""
+        last_duty = _started(self._end_in_time)
+        self._reports.register(sorted(self._handlers))
+        self._threads = [last_duty, _started(self._read_inbox), _started(self._report_regularly)]
+        upkeep = (self._finished, self._settings.report_s)
+        threading.Thread(target=self._upkeep.run, args=upkeep, name="upkeep", daemon=True).start()
+        try:
+            self._work()
+        except SupersededError:
+            log.warning("superseded by a newer process of %s", self._settings.worker)
+        finally:
+            self._finished.set()
+            self._children.end_all()
+
+    # --- main thread: one task after another -----------------------------------------------------
+
+    def _work(self) -> None:
+        steps: list[api.Report] = []
+        outdated: tuple[Path, ...] = ()
+        while not self._ending.is_asked:
+            item = self._mailbox.next() if steps else self._await_item()
+            if item is not None:
+                steps.append(api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt))
+            if not steps:
+                continue
+            outcomes = self._reports.send(steps)
+            if outcomes[0].outcome != "refused":
+                self._discarder.discard(outdated)
+            is_started = item is not None and outcomes[-1].outcome != "refused"
+            steps, outdated = [], ()
+            if item is not None and is_started:
+                steps = [self._run(item)]
+                # Looked up before the commit: from then on others may write.
+                outdated = outdated_by(self._settings.volumes, item) if steps[0].op == "commit" else ()
+        self._say_farewell(steps)
+
+    def _await_item(self) -> InboxItem | None:
+        with self._metrics.waiting():
+            item = self._mailbox.wait(self._children.tidy_in_s())
+        if item is None:
+            self._children.tidy()
+        return item
+
+    def _run(self, item: InboxItem) -> api.Report:
+        """Run an attempt whose lease was just taken; returns the step that ends it."""
+        key = TaskKey.parse(item.task)
+        with logs.about(
+            experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
+        ):
+            began = time.monotonic()
+            log.info("attempt started")
+            answer = self._attempt(item)
+            seconds = time.monotonic() - began
+            self._metrics.ended(key.kind, answer, seconds)
+            if isinstance(answer, Failure):
+                log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
+            else:
+                log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
+        named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
+        if isinstance(answer, Failure):
+            return api.Fail(**named, failure=answer)
+        return api.Commit(**named, result=answer)
+
+    def _attempt(self, item: InboxItem) -> TaskResult | Failure:
+        self._lease.begin(item)
+        try:
+            if self._ending.is_asked:
+                reason = f"{self._ending.why} before this task began"
+                return Failure(kind=FailureKind.PREEMPTED, message=reason)
+            return self._answer(item)
+        except RequirementsError as error:
+            return Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
+        except StorageFullError as error:
+            return Failure(kind=FailureKind.STORAGE_FULL, message=str(error))
+        except RetryableError as error:
+            return Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
+        except PermanentError as error:
+            # The archive or the code is not in the store, or cannot be opened: no task could do without.
+            return Failure(kind=FailureKind.DATA, message=str(error))
+        except OSError as error:
+            return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
+        except SupersededError:
+            raise
+        except Exception as error:
+            # Whatever it is: one attempt fails of it, with its cause, and not the worker with all that waits here.
+            log.exception("%s could not be followed", item.task)
+            reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
+            return Failure(kind=FailureKind.CRASH, message=reason)
+
+    def _answer(self, item: InboxItem) -> TaskResult | Failure:
+        answer: TaskResult | Failure | None = None
+        try:
+            answer = self._follow(item)
+            return answer
+        finally:
+            # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
+            # preprocessed by processes that have not met it.
+            is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
+            self._children.done(is_spent=answer is None or is_bad_etl)
+            if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
+                self._children.end_idle("memory ran out")
+
+    def _follow(self, item: InboxItem) -> TaskResult | Failure:
+        body, asked = item.body, time.monotonic()
+        assert body is not None
+        child = self._child_for(item)
+        codes = {} if body.code == child.code else {body.code: self._kvs.code(body.code).encoded}
+        path = self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
+        try:
+            child.run(body.model_dump(mode="json"), item.attempt, codes, path, asked=asked)
+        except OSError:
+            return child.bury()
+        self._hint(child)
+        limit_s = body.hang_timeout_s if isinstance(body, ModelTask) else self._settings.etl_hang_timeout_s
+        answer = Attempt(
+            child,
+            item,
+            worker=self._settings.worker,
+            limit_s=limit_s,
+            lease=self._lease,
+            ending=self._ending,
+            bell=self._mailbox,
+            on_bell=lambda: self._on_bell(child),
+        ).follow()
+        if not child.is_alive() and not self._lease.is_lost:
+            clear_up(self._settings.volumes, item)
+        return answer
+
+    def _on_bell(self, child: ChildProcess) -> None:
+        self._children.make_room()
+        if not self._ending.is_asked:
+            self._hint(child)
+        elif not self._ending.is_superseded:
+            self._say_farewell([])
+
+    def _hint(self, child: ChildProcess) -> None:
+        """Tell the child which task comes next, so that it loads that model meanwhile."""
+        item = self._mailbox.peek()
+        if item is None or item.body is None or self._handlers[item.body.kind] != child.setting.handler:
+            return
+        if item.body.code != child.code:
+            return  # another process will do it
+        if self._lease.hinted != (item.task, item.attempt):
+            self._lease.hinted = (item.task, item.attempt)
+            try:
+                child.preload(item.body.model_dump(mode="json"))
+            except OSError:
+                log.info("the child ended before it could be told of %s", item.task)
+
+    # --- the child -------------------------------------------------------------------------------
+
+    def _child_for(self, item: InboxItem) -> ChildProcess:
+        body = item.body
+        assert body is not None
+        folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
+        setting = Setting(
+            handler=self._handlers[body.kind],
+            python=python_for(folder, self._settings.volumes),
+            archive=folder,
+        )
+        return self._children.take(setting)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _say_farewell(self, steps: list[api.Report]) -> None:
+        """Report `steps`, and give back what waits in the inbox, so that others take it at once."""
+        failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why} before this task began")
+        while (item := self._mailbox.next()) is not None:
+            steps.append(
+                api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
+            )
+        try:
+            # Also without steps: who is known to leave is given nothing more.
+            self._reports.send(steps)
+        except RetryableError as error:
+            tasks = ", ".join(step.task for step in steps)
+            log.warning("the store does not know of the end of %s: %s", tasks or "this worker", error)
+
+    def _end_in_time(self) -> None:
+        """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
+        self._ending.wait()
+        if not self._threads:
+            os._exit(0)  # not registered yet: there is nothing to give back
+        if self._ending.is_superseded or self._finished.wait(self._ending.left_s + _FAREWELL_S):
+            return
+        log.warning("not done in time; ending now")
+        last_word = threading.Thread(target=self._give_up, daemon=True)
+        last_word.start()
+        last_word.join(_FAREWELL_S)
+        os._exit(1)
+
+    def _give_up(self) -> None:
+        item = self._lease.item
+        if item is not None:
+            failure = Failure(
+                kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; it was not done in time"
+            )
+            named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
+            self._reports.send([api.Fail(**named, failure=failure)])
+
+    # --- the other threads -----------------------------------------------------------------------
+
+    def _report_regularly(self) -> None:
+        # Also while the worker ends: its running attempt is still its own.
+        while not self._finished.wait(self._settings.report_s):
+            item = self._lease.item
+            renewals: list[api.Report] = []
+            if item is not None:
+                renewals = [api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)]
+            try:
+                outcomes = self._reports.send(renewals, self._upkeep.newest_usage())
+            except RetryableError as error:
+                log.warning("no report: %s", error)
+                continue
+            except SupersededError:
+                self._ending.ask("superseded", 0.0, is_superseded=True)
+                self._mailbox.wake()
+                return
+            if self._children.is_crowded():
+                self._mailbox.wake()
+            if outcomes and outcomes[0].outcome == "refused" and item is not None:
+                self._lease.lose(item)
+                self._mailbox.wake()
+
+    def _read_inbox(self) -> None:
+        cursor = 0
+        while not self._finished.is_set():
+            began = time.monotonic()
+            try:
+                items = self._kvs.inbox(
+                    self._settings.worker, self._reports.incarnation, cursor, wait_s=_INBOX_S
+                )
+            except RetryableError as error:
+                log.warning("inbox not read: %s", error)
+                continue
+            if not items and time.monotonic() - began < _INBOX_S / 2:
+                # The store has more readers than it lets wait.
+                self._finished.wait(_CROWDED_S)
+            for item in items:
+                cursor = item.seq
+                if item.body is not None:
+                    self._reclaimer.touch(item.body.dataset)
+                if not item.cancel:
+                    self._mailbox.put(item)
+                elif not self._mailbox.remove(item):
+                    self._lease.lose(item)
+                    self._mailbox.wake()
+
+
+def _started(duty: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=_vital, args=(duty,), name=duty.__name__, daemon=True)
+    thread.start()
+    return thread
+
+
+def _vital(duty: Callable[[], None]) -> None:
+    """Run a thread without which the worker is none: were it to end alone, tasks would be assigned and never start."""
+    try:
+        duty()
+    except BaseException:
+        log.exception("%s ended: the worker ends with it, to be started anew", duty.__name__)
+        os._exit(1)

@@ -1,0 +1,91 @@
+"""Making room on the shard volume: partitions and downloads of data sets that no experiment uses any more.
+
+The store names them (`cerebro.contract.records.Reclaim`), and takes a data set off that list in the step that starts a
+run on it. So what was listed when the worker asked may go, unless a task for it has come since. Folders are moved aside
+in one step and removed by a thread (`cerebro.runtime.trash`): a task that comes next finds all of a partition or
+nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.trash import Removal, move_aside
+from cerebro.runtime.volumes import Volumes
+
+log = logging.getLogger(__name__)
+
+_KINDS = ("datasets", "downloads")
+"""Folders of the volume that have a folder for each data set."""
+
+
+class Reclaimer:
+    """`touch` may be called by any thread, the rest by one.
+
+    Attributes:
+        removal: removes what was moved aside.
+    """
+
+    def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
+        self._kvs, self._volumes = kvs, volumes
+        self._trash = volumes.trash(volumes.shards)
+        self._seq = 0
+        self._lock = threading.Lock()
+        self._touched: dict[str, float] = {}
+        """Data set -> when a task for it came last."""
+        self.removal = Removal()
+
+    def touch(self, dataset: str) -> None:
+        """A task for the data set has come, and is not begun before this returns."""
+        with self._lock:
+            self._touched[dataset] = time.monotonic()
+
+    def act(self, seq: int) -> bool:
+        """Reclaim what may be reclaimed, if the list has changed: its number is `seq` by now.
+
+        Returns:
+            Whether the list had changed, so that the worker's holdings may have.
+
+        Raises:
+            RetryableError: the store is away.
+        """
+        self.sweep()
+        if seq == self._seq:
+            return False
+        asked = time.monotonic()
+        reclaim = self._kvs.reclaim()
+        try:
+            # The list names whatever was ever deleted; most of it was never here.
+            held = self._held().intersection(reclaim.datasets)
+            kept = [dataset for dataset in held if not self._is_moved(dataset, asked)]
+            self._seq = -1 if kept else reclaim.seq
+        except OSError as error:
+            log.warning("partitions that nobody uses stay for now: %s", error)
+        self.sweep()
+        return True
+
+    def sweep(self) -> None:
+        """Have removed what was moved aside, now or by a process before this one."""
+        try:
+            self.removal.sweep([self._trash])
+        except OSError as error:
+            log.warning("it cannot be told whether %s holds anything: %s", self._trash, error)
+
+    def _held(self) -> set[str]:
+        """Data sets of which anything is on the volume."""
+        folders = [self._volumes.shards / kind for kind in _KINDS]
+        return {path.name for folder in folders if folder.exists() for path in folder.iterdir()}
+
+    def _is_moved(self, dataset: str, asked: float) -> bool:
+        """Whether nothing of the data set is left where tasks look for it."""
+        with self._lock:
+            if self._touched.get(dataset, -1.0) >= asked:
+                return False
+            for kind in _KINDS:
+                folder = self._volumes.shards / kind / dataset
+                if move_aside(folder, self._trash):
+                    log.info("reclaiming %s", folder)
+        return True

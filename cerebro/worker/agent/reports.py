@@ -1,0 +1,148 @@
+"""What a worker tells the store: that it is there, how far its task is, how tasks began and ended, that it leaves.
+
+Keeps the incarnation, by which the store tells this process from earlier ones of the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cerebro.contract import api
+from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
+from cerebro.contract.tasks import FailureKind
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.usage.meter import Meter
+from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.looking import Look
+from cerebro.worker.agent.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+"""What a report waits for a volume, where it has to tell of it: far less than a lease."""
+
+
+class SupersededError(Exception):
+    """A newer process registered under this worker's name: this one must end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What the machine offers."""
+
+    gpus: tuple[str, ...]
+    holdings: Callable[[], tuple[Holding, ...]]
+    """Looks at the volume: complete training partitions found there."""
+    meter: Meter | None = None
+    """Of what the worker uses of it; `None`: it does not say."""
+    host: str
+    machine_cores: int = 0
+    """Cores that it shares with other workers; 0: not known."""
+    pid: int
+
+
+class Reports:
+    """Safe for several threads: one report at a time, because a point that arrives after its attempt's commit is not
+    kept."""
+
+    def __init__(
+        self, kvs: KvsClient, settings: Settings, resources: Resources, lease: Lease, ending: Ending
+    ) -> None:
+        self._kvs, self._settings, self._resources = kvs, settings, resources
+        self._lease, self._ending = lease, ending
+        self.incarnation = uuid.uuid4().hex
+        self.reclaim = 0
+        """Number of the list of data sets that nobody uses, as last heard."""
+        self._holdings = Look("holdings", resources.holdings)
+        self._told = 0
+        """Number of the newest answer about holdings that the store has."""
+        self._free_bytes = Look("checkpoints", self._look_for_room)
+        self._sending = threading.Lock()
+
+    def register(self, kinds: Sequence[str]) -> None:
+        """Make this process the worker of its name, for tasks of these kinds."""
+        gpus = self._resources.gpus
+        record = WorkerRecord(
+            worker=self._settings.worker,
+            incarnation=self.incarnation,
+            weight=self._settings.weight or float(len(gpus) or 1),
+            cores=self._settings.cores,
+            machine_cores=self._resources.machine_cores,
+            gpus=gpus,
+            kinds=tuple(kinds),
+            holdings=self._resources.holdings(),
+            volume=self._settings.pod.name if self._settings.pod else None,
+            pod=self._settings.pod,
+            host=self._resources.host,
+            pid=self._resources.pid,
+        )
+        self._kvs.register(record)
+        log.info("registered %s with %d partitions", record.worker, len(record.holdings))
+
+    def changed(self) -> None:
+        """The worker's holdings may have changed: a report tells them as soon as they have been looked at."""
+        self._holdings.ask()
+
+    def send(
+        self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
+    ) -> tuple[api.StepOutcome, ...]:
+        """Send steps, with the live points that belong before them; each report is a sign of life, too.
+
+        Args:
+            usage: where it was measured since the last report.
+
+        Raises:
+            SupersededError: another process has this worker's name now.
+            RetryableError: the store was away for longer than the client's patience.
+        """
+        self._look(steps)
+        for step in steps:
+            if isinstance(step, (api.Commit, api.Fail)):
+                self._lease.end(step)
+        with self._sending:
+            item, points = self._lease.take_points()
+            number, holdings = self._holdings.newest()
+            request = api.ReportRequest(
+                incarnation=self.incarnation,
+                lease_s=self._settings.lease_s,
+                steps=tuple(steps),
+                live={item.experiment: points} if item and points else {},
+                checkpoint_free_bytes=self._free_bytes.newest()[1],
+                running=self._lease.described,
+                holdings=holdings if number > self._told else None,
+                leaving="" if self._ending.is_superseded else self._ending.why,
+                usage=usage,
+            )
+            answer = self._kvs.report(self._settings.worker, request)
+            self._told = number
+        if not answer.current:
+            raise SupersededError
+        self.reclaim = answer.reclaim
+        for step, outcome in zip(steps, answer.outcomes, strict=True):
+            if outcome.outcome == "refused":
+                log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
+        return answer.outcomes
+
+    def _look(self, steps: Sequence[api.Report]) -> None:
+        """Have the volumes looked at, and wait a moment where a step is to be told together with what is found.
+
+        Not while a report is sent, which renews a lease: a file system may hang. What was not found in time is told by
+        a later report.
+        """
+        room = self._free_bytes.ask()
+        if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
+            self._free_bytes.wait(room, _LOOK_S)
+        if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
+            self._holdings.wait(self._holdings.ask(), _LOOK_S)
+
+    def _look_for_room(self) -> int | None:
+        try:
+            return shutil.disk_usage(self._settings.volumes.checkpoints).free
+        except OSError:
+            return None

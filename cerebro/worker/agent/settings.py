@@ -1,0 +1,90 @@
+"""Settings of a worker: the only reader of its environment variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cerebro.contract.records import PodRef
+from cerebro.errors import ClusterError
+from cerebro.runtime.usage import cores
+from cerebro.runtime.volumes import Volumes
+
+SECRETS = ("CEREBRO_TOKEN",)
+"""Variables that children, which run user code, never see."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a worker is told.
+
+    Attributes:
+        server: kvs_api's base URL (``CEREBRO_SERVER``, default ``http://127.0.0.1:7070``).
+        token: bearer token (``CEREBRO_TOKEN``, required).
+        worker: name, stable over restarts (``CEREBRO_WORKER``, required).
+        volumes: mounted volumes.
+        cores: processor cores to use (``CEREBRO_CORES``, default all that it may use).
+        node: name of the machine that its pod runs on (``CEREBRO_NODE``); empty: the machine's own.
+        pod: container of a pod that this process runs in (``CEREBRO_POD``, ``CEREBRO_POD_UID``,
+            ``CEREBRO_CONTAINER``; all or none). Workers of one pod share its shard volume.
+        weight: share of the data (``CEREBRO_WEIGHT``, default its number of GPUs, or 1).
+        lease_s: a task is taken back when its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
+        report_s: longest pause between two reports; a fifth of the lease, so that four may be lost.
+        grace_s: when the worker is asked to end, how long the running task may take to reach its next batch or row, or
+            to save what is complete (``CEREBRO_GRACE_S``). 20 s: two thirds of what Kubernetes gives a pod by default.
+        health_bind: host:port that answers whether the worker is well (``CEREBRO_HEALTH_BIND``); off when empty.
+        etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
+    """
+
+    server: str
+    token: str = field(repr=False)
+    worker: str
+    volumes: Volumes
+    cores: int
+    node: str = ""
+    pod: PodRef | None = None
+    weight: float | None = None
+    lease_s: float = 10.0
+    grace_s: float = 20.0
+    health_bind: str = ""
+    etl_hang_timeout_s: float = 600.0
+
+    @property
+    def report_s(self) -> float:
+        """See the class."""
+        return self.lease_s / 5
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Read and check the environment."""
+        missing = [name for name in ("CEREBRO_TOKEN", "CEREBRO_WORKER") if not environment.get(name)]
+        if missing:
+            raise ClusterError(f"{' and '.join(missing)} not set: a worker needs a token and a name")
+        weight = environment.get("CEREBRO_WEIGHT")
+        pod = _pod(environment)
+        return cls(
+            server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
+            token=environment["CEREBRO_TOKEN"],
+            worker=environment["CEREBRO_WORKER"],
+            volumes=Volumes.from_environment(environment),
+            cores=int(environment.get("CEREBRO_CORES") or cores.available()),
+            node=environment.get("CEREBRO_NODE", ""),
+            pod=pod,
+            weight=float(weight) if weight else None,
+            lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
+            grace_s=float(environment.get("CEREBRO_GRACE_S", "20")),
+            health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
+        )
+
+
+def _pod(environment: Mapping[str, str]) -> PodRef | None:
+    names = ("CEREBRO_POD", "CEREBRO_POD_UID", "CEREBRO_CONTAINER")
+    pod, uid, container = (environment.get(name, "") for name in names)
+    if not (pod or uid or container):
+        return None
+    if not (pod and uid and container):
+        missing = [name for name in names if not environment.get(name)]
+        raise ClusterError(
+            f"{' and '.join(missing)} not set: a worker in a pod needs all of {', '.join(names)}"
+        )
+    return PodRef(name=pod, uid=uid, container=container)

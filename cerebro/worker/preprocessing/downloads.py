@@ -1,0 +1,113 @@
+"""Objects of a shard's rows, fetched ahead of the row function.
+
+Of a folder no copy is made: the row function reads the folder itself. Objects of a remote store are copied to
+a folder of the shard's own, a bounded number ahead and at a time, and removed with the shard. Row functions
+are not known here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cerebro.data.durable import storage_full_named
+from cerebro.data.objects import ObjectStore, object_name
+from cerebro.errors import LocatorError
+
+_AHEAD = 4  # objects fetched ahead, in multiples of those fetched at a time
+
+
+class ShardObjects:
+    """The objects of some rows, as a context manager. Owned by one thread.
+
+    Args:
+        store: where they are, or None where rows name no objects.
+        rows: metadata rows of the shard.
+        columns: names of the columns that name objects: a name, a list of names, or null.
+        folder: for copies; made when needed, removed at the end.
+        concurrency: objects fetched at a time.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore | None,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Sequence[str],
+        folder: Path,
+        concurrency: int,
+    ) -> None:
+        self._store, self._rows, self._columns, self._folder = store, rows, columns, folder
+        root = None if store is None else store.local_root()
+        self._local = root is not None or store is None
+        self._window = concurrency * _AHEAD
+        self._fetched: dict[str, Future[None]] = {}
+        self._next_row = 0
+        self._pool = None if self._local else ThreadPoolExecutor(concurrency, "cerebro-fetch")
+        self.folder = str(folder if root is None else root)
+
+    def wait(self, position: int) -> None:
+        """Return when the objects of the row at ``position`` of the shard lie in `folder`.
+
+        Raises:
+            LocatorError: one has a name that leaves the root, or cannot be fetched: missing, forbidden.
+            ObjectStoreError: the store did not answer properly.
+            StorageFullError: there is no room for it.
+        """
+        if not self._columns or self._store is None:
+            return
+        names = self._names(position)
+        if self._local:
+            return  # the row function itself will find out what is missing
+        self._fetch_ahead(position)
+        for name in names:
+            self._fetched[name].result()
+
+    def __enter__(self) -> Self:
+        if not self._local:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            with storage_full_named(self._folder.parent):
+                self._folder.mkdir(parents=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _names(self, position: int) -> list[str]:
+        names: list[str] = []
+        for column in self._columns:
+            value = self._rows[position][column]
+            if value is None:
+                continue
+            for name in value if isinstance(value, list) else [value]:
+                if not isinstance(name, str):
+                    raise LocatorError(f"column {column!r} names the object {name!r}: expected a string")
+                names.append(object_name(name))
+        return names
+
+    def _fetch_ahead(self, position: int) -> None:
+        """Keep the objects of this row and of the next ones under way, in row order."""
+        assert self._pool is not None
+        under_way = sum(not future.done() for future in self._fetched.values())
+        while self._next_row < len(self._rows) and (self._next_row <= position or under_way < self._window):
+            try:
+                names = self._names(self._next_row)
+            except LocatorError:
+                names = []  # raised when it is this row's turn
+            for name in names:
+                if name not in self._fetched:
+                    self._fetched[name] = self._pool.submit(self._fetch, name)
+                    under_way += 1
+            self._next_row += 1
+
+    def _fetch(self, name: str) -> None:
+        assert self._store is not None
+        with storage_full_named(self._folder):
+            self._store.fetch(name, self._folder / name)

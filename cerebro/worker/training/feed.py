@@ -1,0 +1,84 @@
+"""The data loader that user code sees: batches of a partition, a heartbeat at each, and a place to report numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cerebro.contract.tasks import Place
+from cerebro.data.loader import Batch, PartitionLoader
+from cerebro.data.trees import RowId
+from cerebro.errors import SpecError
+from cerebro.worker.training.unit import checked_name
+
+_MAX_VALUES = 100
+"""Of `cerebro.contract.events.LivePoint`."""
+
+
+class Feed:
+    """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
+
+    Args:
+        epoch, unit, place: what the unit is and where; of an evaluation the epoch that the model has reached.
+        on_batch: called before each batch with (rows done, batch index, values reported since the last call).
+        is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
+    """
+
+    def __init__(
+        self,
+        loader: PartitionLoader,
+        on_batch: Callable[[int, int, Mapping[str, float]], None] = lambda rows, batch, values: None,
+        is_due: Callable[[], bool] = lambda: False,
+        *,
+        epoch: int = 1,
+        unit: int = 0,
+        place: Place | None = None,
+    ) -> None:
+        self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
+        self._latest: dict[str, Any] = {}
+        self._batches = 0
+        self.num_rows = loader.num_rows
+        self.batch_size = loader.batch_size
+        place = place or Place(epochs=epoch, units=unit + 1, total_steps=len(loader))
+        self.epoch, self.epochs = epoch, place.epochs
+        self.unit, self.units = unit, place.units
+        self.step, self.total_steps = place.step, place.total_steps
+        self._first_step = place.step
+
+    @property
+    def ids(self) -> list[RowId]:
+        """See `cerebro.spec.DataLoader`; looked up when asked for."""
+        return self._loader.ids
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A user may pass over the data several times in one unit: batches go on counting, which shows that it advances.
+        for index, batch in enumerate(self._loader):
+            self._tell(index * self.batch_size)
+            self._batches += 1
+            # Counted from the unit's first in every pass: where the next unit goes on is not for this one to say.
+            self.step = self._first_step + index
+            yield batch
+        self.step = self._first_step + len(self)
+        self._tell(self.num_rows)
+
+    def report(self, **values: Any) -> None:
+        """See `cerebro.spec.DataLoader.report`."""
+        self._latest.update(
+            {checked_name(name, "dataloader.report"): value for name, value in values.items()}
+        )
+        if len(self._latest) > _MAX_VALUES:
+            raise SpecError(
+                f"dataloader.report() got {len(self._latest)} names, at most {_MAX_VALUES} are kept"
+            )
+
+    def values(self) -> dict[str, float]:
+        """The newest reported values, as numbers; fetching them from a GPU waits for it."""
+        return {
+            name: float(getattr(value, "item", lambda v=value: v)()) for name, value in self._latest.items()
+        }
+
+    def _tell(self, rows: int) -> None:
+        self._on_batch(rows, self._batches, self.values() if self._latest and self._is_due() else {})

@@ -1,0 +1,172 @@
+"""One unit, one evaluation, one prediction: user code called as the templates promise.
+
+The only place where models meet user code; hopping and replay both come here, which is why they agree to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+
+from cerebro.contract.texts import cleaned
+from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
+from cerebro.spec import DataLoader, SubEpochSpec
+from cerebro.worker.training.checkpoint import State
+from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
+
+_MAX_METRICS, _MAX_NAME = 1_000, 200
+"""Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
+
+
+@dataclass(kw_only=True)
+class Trainee:
+    """A model in memory: its modules on their device, and the user's checkpoint mapping."""
+
+    modules: list[torch.nn.Module]
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+
+    def state(self) -> State:
+        """What is saved of it."""
+        return {"models": [module.state_dict() for module in self.modules], "checkpoint": self.checkpoint}
+
+
+def default_device() -> torch.device:
+    """The GPU of this process, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_named(name: str) -> torch.device:
+    """A device by its name, such as ``cuda:1``."""
+    return torch.device(name)
+
+
+def create(
+    spec: SubEpochSpec, hyperparams: Mapping[str, Any], *, seed: int, model: str, device: torch.device
+) -> Trainee:
+    """A new model, initialised from the seed, on `device`.
+
+    Raises:
+        SpecError: `create_models` did not return a list of modules.
+    """
+    seed_everything(model_seed(seed, model))
+    # User code keeps its promises or does not.
+    returned: object = spec.create_models(dict(hyperparams))
+    modules = list(returned) if isinstance(returned, list | tuple) else []
+    if not modules or not all(isinstance(module, torch.nn.Module) for module in modules):
+        raise SpecError(
+            f"create_models() returned {_described(returned)}, expected a list of torch.nn.Module with "
+            "at least one in it"
+        )
+    return Trainee(modules=[module.to(device) for module in modules])
+
+
+def restore(trainee: Trainee, state: State) -> None:
+    """Put a loaded state into a freshly created model, which takes over what the user keeps in it."""
+    if len(state["models"]) != len(trainee.modules):
+        raise SpecError(
+            f"create_models() returned {len(trainee.modules)} modules, but {len(state['models'])} were saved: it must "
+            "return the same modules each time"
+        )
+    for module, saved in zip(trainee.modules, state["models"], strict=True):
+        module.load_state_dict(saved)
+    # Not a copy: where an optimizer's state is most of a model's, that would be most of its memory once more.
+    trainee.checkpoint = state["checkpoint"]
+
+
+def train_unit(
+    spec: SubEpochSpec,
+    trainee: Trainee,
+    loader: DataLoader,
+    hyperparams: Mapping[str, Any],
+    *,
+    seed: int,
+    model: str,
+    epoch: int,
+    partition: int,
+) -> dict[str, float]:
+    """Train on one partition; changes `trainee` in place.
+
+    Raises:
+        MetricError, NonFiniteMetricError: of what `train` returned.
+    """
+    seed_everything(unit_seed(seed, model, epoch, partition))
+    for module in trainee.modules:
+        module.train()
+    returned = spec.train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+    return checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+
+
+def evaluate(
+    spec: SubEpochSpec, trainee: Trainee, loader: DataLoader, hyperparams: Mapping[str, Any], *, seed: int
+) -> dict[str, float]:
+    """What the user's `test` returns, in evaluation mode without gradients."""
+    with evaluating(trainee, seed=seed):
+        returned = spec.test(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
+    return checked_metrics(returned, "test", "evaluation")
+
+
+@contextmanager
+def evaluating(trainee: Trainee, *, seed: int) -> Iterator[None]:
+    """Evaluation mode, no gradients, seeded."""
+    seed_everything(seed)
+    for module in trainee.modules:
+        module.eval()
+    with torch.no_grad():
+        yield
+
+
+def checked_metrics(returned: object, function: str, where: str) -> dict[str, float]:
+    """What user code returned, as finite numbers by name.
+
+    Raises:
+        MetricError: it is no dict of names and numbers.
+        NonFiniteMetricError: one of them is NaN or infinite.
+    """
+    if not isinstance(returned, Mapping):
+        raise MetricError(
+            f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers"
+        )
+    if len(returned) > _MAX_METRICS:
+        raise MetricError(f"{function}() returned {len(returned)} metrics, at most {_MAX_METRICS} are kept")
+    metrics = {
+        (named := checked_name(name, function)): _number(value, function, named)
+        for name, value in returned.items()
+    }
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise NonFiniteMetricError(f"{name} became {value} in {where}: the model is given up")
+    return metrics
+
+
+def checked_name(name: object, function: str) -> str:
+    """A metric's name as text that can be stored and shown.
+
+    Raises:
+        MetricError: it cannot.
+    """
+    text = str(name)
+    if not 0 < len(text) <= _MAX_NAME or not text.isprintable():
+        raise MetricError(
+            f"{function}() names a metric {cleaned(text, _MAX_NAME)!r}, expected 1 to {_MAX_NAME} characters that can "
+            "be shown"
+        )
+    return text
+
+
+def _number(value: object, function: str, name: str) -> float:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if hasattr(value, "item") and getattr(value, "numel", lambda: getattr(value, "size", 0))() == 1:
+        return float(cast(Any, value).item())
+    raise MetricError(f"{function}() returned {_described(value)} for {name!r}, expected one number")
+
+
+def _described(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of shape {tuple(shape)}" if shape is not None else "")
