@@ -135,6 +135,29 @@ def orphans(home: Path, supervisor: int) -> tuple[ProcessId, ...]:
     return tuple(process for process in marked(home) if not _descends(process.pid, supervisor))
 
 
+def resident_bytes(pids: Iterable[int]) -> dict[int, int]:
+    """Memory of each process together with all that it has started; shared pages count every time."""
+    parents: dict[int, int] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            parents[int(entry.name)] = int(fields[_PARENT])
+    totals = dict.fromkeys(pids, 0)
+    for pid in parents:
+        above = pid
+        while above > 1 and above not in totals:
+            above = parents.get(above, 0)
+        if above in totals:
+            totals[above] += _resident(pid)
+    return totals
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
 def _descends(pid: int, ancestor: int) -> bool:
     while pid > 1:
         fields = _stat(pid)
