@@ -42,7 +42,7 @@ class DataLoader(Protocol):
 
     @property
     def ids(self) -> list[Any]:
-        """See above."""
+        """Ids of the rows of the current batch."""
         ...
 
     def __iter__(self) -> Any: ...

@@ -27,7 +27,7 @@ _ACTIONS = {
 
 def register(commands: Any) -> None:
     """Add ``cluster`` to the subcommands of ``cerebro``."""
-    cluster = commands.add_parser("cluster", help="make, pause, look at and delete a cluster on AWS")
+    cluster = commands.add_parser("cluster", help="create, pause, resume, show or delete a cluster on AWS")
     actions = cluster.add_subparsers(required=True, metavar="ACTION")
     for name, about in _ACTIONS.items():
         action = actions.add_parser(name, help=about)

@@ -257,7 +257,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="cerebro",
-        description="Clusters and experiments, from the terminal. See README.md for what each command works on.",
+        description="Clusters and experiments, from the terminal. docs/commands.md describes the commands.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     common = _Parser(add_help=False)
@@ -276,9 +276,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _register_local(commands: Any, common: argparse.ArgumentParser) -> None:
     """What starts, shows, checks and ends the cluster on this machine."""
-    up = commands.add_parser("up", parents=[common], help="start a local cluster, or join the one that runs")
+    up = commands.add_parser(
+        "up", parents=[common], help="start the local cluster, or join the one that runs"
+    )
     up.add_argument("--workers", type=_count, metavar="N", help="number of workers (default: 2)")
-    up.add_argument("--foreground", action="store_true", help="stay; Ctrl-C ends the cluster")
+    up.add_argument(
+        "--foreground", action="store_true", help="stay in the foreground; Ctrl-C ends the cluster"
+    )
     up.add_argument(
         "--no-tensorboard", dest="tensorboard", action="store_false", help="do not start TensorBoard"
     )
@@ -300,7 +304,7 @@ def _register_local(commands: Any, common: argparse.ArgumentParser) -> None:
     status.set_defaults(run=_status)
 
     doctor = commands.add_parser(
-        "doctor", parents=[common], help="check what can be wrong, say how to mend it"
+        "doctor", parents=[common], help="check what can be wrong, and say how to fix it"
     )
     doctor.add_argument("--workers", type=_count, metavar="N", help="check for that many workers")
     doctor.set_defaults(run=_doctor)
@@ -312,7 +316,9 @@ def _register_local(commands: Any, common: argparse.ArgumentParser) -> None:
     logs.add_argument(
         "-n", dest="lines", type=_count, default=50, metavar="N", help="lines per log (default: 50)"
     )
-    logs.add_argument("-f", dest="follow", action="store_true", help="go on as more is written")
+    logs.add_argument(
+        "-f", dest="follow", action="store_true", help="follow: print what is written from now on, too"
+    )
     logs.set_defaults(run=_logs)
 
     replay = commands.add_parser(
@@ -351,9 +357,13 @@ def _register_studies(commands: Any) -> None:
     simulate.add_argument(
         "scenarios", nargs="*", metavar="SCENARIO", help="default: the thesis's and the paper's"
     )
-    simulate.add_argument("--list", action="store_true", help="name the scenarios and stop")
+    simulate.add_argument("--list", action="store_true", help="list the scenarios and exit")
     simulate.add_argument(
-        "--policy", action="append", default=[], metavar="NAME", help="a scheduler; again for another one"
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a scheduler; may be given several times",
     )
     simulate.add_argument("--seeds", default="1", metavar="N", help="runs of each (default: 1)")
     simulate.add_argument("--sigma", metavar="S", help="noise of unit times, such as 0.1")

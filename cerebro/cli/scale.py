@@ -40,14 +40,16 @@ def register(commands: Any, common: argparse.ArgumentParser, number: Callable[[s
         common: parser of the options that all commands on a local cluster have.
         number: reads a whole number from 1.
     """
-    scale = commands.add_parser("scale", parents=[common], help="have more or fewer workers, in a run, too")
-    scale.add_argument("--workers", type=number, required=True, metavar="N", help="how many there shall be")
+    scale = commands.add_parser(
+        "scale", parents=[common], help="change the number of workers, also during a run"
+    )
+    scale.add_argument("--workers", type=number, required=True, metavar="N", help="the number of workers")
     scale.add_argument(
         "--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for them (default: 300)"
     )
     scale.set_defaults(run=run_scale)
     remove = commands.add_parser(
-        "remove", parents=[common], help="forget a worker that is gone for good with its disk"
+        "remove", parents=[common], help="remove a worker that is gone for good with its disk"
     )
     remove.add_argument("worker", metavar="WORKER", help="its name, see `cerebro status`")
     remove.set_defaults(run=run_remove)
@@ -73,8 +75,8 @@ def run_remove(options: argparse.Namespace) -> int:
     """``cerebro remove``; returns the exit status."""
     kvs = cluster_client(options.home)
     for name in remove(kvs, options.worker):
-        _say(f"{name} is forgotten.")
-    _say("What only it held is made anew on another worker when a run needs it.")
+        _say(f"{name} is removed.")
+    _say("Partitions that only it held are made again on another worker when a run needs them.")
     return 0
 
 
@@ -141,16 +143,18 @@ def wish(kvs: KvsClient, workers: int, *, by: str, patience_s: float = TAKE_UP_S
     deadline = time.monotonic() + patience_s
     while (pending := kvs.size()) is not None:
         if pending.workers != workers:
-            raise ClusterError(f"{pending.by or 'somebody else'} wishes {pending.workers} workers by now")
+            raise ClusterError(
+                f"{pending.by or 'somebody else'} has asked for {pending.workers} workers meanwhile"
+            )
         if pending.problem:
-            raise ClusterError(f"{workers} workers cannot be had: {pending.problem}")
+            raise ClusterError(f"{workers} workers are not possible: {pending.problem}")
         if time.monotonic() > deadline:
             try:
                 kvs.drop_size(workers)
             except ConflictError:
                 continue  # just now it was taken up, or another one made
             raise ClusterError(
-                f"nobody took up the wish for {workers} workers within {patience_s:g} s, so it was taken back: this "
+                f"the request for {workers} workers was not answered within {patience_s:g} s and is withdrawn: this "
                 "cluster's controller does not run, or cannot reach its cluster manager; see `kubectl get pods` and "
                 "the controller's log"
             )

@@ -47,12 +47,15 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
             default=[],
             required=is_needed,
             metavar="M",
-            help="again for another one",
+            help="may be given several times",
         )
     scheduler = command("scheduler", "dispatch the units that are left by another policy", _scheduler)
     scheduler.add_argument("name", metavar="NAME", help="lrptw, random, fifo, cyclic or monte-carlo")
     scheduler.add_argument(
-        "--no-planner", dest="planner", action="store_false", help="let no planner look for better orders"
+        "--no-planner",
+        dest="planner",
+        action="store_false",
+        help="do without the planner, which looks for better orders",
     )
     _add_run(scheduler)
     command("archive", "take an experiment out of the list that is shown at first", _archive)

@@ -93,8 +93,10 @@ def _at(address: str, token: str, environment: Mapping[str, str]) -> Connection:
 
 
 def _prefix(address: str, token: str, ca_file: str | None) -> str:
-    """See `KvsClient.api_prefix`. Who has just typed an address is told soon that nothing answers there; once something
-    has, an outage is waited for.
+    """The path below which the store's API is at an address (`KvsClient.api_prefix`).
+
+    A user who has just typed an address learns soon that nothing answers there. Once something has
+    answered, an outage is waited for.
 
     Raises:
         ClusterError: nothing answers, or no Cerebro.

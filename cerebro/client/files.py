@@ -46,11 +46,11 @@ class MountedFiles:
         self._volumes = volumes
 
     def checkpoints(self, reference: CheckpointRef) -> Path:
-        """See `Files`. Whether the file is whole is found out by loading it."""
+        """The folder of all checkpoints; loading one shows whether it is whole."""
         return self._volumes.checkpoints
 
     def shared(self, name: str) -> Path:
-        """See `Files`.
+        """Where a file of the shared volume is.
 
         Raises:
             NotFoundError: it is not there; says what to do where no volume is mounted.
@@ -84,7 +84,7 @@ class FetchedFiles:
         )
 
     def checkpoints(self, reference: CheckpointRef) -> Path:
-        """See `Files`; fetched once, checked every time.
+        """A folder with the checkpoint; fetched once, checked every time.
 
         Raises:
             CheckpointCorruptError: what came is not what was saved.
@@ -107,7 +107,9 @@ class FetchedFiles:
         return root
 
     def shared(self, name: str) -> Path:
-        """See `Files`; fetched anew each time, because nothing tells an old file of this name from a new one.
+        """A file of the shared volume on this machine.
+
+        Fetched anew each time, because nothing tells an old file of this name from a new one.
 
         Raises:
             NotFoundError, UnauthorizedError, StoreUnavailableError: it did not come.

@@ -101,7 +101,7 @@ class SchedulerChanged(_Event):
     run: Name
     scheduler: str
     planner: bool = True
-    """See `cerebro.contract.runs.FitRequest`."""
+    """Whether a planner may find a better order, as in `FitRequest`."""
     by: str = ""
 
 
@@ -196,7 +196,7 @@ class WorkerJoined(_Event):
     kinds: tuple[str, ...]
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None
-    """See `cerebro.contract.records.WorkerRecord`."""
+    """The shard volume, where workers share one, as in `WorkerRecord`."""
 
 
 class WorkerLost(_Event):
@@ -264,7 +264,7 @@ class TaskRevoked(_Event):
     worker: Name
     reason: str
     loss: FailureKind | None = None
-    """See `cerebro.contract.api.Revoke`."""
+    """How the worker was lost, if it was, as in `Revoke`."""
 
 
 Event = Annotated[
@@ -343,7 +343,7 @@ class LivePoint(Contract):
     total_rows: int = 0
     batch: int = 0
     start_s: float = 0.0
-    """See `cerebro.contract.tasks.Timings`."""
+    """Seconds of the attempt before its own work began, as in `Timings`."""
     values: dict[str, float] = Field(default_factory=dict)
 
     @field_validator("values")

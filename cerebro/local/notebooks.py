@@ -17,7 +17,7 @@ def is_installed() -> bool:
 
 
 def require() -> None:
-    """See that JupyterLab can be run.
+    """Check that JupyterLab can be run.
 
     Raises:
         ClusterError: it is not installed.

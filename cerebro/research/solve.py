@@ -114,7 +114,7 @@ class _InTime:
         self._policy, self._until = policy, until
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """See `Policy.choose`."""
+        """The policy's choice while there is time, then that of critical first."""
         if not self.is_late and time.monotonic() >= self._until:
             self.is_late, self._policy = True, CriticalFirst()
         return self._policy.choose(board, workers, rng)

@@ -20,7 +20,7 @@ class _Naming(Protocol):
 
     @property
     def is_feature_download(self) -> Sequence[str]:
-        """See `ETLSpec`."""
+        """The columns that name objects."""
 
 
 _RETURNING = frozenset({"row_preprocessor", "create_models", "train", "test"})

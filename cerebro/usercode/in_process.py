@@ -90,7 +90,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """The module of that name in the folder; None for other names, which other finders look for."""
         return PathFinder.find_spec(name, [self._place], target) if name in self._names else None
 
 

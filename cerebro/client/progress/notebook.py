@@ -37,7 +37,7 @@ class NotebookScreen:
         self._html = ""
 
     def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
-        """See `cerebro.client.progress.Screen`."""
+        """Draw a planned run, or one that waits."""
         html = rendered(state, run, rows, reason)
         if html == self._html:
             return
@@ -51,7 +51,7 @@ class NotebookScreen:
             self._shown.update(bundle, raw=True)
 
     def close(self) -> None:
-        """See `cerebro.client.progress.Screen`."""
+        """Nothing more will be drawn."""
 
 
 def rendered(state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> str:

@@ -29,7 +29,7 @@ class TerminalScreen:
         self._said = ""
 
     def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
-        """See `cerebro.client.progress.Screen`."""
+        """Draw a planned run, or one that waits."""
         import tqdm
 
         for bar in bars(state, run, rows):
@@ -40,7 +40,7 @@ class TerminalScreen:
                 tqdm.tqdm.write(f"{run.id}: {reason}", file=sys.stderr)
 
     def close(self) -> None:
-        """See `cerebro.client.progress.Screen`."""
+        """Nothing more will be drawn."""
         for drawn in self._bars.values():
             drawn.close()
 

@@ -36,7 +36,7 @@ class Pictures(ETLSpec):
         self.is_feature_download = ["picture"]
 
     def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
-        """See `ETLSpec.row_preprocessor`."""
+        """The row's picture, and its label."""
         return np.load(f"{object_dir}/{row['picture']}", allow_pickle=False), row["label"]
 
 

@@ -20,26 +20,26 @@ class FolderStore:
         self._root = local_path(uri)
 
     def read(self, name: str) -> bytes:
-        """See `ObjectStore`."""
+        """The object's content."""
         with self._translated(name):
             return self._path(name).read_bytes()
 
     def head(self, name: str, most: int) -> bytes:
-        """See `ObjectStore`."""
+        """The object's first bytes, at most so many."""
         with self._translated(name), self._path(name).open("rb") as file:
             return file.read(most)
 
     def fetch(self, name: str, destination: Path) -> None:
-        """See `ObjectStore`."""
+        """Copy the object to ``destination``, which appears whole or not at all."""
         with self._translated(name), self._path(name).open("rb") as source:
             write_aside(destination, iter(lambda: source.read(CHUNK_BYTES), b""))
 
     def exists(self, name: str) -> bool:
-        """See `ObjectStore`."""
+        """Whether there is such an object."""
         return self._path(name).is_file()
 
     def size(self, name: str) -> int:
-        """See `ObjectStore`."""
+        """Bytes of the object."""
         with self._translated(name):
             path = self._path(name)
             if path.is_dir():
@@ -47,19 +47,19 @@ class FolderStore:
             return path.stat().st_size
 
     def version(self, name: str) -> str:
-        """See `ObjectStore`."""
+        """Changes when the object's content does: an ETag, or size and time of change."""
         with self._translated(name):
             status = self._path(name).stat()
         return f"{status.st_size}-{status.st_mtime_ns}"
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """See `ObjectStore`."""
+        """Names that start with ``prefix``, in order."""
         self.check()
         found = (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
         yield from sorted(name for name in found if name.startswith(prefix))
 
     def check(self) -> None:
-        """See `ObjectStore`."""
+        """Raise unless the root is there and may be read."""
         if not self._root.is_dir():
             raise LocatorError(f"object root {self.uri} is not a folder: check the locator")
         if not os.access(self._root, os.R_OK | os.X_OK):

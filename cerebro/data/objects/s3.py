@@ -50,11 +50,11 @@ class S3Store:
         self._client: Any = boto3.session.Session().client("s3", config=config)
 
     def read(self, name: str) -> bytes:
-        """See `ObjectStore`."""
+        """The object's content."""
         return b"".join(self._chunks(name))
 
     def head(self, name: str, most: int) -> bytes:
-        """See `ObjectStore`."""
+        """The object's first bytes, at most so many."""
         content = bytearray()
         for chunk in self._chunks(name):
             content += chunk
@@ -63,11 +63,11 @@ class S3Store:
         return bytes(content[:most])
 
     def fetch(self, name: str, destination: Path) -> None:
-        """See `ObjectStore`."""
+        """Copy the object to ``destination``, which appears whole or not at all."""
         write_aside(destination, self._chunks(name))
 
     def exists(self, name: str) -> bool:
-        """See `ObjectStore`."""
+        """Whether there is such an object."""
         try:
             self._head(name)
         except LocatorError as error:
@@ -77,15 +77,15 @@ class S3Store:
         return True
 
     def size(self, name: str) -> int:
-        """See `ObjectStore`."""
+        """Bytes of the object."""
         return int(self._head(name)["ContentLength"])
 
     def version(self, name: str) -> str:
-        """See `ObjectStore`."""
+        """Changes when the object's content does: an ETag, or size and time of change."""
         return str(self._head(name)["ETag"]).strip('"')
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """See `ObjectStore`."""
+        """Names that start with ``prefix``, in order."""
         root = f"{self._prefix}/" if self._prefix else ""
         pages = self._client.get_paginator("list_objects_v2")
         with self._translated(prefix):
@@ -93,7 +93,7 @@ class S3Store:
                 yield from (item["Key"].removeprefix(root) for item in page.get("Contents", []))
 
     def check(self) -> None:
-        """See `ObjectStore`. A prefix without any object counts as absent."""
+        """Raise unless the root is there and may be read. A prefix without any object counts as absent."""
         root = f"{self._prefix}/" if self._prefix else ""
         with self._translated(""):
             found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=root, MaxKeys=1)

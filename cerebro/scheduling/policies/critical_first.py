@@ -21,10 +21,10 @@ TOLERANCE = 1e-9
 
 
 class CriticalFirst:
-    """See the module."""
+    """Longest remaining processing time, of models and workers: the rule of this module."""
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """See `Policy.choose`."""
+        """The unit of the most urgent worker and model that fit together."""
         return next(self.choices(board, workers), None)
 
     def choices(self, board: Board, workers: Sequence[int]) -> Iterator[Choice]:

@@ -15,7 +15,7 @@ from cerebro.scheduling.board import NEVER, Board, Choice
 
 
 class Cyclic:
-    """See the module.
+    """Models go around the workers in a circle, and wait for each other.
 
     Units are run by epoch, then by distance on the circle; workers and models both keep to that order, and since it is
     one order for all, somebody can always go on. Of a partition's holders one owns it and waits for its models in turn.
@@ -23,7 +23,7 @@ class Cyclic:
     """
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """See `Policy.choose`."""
+        """The next unit on the circle; None while its model or worker is waited for."""
         owners = _owners(board)
         circle = sorted(range(len(board.rank)), key=board.rank.__getitem__)
         earliest = min(

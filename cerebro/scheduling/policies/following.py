@@ -66,7 +66,7 @@ class Following:
         return cls(order, fallback=fallback)
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """See `Policy.choose`."""
+        """The next planned unit; what the plan does not cover is dispatched by the fallback."""
         free = []
         for worker in workers:
             ahead = (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(board, entry))

@@ -27,10 +27,10 @@ _BLUR = 1.0
 
 
 class MonteCarlo:
-    """See the module."""
+    """The first step of the best of many dry runs."""
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """See `Policy.choose`."""
+        """The unit with which the shortest dry run began."""
         policy = CriticalFirst()
         best = policy.choose(board, workers, rng)
         units = _units_left(board)

@@ -17,7 +17,7 @@ class RandomOrder:
     """
 
     def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
-        """See `Policy.choose`."""
+        """A unit drawn from all that are eligible at a random idle worker."""
         waiting = list(workers)
         while waiting:
             worker = waiting.pop(rng.randrange(len(waiting)))

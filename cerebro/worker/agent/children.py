@@ -28,7 +28,7 @@ _LOOK_S = 5.0
 
 
 class Children:
-    """See above."""
+    """A worker's child processes: started for tasks, reused, and ended as the module says."""
 
     def __init__(self, settings: Settings, memory: MemoryGroup) -> None:
         self._settings, self._memory = settings, memory

@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def report_s(self) -> float:
-        """See the class."""
+        """Longest pause between two reports, in seconds."""
         return self.lease_s / 5
 
     @classmethod

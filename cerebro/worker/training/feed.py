@@ -47,7 +47,7 @@ class Feed:
 
     @property
     def ids(self) -> list[RowId]:
-        """See `cerebro.spec.DataLoader`; looked up when asked for."""
+        """Ids of the rows of the current batch; looked up when asked for."""
         return self._loader.ids
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Feed:
         self._tell(self.num_rows)
 
     def report(self, **values: Any) -> None:
-        """See `cerebro.spec.DataLoader.report`."""
+        """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
         self._latest.update(
             {checked_name(name, "dataloader.report"): value for name, value in values.items()}
         )
