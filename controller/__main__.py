@@ -13,10 +13,10 @@ from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
 from controller.advisor import ChildHelper
 from controller.health import hung
-from controller.kubernetes import KubernetesOrchestrator
 from controller.leadership import resign
 from controller.loop import Controller
 from controller.metrics import Metrics
+from controller.orchestrator import Orchestrator
 from controller.projection import Projection
 from controller.settings import Settings
 
@@ -32,11 +32,11 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         logs.set_up("controller", os.environ, secrets=(settings.token,))
+        orchestrator = _watched(settings) if settings.worker_set else None
     except CerebroError as error:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, patience_s=10.0)
     projection = Projection(kvs, settings.volumes)
-    orchestrator = KubernetesOrchestrator(settings.access, settings.worker_set) if settings.access else None
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
     controller = Controller(kvs, settings, projection, ChildHelper(), orchestrator, metrics=metrics)
@@ -47,9 +47,16 @@ def main() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
     signal.signal(signal.SIGTERM, lambda *_: _end(settings))
     projection.start()
-    if orchestrator:
-        orchestrator.start()
     controller.run()
+
+
+def _watched(settings: Settings) -> Orchestrator:
+    # Imported only where there is a cluster to ask: the client takes memory and half a second.
+    from controller.kubernetes import KubernetesOrchestrator, in_cluster
+
+    orchestrator = KubernetesOrchestrator(*in_cluster(os.environ, settings.namespace), settings.worker_set)
+    orchestrator.start()
+    return orchestrator
 
 
 def _end(settings: Settings) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
-from controller.kubernetes.access import Access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Settings:
         holder: who this process is in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is the
             pod's in a cluster). Kept over restarts: whoever restarts a controller knows that the old process is gone.
         worker_set: name of the workers' StatefulSet (``CEREBRO_WORKER_SET``); empty: workers are not Kubernetes pods.
-        access: the API server, in ``CEREBRO_NAMESPACE`` (default the pod's own namespace); `None` without `worker_set`.
+        namespace: of that StatefulSet (``CEREBRO_NAMESPACE``); empty: the pod's own.
     """
 
     server: str
@@ -37,7 +36,7 @@ class Settings:
     health_bind: str = ""
     holder: str
     worker_set: str = ""
-    access: Access | None = None
+    namespace: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -47,7 +46,6 @@ class Settings:
             raise ClusterError(
                 "CEREBRO_TOKEN is not set: the controller cannot talk to kvs_api without a token"
             )
-        worker_set = environment.get("CEREBRO_WORKER_SET", "")
         return cls(
             server=environment.get("CEREBRO_SERVER", "http://127.0.0.1:7070"),
             token=token,
@@ -55,8 +53,6 @@ class Settings:
             lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
             holder=environment.get("CEREBRO_HOLDER") or socket.gethostname(),
-            worker_set=worker_set,
-            access=Access.in_cluster(environment, environment.get("CEREBRO_NAMESPACE", ""))
-            if worker_set
-            else None,
+            worker_set=environment.get("CEREBRO_WORKER_SET", ""),
+            namespace=environment.get("CEREBRO_NAMESPACE", ""),
         )

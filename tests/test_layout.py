@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTROL_PLANE_GROUPS = ("kvs", "control", "dispatcher")
+CONTROL_PLANE_GROUPS = ("kvs", "control", "kubernetes", "dispatcher")
 HEAVY_LIBRARIES = ("boto3", "flask", "pandas", "redis", "torch")
 
 

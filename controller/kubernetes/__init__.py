@@ -1,6 +1,6 @@
 """The controller's view of a Kubernetes cluster: the pods of one StatefulSet, and its size."""
 
-from controller.kubernetes.access import Access
+from controller.kubernetes.access import in_cluster
 from controller.kubernetes.orchestrator import KubernetesOrchestrator
 
-__all__ = ["Access", "KubernetesOrchestrator"]
+__all__ = ["KubernetesOrchestrator", "in_cluster"]

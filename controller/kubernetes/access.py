@@ -1,18 +1,22 @@
-"""How a pod reaches its API server, and what it must be allowed to do there.
+"""How a pod reaches its API server, what it must be allowed to do there, and what the server's errors mean.
 
-Kubernetes documentation: "Accessing the Kubernetes API from a Pod", "Configure Service Accounts for Pods",
-"Using RBAC Authorization" (section "Referring to resources": `list` and `watch` of one object by name need a field
-selector on ``metadata.name``, which `controller.kubernetes.orchestrator` sends).
+Kubernetes documentation: "Accessing the Kubernetes API from a Pod", "Using RBAC Authorization" (section "Referring to
+resources": `list` and `watch` of one object by name need a field selector on ``metadata.name``, which
+`controller.kubernetes.orchestrator` sends).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cerebro.errors import ClusterError
+from kubernetes.client import ApiException, Configuration
+from kubernetes.config import ConfigException
+from kubernetes.config.incluster_config import InClusterConfigLoader
+
+from cerebro.errors import CerebroError, ClusterError, RetryableError
 
 _MOUNTED = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -35,50 +39,58 @@ RULES: Final = (
 """The rules of the controller's Role: every request this package makes needs one of them, and nothing else is asked."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """An API server, and the service account that speaks to it.
+def in_cluster(
+    environment: Mapping[str, str], namespace: str = "", mounted: Path = _MOUNTED
+) -> tuple[Configuration, str]:
+    """The API server and the service account that the kubelet tells every pod of, and the namespace.
 
-    Attributes:
-        server: base URL.
-        namespace: of the worker set.
-        token_file: bearer token; read for every request, because the kubelet replaces it before it expires. `None`: no
-            token is sent.
-        ca_file: certificate that the server's is signed with; `None`: those the machine trusts.
+    The token is read anew every minute: the kubelet replaces it long before it expires.
+
+    Args:
+        namespace: empty: the pod's own.
+
+    Raises:
+        ClusterError: this is no pod, or its service account is not mounted.
     """
+    # No retries: they are the callers', who know what 410 means and when to give up. No proxy either, which the client
+    # would take from the environment: object stores may need one, the pod's own API server does not.
+    configuration = Configuration(retries=False, proxy="", connection_pool_maxsize=4)
+    loader = InClusterConfigLoader(str(mounted / "token"), str(mounted / "ca.crt"), environ=environment)
+    try:
+        loader.load_and_set(configuration)
+        return configuration, namespace or (mounted / "namespace").read_text().strip()
+    except (ConfigException, OSError) as error:
+        raise ClusterError(
+            f"CEREBRO_WORKER_SET is set, but the API server cannot be asked: {error} Outside a Kubernetes cluster "
+            "unset CEREBRO_WORKER_SET; in one, set automountServiceAccountToken to true in the controller's pod"
+        ) from error
 
-    server: str
-    namespace: str
-    token_file: Path | None = None
-    ca_file: Path | None = None
 
-    @classmethod
-    def in_cluster(
-        cls, environment: Mapping[str, str], namespace: str = "", mounted: Path = _MOUNTED
-    ) -> Access:
-        """As the kubelet tells every pod: two variables and a mounted folder.
+def translated(error: Exception) -> CerebroError:
+    """What an error of the client says of the API server, as a sentence goes on: retryable or not, by type."""
+    if isinstance(error, CerebroError):
+        return error
+    if not isinstance(error, ApiException):
+        return RetryableError(f"does not answer as it should ({type(error).__name__}: {error})")
+    said = f"answers HTTP {error.status}: {_message(error)}"
+    is_refused = 400 <= (error.status or 0) < 500 and error.status not in _PASSING
+    return ClusterError(said + _CURES.get(error.status, "")) if is_refused else RetryableError(said)
 
-        Args:
-            namespace: empty: the pod's own.
 
-        Raises:
-            ClusterError: this is no pod, or its service account is not mounted.
-        """
-        host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
-        if not host or not port:
-            raise ClusterError(
-                "CEREBRO_WORKER_SET is set but KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not: "
-                "this is no pod; unset CEREBRO_WORKER_SET outside a Kubernetes cluster"
-            )
-        for name in ("token", "ca.crt", *(() if namespace else ("namespace",))):
-            if not (mounted / name).is_file():
-                raise ClusterError(
-                    f"{mounted / name} is missing: the controller's pod needs its service account's token, "
-                    "set automountServiceAccountToken to true in its spec"
-                )
-        return cls(
-            server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
-            namespace=namespace or (mounted / "namespace").read_text().strip(),
-            token_file=mounted / "token",
-            ca_file=mounted / "ca.crt",
-        )
+def _message(error: ApiException) -> str:
+    """Of the `Status` object that an API server answers with. A proxy before it answers with anything."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (ValueError, LookupError, TypeError):
+        return str(error.body or error.reason)[:200]
+
+
+_PASSING = (409, 410, 429)
+"""Refusals that asking again may change: somebody else was faster, the version is too old, too many requests."""
+
+_CURES: Mapping[int, str] = {
+    401: "; the controller's service account token is not valid (deleted, expired, of another cluster)",
+    403: "; the controller's Role lacks this verb: `helm upgrade` restores the chart's Role",
+    404: "; the name in CEREBRO_WORKER_SET or CEREBRO_NAMESPACE is wrong, or the StatefulSet was deleted",
+}
+"""What to do about an answer that trying again does not change."""

@@ -4,6 +4,9 @@ The copy is replaced as a whole at every change, so a reader needs no lock and n
 that breaks off, an event that makes no sense, a version that is too old) ends in a new list, which is always right, and
 the copy is forgotten until then; only a watch that ends in good order is continued from where it was.
 
+The client's own `SharedInformer` does not know how old its view is, and waits for ever for a connection that died
+without a word; its `Watch`, which is used here, can be given limits.
+
 Kubernetes documentation: "Kubernetes API Concepts", sections "Efficient detection of changes", "Watch bookmarks",
 "Retrieving large results sets in chunks", "410 Gone responses". The pattern is client-go's Reflector.
 """
@@ -13,15 +16,20 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from cerebro.errors import CerebroError, ClusterError
-from controller.kubernetes.api import ApiServer, GoneError, Object, UnavailableError
+from kubernetes.dynamic import Resource
+from kubernetes.utils.retry import retry_after_seconds
+from kubernetes.watch import Watch
+
+from cerebro.errors import ClusterError
+from controller.kubernetes.access import translated
 
 log = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+"""A decoded JSON object."""
 
 WATCH_S = 5
 """A watch lasts so long, then the next one goes on where it ended. A connection that died without a word looks like one
@@ -40,15 +48,9 @@ _PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
 _MAX_ASKED_S = 30.0
 """The longest pause that is granted to a server."""
 
+_GONE: Final = 410
+
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Copy(Generic[Item]):
-    """What was made of each object, by its name; and when the server last confirmed that, by the clock."""
-
-    items: Mapping[str, Item]
-    heard: float
 
 
 class Mirror(Generic[Item]):
@@ -56,149 +58,125 @@ class Mirror(Generic[Item]):
 
     Args:
         what: the collection, for people.
-        path: of the collection.
-        query: selectors; asked before each list and watch. `None`: not known yet.
+        resource: the collection, for the client.
+        selected: namespace and selectors, as the client has them.
         read: makes an item of an object, or `None` of one that does not belong here.
         clock: monotonic seconds.
         changed: called after each change, and whenever the server was heard.
         without: what it means that the collection is not known, for people.
+        empty: what it means that the collection is empty, where that is an error.
     """
 
     def __init__(
         self,
-        server: ApiServer,
         *,
         what: str,
-        path: str,
-        query: Callable[[], Mapping[str, str] | None],
+        resource: Resource,
+        selected: Mapping[str, str],
         read: Callable[[Object], Item | None],
-        clock: Callable[[], float] = time.monotonic,
-        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
         without: str = "only silence tells of lost workers",
+        empty: str = "",
     ) -> None:
-        self._without = without
-        self._server, self._what, self._path, self._query = server, what, path, query
-        self._read, self._clock, self._changed = read, clock, changed
-        self._selectors: Mapping[str, str] | None = None
-        self._copy: _Copy[Item] | None = None
+        self._what, self._resource, self._selected, self._read = what, resource, selected, read
+        self._clock, self._changed, self._without, self._empty = clock, changed, without, empty
+        # What was made of each object, by its name; and when the server last confirmed that. Replaced together.
+        self._copy: tuple[Mapping[str, Item], float] | None = None
         self._complaint = ""
 
     def items(self) -> Mapping[str, Item] | None:
         """The collection by name; `None` while it may be out of date."""
         copy = self._copy
-        if copy is None or self._clock() - copy.heard > WATCH_S + PATIENCE_S:
-            return None
-        return copy.items
+        return copy[0] if copy and self._clock() - copy[1] <= WATCH_S + PATIENCE_S else None
 
     def run(self, stop: threading.Event) -> None:
         """Keep the copy until `stop` is set; returns within `WATCH_S` + `PATIENCE_S`."""
         version, pause_s = "", _PAUSE_S
         while not stop.is_set():
-            started, asked_s = self._clock(), 0.0
+            asked_s = 0.0
             try:
-                if not version or self._query() != self._selectors:
-                    version = self._list()
-                if version:
-                    version = self._watch(version, stop)
-                    pause_s = _PAUSE_S
-                    if self._clock() - started > _PAUSE_S:
-                        continue
-            except GoneError as error:
-                log.info("%s: listed again: %s", self._what, error)
-                self._forget()
-                version = ""
-            except (CerebroError, OSError) as error:
-                self._forget()
-                self._complain(error)
-                version, asked_s = "", error.after_s if isinstance(error, UnavailableError) else 0.0
-            stop.wait(max(pause_s * random.uniform(0.5, 1.0), min(asked_s, _MAX_ASKED_S)))
-            pause_s = pause_s if version else min(pause_s * 2, _MAX_PAUSE_S)
+                version = self._watch(version or self._list(), stop)
+                pause_s = _PAUSE_S
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, a new list is right
+                self._forget(error)
+                asked_s = min(retry_after_seconds(error) or 0.0, _MAX_ASKED_S)
+                version, pause_s = "", min(2 * pause_s, _MAX_PAUSE_S)
+            stop.wait(max(pause_s * random.uniform(0.5, 1.0), asked_s))
 
     def _list(self) -> str:
-        """Replace the copy; returns the version to watch from, empty while the selectors are not known."""
-        self._selectors = self._query()
-        if self._selectors is None:
-            return ""
+        """Replace the copy; returns the version to watch from."""
         items: dict[str, Item] = {}
-        page: dict[str, str] = {"limit": str(_PAGE)}
+        further = None
         while True:
-            answer = self._server.get(self._path, {**self._selectors, **page})
-            metadata = answer.get("metadata")
-            objects = answer.get("items")
-            version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
-            if (
-                not isinstance(objects, list)
-                or not isinstance(version, str)
-                or not isinstance(metadata, Mapping)
-            ):
-                raise UnavailableError("sent a list that is none")
-            for content in objects:
-                name, item = self._item(content)
-                if item is not None:
-                    items[name] = item
-            if not metadata.get("continue"):
-                break
-            page["continue"] = str(metadata["continue"])
-        self._heard(items)
-        return version
+            answer = self._resource.get(
+                **self._selected,
+                limit=_PAGE,
+                _continue=further,
+                serializer=lambda _, content: content,
+                _request_timeout=(PATIENCE_S, PATIENCE_S),
+            )
+            version: str = answer["metadata"]["resourceVersion"]
+            for content in answer["items"]:
+                self._put(items, content)
+            further = answer["metadata"].get("continue")
+            if not further:
+                self._heard(items)
+                return version
 
     def _watch(self, version: str, stop: threading.Event) -> str:
-        """Apply the events of one watch; returns the version to go on from."""
-        query = {**(self._selectors or {}), "resourceVersion": version}
-        with self._server.watch(self._path, query, lasts_s=WATCH_S) as events:
-            self._heard()
-            for event in events:
-                version = self._apply(event) or version
-                if stop.is_set():
-                    break
-        self._heard()
+        """Apply the events of one watch, until the server ends it; returns the version to go on from."""
+        events = Watch().stream(
+            self._resource.get,
+            **self._selected,
+            resource_version=version,
+            allow_watch_bookmarks=True,
+            timeout_seconds=WATCH_S,
+            serialize=False,
+            _request_timeout=(PATIENCE_S, WATCH_S + PATIENCE_S),
+        )
+        for event in events:
+            # `None` is a line that is no JSON.
+            kind, content = event["type"], event["object"]
+            version = content["metadata"]["resourceVersion"]
+            items = dict(self._copy[0]) if self._copy else {}
+            if kind == "DELETED":
+                items.pop(content["metadata"]["name"], None)
+            elif kind in ("ADDED", "MODIFIED"):
+                self._put(items, content)
+            elif kind != "BOOKMARK":
+                raise ValueError(f"an event of unknown type {kind!r}")
+            self._heard(items)
+            if stop.is_set():
+                return version
+        self._heard(self._copy[0] if self._copy else {})
         return version
 
-    def _apply(self, event: Object) -> str | None:
-        kind, content = event["type"], event["object"]
-        if kind == "BOOKMARK":
-            self._heard()
-        elif kind in ("ADDED", "MODIFIED", "DELETED"):
-            name, item = self._item(content)
-            items = dict(self._copy.items) if self._copy else {}
-            items.pop(name, None)
-            if kind != "DELETED" and item is not None:
-                items[name] = item
-            self._heard(items)
-        else:
-            raise UnavailableError(f"sent an event of unknown type {kind!r}")
-        metadata = content.get("metadata")
-        version = metadata.get("resourceVersion") if isinstance(metadata, Mapping) else None
-        return version if isinstance(version, str) else None
+    def _put(self, items: dict[str, Item], content: Object) -> None:
+        name, item = content["metadata"]["name"], self._read(content)
+        items.pop(name, None)
+        if item is not None:
+            items[name] = item
 
-    def _item(self, content: Any) -> tuple[str, Item | None]:
-        metadata = content.get("metadata") if isinstance(content, Mapping) else None
-        name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        if not isinstance(name, str) or not name:
-            raise UnavailableError(f"sent an object without a name: {str(content)[:200]}")
-        try:
-            return name, self._read(content)
-        except (LookupError, TypeError, ValueError, AttributeError) as cause:
-            raise UnavailableError(f"sent {name!r}, which cannot be read ({cause!r})") from cause
-
-    def _heard(self, items: Mapping[str, Item] | None = None) -> None:
-        copy = self._copy
-        kept = copy.items if copy else {}
-        self._copy = _Copy(items=kept if items is None else items, heard=self._clock())
+    def _heard(self, items: Mapping[str, Item]) -> None:
+        """The server says that this is the collection now."""
+        if self._empty and not items:
+            raise ClusterError(self._empty)
+        self._copy = items, self._clock()
         if self._complaint:
             log.info("%s: seen again", self._what)
             self._complaint = ""
         self._changed()
 
-    def _forget(self) -> None:
-        """Know nothing until the next list."""
+    def _forget(self, error: Exception) -> None:
+        """Know nothing until the next list. Why is said once, until it passes or changes: of a refusal every word
+        counts, of silence that there is some."""
         self._copy = None
+        cause = translated(error)
+        complaint = str(cause) if isinstance(cause, ClusterError) else "silence"
+        if getattr(error, "status", None) == _GONE:
+            log.info("%s: listed again: the API server %s", self._what, cause)
+        elif complaint != self._complaint:
+            self._complaint = complaint
+            log.warning("%s: %s, the API server %s", self._what, self._without, cause)
         self._changed()
-
-    def _complain(self, error: Exception) -> None:
-        """Say it once, until it passes or changes. Of a refusal every word counts, of silence that there is some."""
-        complaint = str(error) if isinstance(error, ClusterError) else "silence"
-        if complaint == self._complaint:
-            return
-        self._complaint = complaint
-        log.warning("%s: %s, the API server %s", self._what, self._without, error)

@@ -44,6 +44,10 @@ TRIMMED = {
         "plotly/labextension",
         "plotly/package_data/datasets",
         "plotly/package_data/widgetbundle.js",
+        # Of the Kubernetes client what controllers use asks without the generated classes. 120 MB.
+        "kubernetes/aio",
+        "kubernetes/client/api/[a-z]*",
+        "kubernetes/client/models/[a-z]*",
     ),
     "worker": _EVERYWHERE,
     "notebook": _EVERYWHERE,

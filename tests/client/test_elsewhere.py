@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +19,7 @@ from cerebro.contract.records import Locator, Locators
 from cerebro.errors import ClusterError, LocatorError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
+from tests.certificates import of_this_machine
 from tests.dispatcher.gateways import Served, served
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
@@ -132,18 +130,7 @@ def test_what_is_no_cerebro_is_told(status: int, content: bytes) -> None:
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Address of a store behind TLS, and the certificate that signed its own."""
-    if shutil.which("openssl") is None:
-        if os.environ.get("CI"):
-            pytest.fail("openssl is missing, which makes the certificate of this test")
-        pytest.skip("openssl makes the certificate of this test")
-    key, certificate = tmp_path / "key.pem", tmp_path / "ca.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=cerebro test",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context, certificate = of_this_machine(tmp_path)
     health = {"status": "ok", "schema_version": SCHEMA_VERSION, "version": "0"}
     web = Web(200, json.dumps(health).encode(), context)
     yield web.address, certificate

@@ -16,7 +16,7 @@ from tests.deploy.containers import Platform, docker, image
 pytestmark = pytest.mark.slow
 
 MB = 1_000_000
-CONTROL_BAR_BYTES = 500 * MB
+CONTROL_BAR_BYTES = 650 * MB
 WORKER_BAR_BYTES = 450 * MB
 """Beyond torch and what it depends on."""
 GRACE_S = 20.0
@@ -81,7 +81,7 @@ def in_image(name: str, *command: str) -> str:
 
 
 def test_control_image_is_within_its_bar_and_has_no_torch() -> None:
-    """500 MB unpacked at most; neither torch nor pip is in it."""
+    """650 MB unpacked at most; neither torch nor pip is in it."""
     assert size("control") <= CONTROL_BAR_BYTES
     script = "from importlib.util import find_spec as f; print([f(n) for n in ('torch', 'pandas', 'pip')])"
     assert in_image("control", "python", "-c", script).strip() == "[None, None, None]"

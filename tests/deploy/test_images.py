@@ -116,7 +116,7 @@ def test_an_image_runs_as_nobody_and_says_what_it_is(target: str) -> None:
 def test_control_plane_has_no_torch_and_worker_has_what_specs_use() -> None:
     """The control image has the services' libraries, the worker's torch and what examples/digits.py needs there."""
     control, worker = required("control"), required("worker")
-    assert {"flask", "waitress", "redis", "pyarrow", "boto3"} <= control
+    assert {"flask", "waitress", "redis", "pyarrow", "boto3", "kubernetes"} <= control
     assert not {"torch", "pandas", "ortools"} & control
     assert {"torch", "numpy", "pyarrow", "pillow", "boto3", "cloudpickle"} <= worker
     assert "scikit-learn" not in worker
@@ -198,6 +198,32 @@ def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_controller_needs_of_the_kubernetes_client_no_generated_class(tmp_path: Path) -> None:
+    """They go, most of the package; with what is left it is imported, and asks."""
+    spec = importlib.util.find_spec("kubernetes")
+    assert spec is not None
+    assert spec.origin is not None
+    ignored = shutil.ignore_patterns("aio", "__pycache__", "v1beta*", "v2*")
+    shutil.copytree(Path(spec.origin).parent, tmp_path / "kubernetes", ignore=ignored)
+    load("finish").trim(tmp_path, "control")
+    assert not list(tmp_path.glob("kubernetes/client/*/v1_pod*.py"))
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from kubernetes import __file__ as origin\n"
+        f"assert origin.startswith({str(tmp_path)!r})\n"
+        "from kubernetes.client import Configuration\n"
+        "from controller.kubernetes import KubernetesOrchestrator\n"
+        "from cerebro.errors import RetryableError\n"
+        "here = Configuration(host='http://127.0.0.1:1', retries=False)\n"
+        "try: KubernetesOrchestrator(here, 'cerebro', 'workers').scale(1)\n"
+        "except RetryableError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "does not answer" in done.stdout, done.stderr
 
 
 def test_equal_libraries_become_one(tmp_path: Path) -> None:

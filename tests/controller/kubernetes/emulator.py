@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from controller.kubernetes.access import RULES
@@ -50,11 +49,11 @@ class Fault:
 class Emulator:
     """Objects by (resource, name), and the log of all that happened to them."""
 
-    def __init__(self, token_file: Path | None = None) -> None:
+    def __init__(self) -> None:
         self.objects: dict[str, dict[str, Json]] = {"pods": {}, "statefulsets": {}, "events": {}}
         self.requests: list[Request] = []
         self.faults: deque[Fault] = deque()
-        self.token, self.token_file = "", token_file
+        self.token = ""
         self.rules: tuple[Mapping[str, Any], ...] = RULES
         self.page = 2
         self.version, self.oldest = 10, 10
@@ -173,12 +172,10 @@ class Emulator:
         return [content for content in found if self.matches(request, content)]
 
     def matches(self, request: Request, content: Json) -> bool:
-        """Selectors: of a name, and of equal labels."""
-        metadata = content["metadata"]
+        """Selectors: of a name, and of labels that are there."""
         if "fieldSelector" in request.query:
             return all(_field(content, path) == value for path, value in _selected(request).items())
-        wanted = dict(part.split("=") for part in request.query["labelSelector"].split(","))
-        return bool(wanted.items() <= metadata["labels"].items())
+        return request.query["labelSelector"] in content["metadata"]["labels"]
 
 
 def _selected(request: Request) -> dict[str, str]:

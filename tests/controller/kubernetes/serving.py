@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from controller.kubernetes import Access
+from kubernetes.client import Configuration
+
 from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator, Fault, Json, Request
 
 
 @contextmanager
-def serving(emulator: Emulator) -> Iterator[Access]:
-    """Listen, until the block ends; then all connections do."""
+def serving(emulator: Emulator, tls: ssl.SSLContext | None = None) -> Iterator[Configuration]:
+    """Listen, until the block ends; then all connections do. Yields how it is reached."""
 
     class Handler(_Handler):
         pass
@@ -23,14 +25,12 @@ def serving(emulator: Emulator) -> Iterator[Access]:
     Handler.emulator = emulator
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield Access(
-            server=f"http://127.0.0.1:{server.server_address[1]}",
-            namespace=NAMESPACE,
-            token_file=emulator.token_file,
-        )
+        yield Configuration(host=f"http://127.0.0.1:{server.server_address[1]}", retries=False)
     finally:
         emulator.close()
         server.shutdown()
@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _token(self) -> str:
-        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return self.headers.get("Authorization", "").partition(" ")[2]
 
     def _serve(self, request: Request) -> None:
         emulator = self.emulator
@@ -129,7 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
             epoch = emulator.epoch
             if seen < emulator.oldest:
                 # As API servers do: the answer is 200, the error an event.
-                gone = _line("ERROR", {"code": 410, "message": "too old resource version"})
+                gone = _line(
+                    "ERROR", {"code": 410, "reason": "Expired", "message": "too old resource version"}
+                )
                 fault = Fault(verb="watch", line=gone)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")

@@ -2,56 +2,110 @@
 
 from __future__ import annotations
 
+import datetime
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import pytest
+from kubernetes.client import Configuration
+from kubernetes.config import incluster_config
 
-from cerebro.errors import ClusterError
-from controller.kubernetes import Access
-from controller.settings import Settings
+from cerebro.errors import ClusterError, RetryableError
+from controller.kubernetes import KubernetesOrchestrator, in_cluster
+from tests.certificates import of_this_machine
+from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
+from tests.controller.kubernetes.serving import serving
+
+ROOT = Path(__file__).resolve().parents[3]
 
 HOST = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Path:
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
     for name, content in (("token", "t"), ("ca.crt", "c"), ("namespace", "here\n")):
-        (tmp_path / name).write_text(content)
-    return tmp_path
+        (folder / name).write_text(content)
+    return folder
 
 
-def test_a_pod_knows_its_server_and_its_namespace(mounted: Path) -> None:
-    """Another namespace may be named; an IPv6 address is put in brackets."""
-    access = Access.in_cluster(HOST, mounted=mounted)
-    assert access == Access(
-        server="https://10.96.0.1:443",
-        namespace="here",
-        token_file=mounted / "token",
-        ca_file=mounted / "ca.crt",
+def test_a_pod_knows_its_server_and_its_namespace(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another namespace may be named; an IPv6 address is put in brackets; no proxy of others stands between."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org:3128")
+    configuration, namespace = in_cluster(HOST, mounted=mounted)
+    assert (configuration.host, namespace) == ("https://10.96.0.1:443", "here")
+    assert configuration.ssl_ca_cert == str(mounted / "ca.crt")
+    assert configuration.verify_ssl
+    assert not configuration.proxy
+    assert in_cluster(HOST, "there", mounted)[1] == "there"
+    ipv6 = in_cluster({**HOST, "KUBERNETES_SERVICE_HOST": "fd00::1"}, mounted=mounted)[0]
+    assert ipv6.host == "https://[fd00::1]:443"
+
+
+def test_a_controller_loads_the_client_only_where_there_is_a_worker_set() -> None:
+    """Neither its memory nor its import is paid for on one machine; outside a pod it is said what to unset."""
+    loads = "from controller.__main__ import main; import sys; print('kubernetes' in sys.modules); main()"
+    told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER_SET": SET}
+    done = subprocess.run(
+        [sys.executable, "-c", loads], env=told, cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert Access.in_cluster(HOST, "there", mounted).namespace == "there"
-    assert (
-        Access.in_cluster({**HOST, "KUBERNETES_SERVICE_HOST": "fd00::1"}, mounted=mounted).server
-        == "https://[fd00::1]:443"
-    )
-
-
-def test_outside_a_pod_it_is_said_what_to_unset() -> None:
-    """Before anything is started."""
-    with pytest.raises(ClusterError, match="unset CEREBRO_WORKER_SET"):
-        Settings.from_environment({"CEREBRO_TOKEN": "x", "CEREBRO_WORKER_SET": "cerebro-worker"})
+    assert done.stdout == "False\n", done.stderr
+    assert done.returncode == 1
+    assert "unset CEREBRO_WORKER_SET" in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt", "namespace"])
-def test_a_service_account_that_is_not_mounted_is_named(mounted: Path, missing: str) -> None:
+def test_a_service_account_that_is_not_mounted_is_told(mounted: Path, missing: str) -> None:
     """With what to set in the pod."""
     (mounted / missing).unlink()
-    with pytest.raises(ClusterError, match=rf"{missing} is missing: .*automountServiceAccountToken"):
-        Access.in_cluster(HOST, mounted=mounted)
+    with pytest.raises(ClusterError, match="set automountServiceAccountToken to true"):
+        in_cluster(HOST, mounted=mounted)
 
 
-def test_without_a_worker_set_nobody_asks_for_a_cluster() -> None:
-    """One machine is the default."""
-    settings = Settings.from_environment({"CEREBRO_TOKEN": "x"})
-    assert settings.access is None
-    assert settings.worker_set == ""
+def _in_pod(server: Configuration, mounted: Path) -> KubernetesOrchestrator:
+    """An orchestrator that reaches `server` as its pod is told, over TLS."""
+    address = urlsplit(server.host)
+    told = {"KUBERNETES_SERVICE_HOST": address.hostname or "", "KUBERNETES_SERVICE_PORT": str(address.port)}
+    return KubernetesOrchestrator(*in_cluster(told, NAMESPACE, mounted), SET)
+
+
+def test_a_token_that_is_replaced_on_disk_is_used(
+    mounted: Path, tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute later at most. The kubelet replaces it about once an hour, and long before it ends."""
+    context, certificate = of_this_machine(tmp_path)
+    shutil.copy(certificate, mounted / "ca.crt")
+    now = datetime.datetime(2026, 11, 21)
+    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda: now), timedelta=datetime.timedelta)
+    monkeypatch.setattr(incluster_config, "datetime", clock)
+    emulator.token = "t"
+    with serving(emulator, context) as server:
+        orchestrator = _in_pod(server, mounted)
+        orchestrator.scale(4)
+        (mounted / "token").write_text("new")
+        emulator.token = "new"
+        with pytest.raises(ClusterError, match=r"HTTP 401.*token is not valid"):
+            orchestrator.scale(5)
+        now += datetime.timedelta(minutes=1)
+        orchestrator.scale(6)
+    assert emulator.objects["statefulsets"][SET]["spec"]["replicas"] == 6
+
+
+def test_a_server_of_another_authority_is_told_nothing(
+    mounted: Path, tmp_path: Path, emulator: Emulator
+) -> None:
+    """Not even the token."""
+    context, _ = of_this_machine(tmp_path)
+    of_this_machine(mounted)
+    (mounted / "ca.pem").rename(mounted / "ca.crt")
+    with (
+        serving(emulator, context) as server,
+        pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        _in_pod(server, mounted).scale(4)
+    assert emulator.requests == []

@@ -18,7 +18,10 @@ _FAULTS = (
     Fault(verb="watch", status=429, headers={"Retry-After": "0"}),
     Fault(verb="watch", status=500),
     Fault(verb="watch", status=410),
-    Fault(verb="watch", line=b'{"type": "ERROR", "object": {"code": 410, "message": "too old"}}\n'),
+    Fault(
+        verb="watch",
+        line=b'{"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}\n',
+    ),
     Fault(verb="watch", line=b'{"type": "ERROR", "object": {"code": 500, "message": "etcd"}}\n'),
     Fault(verb="watch", line=b'{"type": "DELETED", "obj'),
     Fault(verb="list"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from kubernetes.client import Configuration
 
 from cerebro.errors import ClusterError, RetryableError
-from controller.kubernetes import Access, KubernetesOrchestrator
+from controller.kubernetes import KubernetesOrchestrator
 from tests.controller.kubernetes.emulator import SET, Fault
 from tests.controller.kubernetes.watching import Watched
 
@@ -20,10 +21,10 @@ def test_a_conflict_is_tried_again(watched: Watched) -> None:
 @pytest.mark.parametrize(
     ("faults", "error", "said"),
     [
-        ([Fault(verb="patch", status=409)] * 3, RetryableError, "HTTP 409"),
+        ([Fault(verb="patch", status=409)] * 5, RetryableError, "HTTP 409"),
         ([Fault(verb="patch", status=429, headers={"Retry-After": "1"})], RetryableError, "HTTP 429"),
         ([Fault(verb="patch", status=500)], RetryableError, "HTTP 500"),
-        ([Fault(verb="patch")], RetryableError, "broke off"),
+        ([Fault(verb="patch")], RetryableError, "does not answer as it should"),
         ([Fault(verb="patch", status=403, body=b'{"message": "cannot patch"}')], ClusterError, "Role lacks this verb"),
         ([Fault(verb="patch", status=404, body=b'{"message": "not found"}')], ClusterError, "CEREBRO_WORKER_SET"),
         ([Fault(verb="patch", status=422, body=b'{"message": "invalid"}')], ClusterError, "invalid"),
@@ -41,7 +42,9 @@ def test_a_failed_scaling_says_whether_to_ask_again(
 
 def test_a_server_that_nobody_runs_is_no_server() -> None:
     """Neither a view nor a size."""
-    orchestrator = KubernetesOrchestrator(Access(server="http://127.0.0.1:1", namespace="cerebro"), SET)
+    orchestrator = KubernetesOrchestrator(
+        Configuration(host="http://127.0.0.1:1", retries=False), "cerebro", SET
+    )
     assert orchestrator.fleet() is None
     with pytest.raises(RetryableError, match="does not answer"):
         orchestrator.scale(1)

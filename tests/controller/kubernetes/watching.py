@@ -10,7 +10,7 @@ from controller.kubernetes import KubernetesOrchestrator
 from controller.kubernetes.making import read_making, unmade
 from controller.kubernetes.reading import read_pod
 from controller.orchestrator import Fleet
-from tests.controller.kubernetes.emulator import SET, Emulator
+from tests.controller.kubernetes.emulator import NAMESPACE, SET, Emulator
 from tests.controller.kubernetes.serving import serving
 
 LIMIT_S = 30.0
@@ -68,8 +68,10 @@ class Watched:
             with self._news:
                 self._news.notify_all()
 
-        with serving(self.emulator) as access:
-            self.orchestrator = KubernetesOrchestrator(access, SET, clock=lambda: self.now, changed=notify)
+        with serving(self.emulator) as server:
+            self.orchestrator = KubernetesOrchestrator(
+                server, NAMESPACE, SET, clock=lambda: self.now, changed=notify
+            )
             self.orchestrator.start()
             try:
                 yield self
