@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
@@ -20,9 +21,10 @@ from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ClientEvent
+from cerebro.contract.openapi import document
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
+from cerebro.contract.routes import STORE
 from kvs_api import keys
-from kvs_api.openapi import ROUTES, document
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 
@@ -82,21 +84,21 @@ def create_app(settings: Settings, store: Store) -> Flask:
         return Response(answer.model_dump_json(), status, mimetype="application/json")
 
     views = Views(store)
-    for key, route in ROUTES.items():
-        method, rule = key.split(" ", 1)
-        view: View = getattr(views, route.view)
+    for key, operation in STORE.items():
+        method, rule = key.replace("{", "<").replace("}", ">").split(" ", 1)
+        view: View = getattr(views, operation.name)
         app.add_url_rule(rule, endpoint=key, view_func=view, methods=[method])
     return app
 
 
 class Views:
-    """A method per entry of `ROUTES`, which describes it."""
+    """A method per entry of `STORE`, which describes it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def health(self) -> Response:
-        """Health: see `ROUTES`."""
+        """Health: see `STORE`."""
         ok = self._store.ping()
         answer = api.Health(
             status="ok" if ok else "store-unavailable",
@@ -106,34 +108,34 @@ class Views:
         return Response(answer.model_dump_json(), 200 if ok else 503, mimetype="application/json")
 
     def live(self) -> Response:
-        """Live: see `ROUTES`."""
+        """Live: see `STORE`."""
         return Response("ok\n", mimetype="text/plain")
 
     def openapi(self) -> Response:
-        """Openapi: see `ROUTES`."""
-        return Response(document(package_version()), mimetype="application/json")
+        """Openapi: see `STORE`."""
+        return Response(openapi_document(package_version()), mimetype="application/json")
 
     def lead(self) -> Response:
-        """Lead: see `ROUTES`."""
+        """Lead: see `STORE`."""
         return _answer(self._store.lead(_body(api.LeaderRequest)))
 
     def experiments(self) -> Response:
-        """Experiments: see `ROUTES`."""
+        """Experiments: see `STORE`."""
         return _answer(api.ExperimentsAnswer(experiments=self._store.experiments()))
 
     def create_experiment(self, name: str) -> Response:
-        """Create experiment: see `ROUTES`."""
+        """Create experiment: see `STORE`."""
         record = _body(ExperimentRecord)
         if record.name != name:
             raise errors.BadRequestError(f"the path names {name!r}, the body {record.name!r}")
         return _answer(self._store.create_experiment(record))
 
     def experiment(self, name: str) -> Response:
-        """Experiment: see `ROUTES`."""
+        """Experiment: see `STORE`."""
         return _answer(self._store.experiment(_name(name)))
 
     def append(self, name: str) -> Response:
-        """Append: see `ROUTES`."""
+        """Append: see `STORE`."""
         event = _CLIENT_EVENT.validate_json(request.get_data())
         once = request.headers.get(api.ONCE, "")
         if len(once) > _MAX_ONCE:
@@ -149,132 +151,132 @@ class Views:
         )
 
     def delete_experiment(self, name: str) -> Response:
-        """Delete experiment: see `ROUTES`."""
+        """Delete experiment: see `STORE`."""
         self._store.delete_experiment(_name(name), _whole_number("term", "the controller's leadership"))
         return Response(status=204)
 
     def events(self, name: str) -> Response:
-        """Events: see `ROUTES`."""
+        """Events: see `STORE`."""
         self._store.require(_name(name))
         is_checked = request.args.get("check") == "1"
         return _spliced("events", self._store.read(keys.log(name), *_cursor(), is_checked=is_checked))
 
     def quarantine(self, name: str) -> Response:
-        """Quarantine: see `ROUTES`."""
+        """Quarantine: see `STORE`."""
         asked = _body(api.QuarantineRequest)
         self._store.quarantine(_name(name), asked.problem, asked.term)
         return Response(status=204)
 
     def restore(self, name: str) -> Response:
-        """Restore: see `ROUTES`."""
+        """Restore: see `STORE`."""
         self._store.restore(_name(name))
         return Response(status=204)
 
     def points(self, name: str) -> Response:
-        """Points: see `ROUTES`."""
+        """Points: see `STORE`."""
         self._store.require(_name(name))
         return _spliced("points", self._store.read(keys.live(name), *_cursor()))
 
     def watch(self) -> Response:
-        """Watch: see `ROUTES`."""
+        """Watch: see `STORE`."""
         found, cluster = self._store.watch(_body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return _json(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
     def decide(self, name: str) -> Response:
-        """Decide: see `ROUTES`."""
+        """Decide: see `STORE`."""
         outcomes, found = self._store.decide(_name(name), _body(api.DecideRequest))
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
         return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
 
     def queue(self) -> Response:
-        """Queue: see `ROUTES`."""
+        """Queue: see `STORE`."""
         return _answer(self._store.queue())
 
     def audit(self) -> Response:
-        """Audit: see `ROUTES`."""
+        """Audit: see `STORE`."""
         return _answer(api.AuditAnswer(entries=self._store.audit()))
 
     def reclaim(self) -> Response:
-        """Reclaim: see `ROUTES`."""
+        """Reclaim: see `STORE`."""
         return _answer(self._store.reclaim())
 
     def workers(self) -> Response:
-        """Workers: see `ROUTES`."""
+        """Workers: see `STORE`."""
         return _answer(api.WorkersAnswer(workers=self._store.workers()))
 
     def register(self, name: str) -> Response:
-        """Register: see `ROUTES`."""
+        """Register: see `STORE`."""
         record = _body(WorkerRecord)
         if record.worker != name:
             raise errors.BadRequestError(f"the path names {name!r}, the body {record.worker!r}")
         return _answer(self._store.register(record))
 
     def remove_worker(self, name: str) -> Response:
-        """Remove worker: see `ROUTES`."""
+        """Remove worker: see `STORE`."""
         self._store.remove_worker(_name(name), request.args.get("incarnation"))
         return Response(status=204)
 
     def size(self) -> Response:
-        """Size: see `ROUTES`."""
+        """Size: see `STORE`."""
         return _answer(api.SizeAnswer(wish=self._store.size()))
 
     def ask_size(self) -> Response:
-        """Ask size: see `ROUTES`."""
+        """Ask size: see `STORE`."""
         wish = _body(SizeRequest)
         self._store.ask_size(wish)
         return _answer(wish)
 
     def drop_size(self) -> Response:
-        """Drop size: see `ROUTES`."""
+        """Drop size: see `STORE`."""
         self._store.drop_size(_whole_number("workers", "the number that was asked for"))
         return Response(status=204)
 
     def troubles(self) -> Response:
-        """Troubles: see `ROUTES`."""
+        """Troubles: see `STORE`."""
         return _answer(self._store.troubles())
 
     def tell_troubles(self) -> Response:
-        """Tell troubles: see `ROUTES`."""
+        """Tell troubles: see `STORE`."""
         troubles = _body(Troubles)
         self._store.tell_troubles(troubles)
         return _answer(troubles)
 
     def usage(self, name: str) -> Response:
-        """Usage: see `ROUTES`."""
+        """Usage: see `STORE`."""
         return _answer(api.UsageAnswer(samples=self._store.usage(_name(name))))
 
     def report(self, name: str) -> Response:
-        """Report: see `ROUTES`."""
+        """Report: see `STORE`."""
         return _answer(
             api.ReportAnswer.model_validate(self._store.report(_name(name), _body(api.ReportRequest)))
         )
 
     def inbox(self, name: str) -> Response:
-        """Inbox: see `ROUTES`."""
+        """Inbox: see `STORE`."""
         items = self._store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor())
         if request.args.get("places") != "1":
             items = map(_without_place, items)
         return _spliced("items", items)
 
     def put_code(self, sha256: str) -> Response:
-        """Put code: see `ROUTES`."""
+        """Put code: see `STORE`."""
         record = _body(CodeRecord)
         if record.sha256 != sha256:
             raise errors.BadRequestError(f"the path names {sha256}, the body {record.sha256}")
         return _answer(self._store.put_code(record))
 
     def code(self, sha256: str) -> Response:
-        """Code: see `ROUTES`."""
+        """Code: see `STORE`."""
         return _answer(self._store.code(sha256))
 
     def put_archive(self, sha256: str) -> Response:
-        """Put archive: see `ROUTES`."""
+        """Put archive: see `STORE`."""
         self._store.put_archive(sha256, request.get_data())
         return Response(status=204)
 
     def archive(self, sha256: str) -> Response:
-        """Archive: see `ROUTES`."""
+        """Archive: see `STORE`."""
         return Response(self._store.archive(sha256), mimetype="application/octet-stream")
 
 
@@ -285,6 +287,12 @@ def _without_place(item: str) -> str:
     if found["body"]:
         found["body"].pop("place", None)
     return json.dumps(found)
+
+
+@cache
+def openapi_document(version: str) -> str:
+    """The OpenAPI document of all routes."""
+    return document({"title": "Cerebro key-value store", "version": version}, STORE, (400, 401, 413, 503))
 
 
 def package_version() -> str:

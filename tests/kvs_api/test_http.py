@@ -17,9 +17,10 @@ from openapi_spec_validator import validate
 from cerebro.contract import SCHEMA_VERSION, api
 from cerebro.contract.events import RunPaused
 from cerebro.contract.records import CodeRecord
+from cerebro.contract.routes import STORE
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError, UnauthorizedError
 from cerebro.runtime.kvs import KvsClient
-from kvs_api.openapi import ROUTES, document
+from kvs_api.app import openapi_document
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 from tests.kvs_api.bench import TASK, Bench, requested, worker
@@ -32,9 +33,9 @@ WITH_TOKEN = {"Authorization": f"Bearer {TOKEN}"}
 def send(
     service: Service, route: str, *, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """One request, as written in `ROUTES`, sent as it is."""
+    """One request, as written in `STORE`, sent as it is."""
     method, path = route.split(" ", 1)
-    path = path.replace("<name>", "one").replace("<sha256>", SHA)
+    path = path.replace("{name}", "one").replace("{sha256}", SHA)
     with urllib3.PoolManager(retries=False, timeout=30) as http:
         answer = http.request(
             method, service.address + path, body=body, headers=WITH_TOKEN if headers is None else headers
@@ -53,7 +54,7 @@ def problem(content: bytes) -> api.Problem:
 OPEN = {"GET /health", "GET /live"}
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if route not in OPEN])
+@pytest.mark.parametrize("route", [route for route in STORE if route not in OPEN])
 @pytest.mark.parametrize(
     "given",
     ["", "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN, f"Basic {TOKEN}", "Bearer ü"],
@@ -101,7 +102,7 @@ def test_the_service_refuses_to_run_without_a_token() -> None:
 # --- malformed requests ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("route", [name for name, route in ROUTES.items() if route.body is not None])
+@pytest.mark.parametrize("route", [name for name, route in STORE.items() if route.body not in (None, bytes)])
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'"text"', b'{"nonsense": 1}', b"\xff\xfe", b"[" * 2000]
 )
@@ -176,16 +177,16 @@ def test_path_and_body_must_name_the_same(service: Service, route: str, body: st
 @pytest.mark.parametrize(
     ("route", "body"),
     [
-        ("GET /v1/experiments/<name>", None),
-        ("GET /v1/experiments/<name>/events", None),
-        ("GET /v1/experiments/<name>/live", None),
-        ("POST /v1/experiments/<name>/events", '{"type": "RunStopRequested", "run": "etl-1"}'),
+        ("GET /v1/experiments/{name}", None),
+        ("GET /v1/experiments/{name}/events", None),
+        ("GET /v1/experiments/{name}/live", None),
+        ("POST /v1/experiments/{name}/events", '{"type": "RunStopRequested", "run": "etl-1"}'),
         (
-            "POST /v1/experiments/<name>/decisions",
+            "POST /v1/experiments/{name}/decisions",
             '{"term": 0, "after": 0, "steps": [{"op": "note", "event": {"type": "RunResumed", "run": "etl-1"}}]}',
         ),
-        ("GET /v1/code/<sha256>", None),
-        ("GET /v1/archives/<sha256>", None),
+        ("GET /v1/code/{sha256}", None),
+        ("GET /v1/archives/{sha256}", None),
     ],
 )
 def test_what_does_not_exist_is_404(service: Service, route: str, body: str | None) -> None:
@@ -201,7 +202,7 @@ def test_a_conflict_is_409(kvs: KvsClient, service: Service) -> None:
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.append("one", requested("etl-1"))
     other = requested("etl-1", seed=1).model_dump_json().encode()
-    status, content = send(service, "POST /v1/experiments/<name>/events", body=other)
+    status, content = send(service, "POST /v1/experiments/{name}/events", body=other)
     assert (status, problem(content).error) == (409, "ConflictError")
     with pytest.raises(ConflictError):
         bench.decide(api.Revoke(task=TASK, attempt=1, worker="w", reason=""), term=bench.term + 1)
@@ -210,7 +211,7 @@ def test_a_conflict_is_409(kvs: KvsClient, service: Service) -> None:
 def test_a_body_that_is_too_large_is_413(service: Service) -> None:
     """The limit holds for every route; the refusal is a `Problem`, too."""
     large = b"x" * (service.settings.max_body_bytes + 1)
-    for route in ("PUT /v1/archives/<sha256>", "POST /v1/leader"):
+    for route in ("PUT /v1/archives/{sha256}", "POST /v1/leader"):
         status, content = send(service, route, body=large)
         assert status == 413
         assert problem(content).error == "BadRequestError"
@@ -390,23 +391,23 @@ def test_the_openapi_document_is_valid_and_served(service: Service) -> None:
     served = json.loads(content)
     assert status == 200
     validate(served)
-    assert served["paths"] == json.loads(document("x"))["paths"]
+    assert served["paths"] == json.loads(openapi_document("x"))["paths"]
 
 
 def test_the_openapi_document_lists_exactly_the_routes(service: Service) -> None:
     """No route is undocumented, none is made up; all but the probes ask for the token."""
-    described = json.loads(document("1"))
+    described = json.loads(openapi_document("1"))
     found = {
-        f"{method.upper()} {path.replace('{', '<').replace('}', '>')}": operation
+        f"{method.upper()} {path}": operation
         for path, operations in described["paths"].items()
         for method, operation in operations.items()
     }
-    assert set(found) == set(ROUTES)
+    assert set(found) == set(STORE)
     assert described["security"] == [{"token": []}]
     assert {key for key, operation in found.items() if operation.get("security") == []} == OPEN
     for key, operation in found.items():
         names = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
-        assert names == set(re.findall("<(.*?)>", key))
+        assert names == set(re.findall("{(.*?)}", key))
 
 
 def test_answers_fit_the_document(kvs: KvsClient, service: Service) -> None:
@@ -414,13 +415,13 @@ def test_answers_fit_the_document(kvs: KvsClient, service: Service) -> None:
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.append("one", requested("etl-1"))
     bench.run_until("commit")
-    described = json.loads(document("1"))
-    for route, entry in ROUTES.items():
+    described = json.loads(openapi_document("1"))
+    for route, entry in STORE.items():
         method, rule = route.split(" ", 1)
-        if method != "GET" or entry.answer is None or "<sha256>" in rule:
+        if method != "GET" or entry.answer is None or "{sha256}" in rule:
             continue
-        path = rule.replace("<name>", "worker-0" if "workers" in rule else "one")
+        path = rule.replace("{name}", "worker-0" if "workers" in rule else "one")
         status, content = send(service, f"GET {path}?incarnation=a" if "inbox" in path else f"GET {path}")
-        operation = described["paths"][rule.replace("<", "{").replace(">", "}")]["get"]
+        operation = described["paths"][rule]["get"]
         schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
         Draft202012Validator({**schema, "components": described["components"]}).validate(json.loads(content))
