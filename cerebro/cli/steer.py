@@ -1,7 +1,7 @@
 """``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ``unarchive``, ``delete``: steer an experiment.
 
 Each appends a wish to the experiment's log, through the same store and by the same rules as notebooks and the page
-(`cerebro.commands.steering`), and returns at once; ``cerebro status EXPERIMENT`` shows what becomes of it.
+(`cerebro.commands`), and returns at once; ``cerebro status EXPERIMENT`` shows what becomes of it.
 """
 
 from __future__ import annotations
@@ -107,35 +107,36 @@ def _restore(options: argparse.Namespace) -> int:
 def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
     """Append the wish, or one for each model that is named: all of them, or none."""
     from cerebro.client.session import author
-    from cerebro.commands.steering import DOES, OF_EXPERIMENT, Action, about, event_of, event_of_experiment
+    from cerebro.commands.command import Command, event_of_experiment, events_of
+    from cerebro.commands.rules import DOES, OF_EXPERIMENT, Action
 
     kvs, action = cluster_client(options.home), Action(name)
+    models = tuple(dict.fromkeys(getattr(options, "model", [])))
+    command = Command(action=action, run=getattr(options, "of_run", None), models=models, **fields)
     if action in OF_EXPERIMENT and _is_unreadable(kvs, options.experiment):
-        kvs.append(options.experiment, event_of_experiment(action, options.experiment, by=author()))
+        kvs.append(options.experiment, event_of_experiment(command, options.experiment, by=author()))
         _say(f"{options.experiment}: asked to {DOES[action]}.")
         return 0
     state = _state(kvs, options.experiment)
-    run = about(action, state, getattr(options, "of_run", None))
-    models = dict.fromkeys(getattr(options, "model", [])) or [""]
-    events = [event_of(action, state, run, model, by=author(), **fields) for model in models]
-    for event, model in zip(events, models, strict=True):
+    for event in events_of(command, state, by=author()):
         kvs.append(state.name, event)
-        of = " of ".join(name for name in (model, run.id if run else "", state.name) if name)
-        _say(f"{of}: asked to {DOES[action]}.")
+        named = (getattr(event, "model", ""), getattr(event, "run", ""), state.name)
+        _say(f"{' of '.join(name for name in named if name)}: asked to {DOES[action]}.")
     return 0
 
 
 def _delete(options: argparse.Namespace) -> int:
     from cerebro.client.session import author
-    from cerebro.commands.steering import Action, allowed, event_of, event_of_experiment
+    from cerebro.commands.command import Command, event_of_experiment, events_of
+    from cerebro.commands.rules import Action, allowed
 
     kvs, name = cluster_client(options.home), options.experiment
     if _is_unreadable(kvs, name):
         options.yes = options.yes or _asked(
             name, "what its log says, all models with their checkpoints, metrics,"
         )
-        event = event_of_experiment(Action.DELETE, name, by=author(), confirm=options.yes)
-        kvs.append(name, event, is_unread=True)
+        command = Command(action=Action.DELETE, confirm=options.yes)
+        kvs.append(name, event_of_experiment(command, name, by=author()), is_unread=True)
     else:
         state = _state(kvs, name)
         if Action.DELETE in allowed(state) and options.yes is None:
@@ -143,7 +144,9 @@ def _delete(options: argparse.Namespace) -> int:
             options.yes = _asked(
                 name, f"{len(state.runs)} runs, {models} models with their checkpoints, metrics,"
             )
-        kvs.append(name, event_of(Action.DELETE, state, by=author(), confirm=options.yes or ""))
+        command = Command(action=Action.DELETE, confirm=options.yes or "")
+        for event in events_of(command, state, by=author()):
+            kvs.append(name, event)
     _await_end(kvs, name)
     _say(f"{name} is deleted.")
     return 0

@@ -11,7 +11,7 @@ import contextlib
 from cerebro.client import reach
 from cerebro.client.connection import Connection
 from cerebro.client.session import Session
-from cerebro.commands.steering import may_relocate
+from cerebro.commands.rules import may_relocate
 from cerebro.contract.events import LocatorsChanged
 from cerebro.contract.records import ExperimentRecord, Locators
 from cerebro.errors import ConflictError, NotFoundError

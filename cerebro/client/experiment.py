@@ -20,7 +20,7 @@ from cerebro.client.files import cache_folder
 from cerebro.client.search import SearchSpace, configurations, first_configuration
 from cerebro.client.session import Session, author
 from cerebro.client.steered import Steered
-from cerebro.commands.steering import stopped_text
+from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest

@@ -9,20 +9,13 @@ import getpass
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from cerebro.client.connection import Connection
 from cerebro.client.progress import Progress
+from cerebro.commands.chosen import chosen_fit, chosen_run
+from cerebro.commands.command import Command, event_of_experiment, events_of
 from cerebro.commands.planning import plan_evaluation, plan_fit
-from cerebro.commands.steering import (
-    OF_EXPERIMENT,
-    Action,
-    about,
-    chosen_fit,
-    chosen_run,
-    event_of,
-    event_of_experiment,
-)
+from cerebro.commands.rules import OF_EXPERIMENT
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
@@ -178,12 +171,8 @@ class Session:
         self._kvs.append(self.name, RunRequested(run=run, request=request, author=author()))
         return run
 
-    def steer(self, action: Action, run: str | None = None, model: str = "", **fields: Any) -> None:
+    def steer(self, command: Command) -> None:
         """Ask for something; returns when it is in the log.
-
-        Args:
-            run: what it is about; see `cerebro.commands.steering.about`.
-            fields: see `cerebro.commands.steering.event_of`.
 
         Raises:
             NotFoundError, ConflictError, SearchSpaceError: it cannot be; they say what can.
@@ -191,13 +180,13 @@ class Session:
         try:
             state = self.state()
         except UnreadableError:
-            if action not in OF_EXPERIMENT:
+            if command.action not in OF_EXPERIMENT:
                 raise
-            event = event_of_experiment(action, self.name, by=author(), **fields)
+            event = event_of_experiment(command, self.name, by=author())
             self._kvs.append(self.name, event, is_unread=True)
             return
-        event = event_of(action, state, about(action, state, run), model, by=author(), **fields)
-        self._kvs.append(self.name, event)
+        for event in events_of(command, state, by=author()):
+            self._kvs.append(self.name, event)
 
     def restore(self) -> None:
         """Have a log that could not be read, read anew; see `KvsClient.restore`."""

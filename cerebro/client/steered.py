@@ -1,13 +1,14 @@
 """The part of `cerebro.Experiment` by which users steer what goes on: stop, resume, retry, reschedule, archive, delete.
 
 All of it returns as soon as the wish is in the experiment's log, with the name of who wished it; `watch` and `status`
-show what becomes of it. What can be wished when, and what is said otherwise, is decided in `cerebro.commands.steering`.
+show what becomes of it. What can be wished when, and what is said otherwise, is decided in `cerebro.commands.rules`.
 """
 
 from __future__ import annotations
 
 from cerebro.client.session import Session
-from cerebro.commands.steering import Action
+from cerebro.commands.command import Command
+from cerebro.commands.rules import Action
 
 
 class Steered:
@@ -21,7 +22,7 @@ class Steered:
         Raises:
             ConflictError: it has ended.
         """
-        self._session.steer(Action.STOP_RUN, run)
+        self._session.steer(Command(action=Action.STOP_RUN, run=run))
 
     def resume(self, run: str | None = None) -> None:
         """Let a paused or stopped run (the newest of them) go on from its last checkpoints.
@@ -29,7 +30,7 @@ class Steered:
         Raises:
             ConflictError: it is neither, or another run is open.
         """
-        self._session.steer(Action.RESUME_RUN, run)
+        self._session.steer(Command(action=Action.RESUME_RUN, run=run))
 
     def stop_model(self, model: str, run: str | None = None) -> None:
         """Train a model of a fit run (the newest) no further; the others go on, `resume_model` takes it up again.
@@ -38,7 +39,7 @@ class Steered:
             NotFoundError: there is no such model; the message names similar ones.
             ConflictError: it trains no more anyway.
         """
-        self._session.steer(Action.STOP_MODEL, run, model)
+        self._session.steer(Command(action=Action.STOP_MODEL, run=run, models=(model,)))
 
     def resume_model(self, model: str, run: str | None = None) -> None:
         """Let a stopped model go on from its last checkpoint, as if it had not been stopped.
@@ -48,7 +49,7 @@ class Steered:
         Raises:
             NotFoundError, ConflictError: as `stop_model`.
         """
-        self._session.steer(Action.RESUME_MODEL, run, model)
+        self._session.steer(Command(action=Action.RESUME_MODEL, run=run, models=(model,)))
 
     def retry_model(self, model: str, run: str | None = None) -> None:
         """Let a model that failed go on from its last checkpoint, with as many attempts as at first.
@@ -58,7 +59,7 @@ class Steered:
         Raises:
             NotFoundError, ConflictError: as `stop_model`.
         """
-        self._session.steer(Action.RETRY_MODEL, run, model)
+        self._session.steer(Command(action=Action.RETRY_MODEL, run=run, models=(model,)))
 
     def set_scheduler(self, name: str, planner: bool = True, run: str | None = None) -> None:
         """Have the units that are left of a fit run (the newest) dispatched by another policy; see `run_fit`.
@@ -67,15 +68,15 @@ class Steered:
             SearchSpaceError: there is no such policy.
             ConflictError: the run has ended.
         """
-        self._session.steer(Action.SET_SCHEDULER, run, scheduler=name, planner=planner)
+        self._session.steer(Command(action=Action.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
 
     def archive(self) -> None:
         """Take the experiment out of the list that is shown at first. Nothing else changes."""
-        self._session.steer(Action.ARCHIVE)
+        self._session.steer(Command(action=Action.ARCHIVE))
 
     def unarchive(self) -> None:
         """Put an archived experiment back into the list."""
-        self._session.steer(Action.UNARCHIVE)
+        self._session.steer(Command(action=Action.UNARCHIVE))
 
     def restore(self) -> None:
         """Let the experiment go on whose log could not be read, for example once a newer version is installed.
@@ -100,4 +101,4 @@ class Steered:
         Raises:
             ConflictError: a run has not ended, or `confirm` is another name.
         """
-        self._session.steer(Action.DELETE, confirm=confirm)
+        self._session.steer(Command(action=Action.DELETE, confirm=confirm))

@@ -1,1 +1,5 @@
-"""What a user may ask for, by which rules, and the events that it is: for page, notebook and command line."""
+"""What a user may ask for, by which rules, and the events that it is: for page, notebook and command line alike.
+
+`rules` says what is allowed now and why not, `chosen` which run and model are meant, `command` which events a command
+is, and `planning` what a run that is asked for will do. All of it is pure.
+"""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebro.commands.steering import Action
+from cerebro.commands.command import Command
+from cerebro.commands.rules import Action
 from cerebro.errors import CerebroError, StoreUnavailableError
-from dispatcher.actions.command import Wish
 from dispatcher.actions.page import carry_out
 from dispatcher.services import Services
 
@@ -53,7 +53,7 @@ def carry_out_all(services: Services, names: list[str], action: Action, by: str)
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried:]))
         try:
             run = services.reader.look(name, lambda followed: followed.state.active_run())
-            carry_out(services, name, Wish(action=action, run=run.id if run else ""), by)
+            carry_out(services, name, Command(action=action, run=run.id if run else ""), by)
         except StoreUnavailableError as error:
             refused.append((name, f"it is not known whether it was done: {error}"))
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried + 1 :]))

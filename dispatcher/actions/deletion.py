@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebro.commands.steering import Action, allowed
+from cerebro.commands.rules import Action, allowed
 from cerebro.state import ExperimentState, wording
 from dispatcher.cluster.volumes import Measured, experiment_bytes
 

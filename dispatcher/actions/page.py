@@ -1,18 +1,19 @@
-"""What users do to an experiment: each wish is an event in its log, with who wished it."""
+"""What users ask for on a page: each command is an event in an experiment's log, with who asked."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 
 from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.commands.steering import OF_EXPERIMENT, Action, event_of_experiment
-from cerebro.errors import ConflictError, UnreadableError
+from cerebro.commands.command import Command, event_of_experiment, events_of
+from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, Action
+from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.access.guard import is_browser, local_path, who
-from dispatcher.actions.command import Wish, events_of
 from dispatcher.actions.deletion import deletion
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
@@ -20,7 +21,9 @@ from dispatcher.tabs.tabs import Tabs
 _log = logging.getLogger(__name__)
 
 READING_S = 10.0
-"""How long a wish may wait for a long log to be read: it is judged by all that has happened."""
+"""How long a command may wait for a long log to be read: it is judged by all that has happened."""
+_QUOTED = 60
+"""Characters of what was sent that a message repeats."""
 
 
 def register(pages: Blueprint, tabs: Tabs) -> None:
@@ -29,14 +32,14 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/<name:name>/actions")
     def act(name: str) -> ResponseReturnValue:
-        wish = Wish.parse(request.form, tuple(request.form.getlist("model")))
+        command = parsed(request.form, tuple(request.form.getlist("model")))
         try:
-            carry_out(services, name, wish, who())
+            carry_out(services, name, command, who())
         except ConflictError as error:
-            if wish.action is Action.DELETE and is_browser():
+            if command.action is Action.DELETE and is_browser():
                 return _deletion(services, name, str(error), 409)
             raise
-        gone = url_for("pages.experiments") if wish.action is Action.DELETE else f"/experiments/{name}"
+        gone = url_for("pages.experiments") if command.action is Action.DELETE else f"/experiments/{name}"
         return redirect(local_path(request.form.get("next", ""), gone), 303)
 
     @pages.post("/experiments/<name:name>/restore")
@@ -51,8 +54,29 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return _deletion(services, name, "", 200)
 
 
-def carry_out(services: Services, name: str, wish: Wish, by: str) -> None:
-    """Append the events of a wish, all or, where the state does not allow one of them, none.
+def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
+    """The command that a browser sent. It names its run, for the page that it comes from showed one.
+
+    Raises:
+        BadRequestError: there is no such action, or no model was chosen.
+    """
+    name = fields.get("action", "")
+    if name not in set(Action):
+        raise BadRequestError(f"there is no action {name[:_QUOTED]!r}; there are {', '.join(Action)}")
+    if name in OF_MODEL and not models:
+        raise BadRequestError("no model was chosen: tick one or more, then press the button again")
+    return Command(
+        action=Action(name),
+        run=fields.get("run", "")[:_QUOTED],
+        models=tuple(dict.fromkeys(model[:_QUOTED] for model in models)),
+        scheduler=fields.get("scheduler", "")[:_QUOTED],
+        planner=fields.get("planner", "") in ("1", "on", "true"),
+        confirm=fields.get("confirm", "").strip(),
+    )
+
+
+def carry_out(services: Services, name: str, command: Command, by: str) -> None:
+    """Append the events of a command, all or, where the state does not allow one of them, none.
 
     Raises:
         ConflictError: the state does not allow it; says why.
@@ -64,15 +88,15 @@ def carry_out(services: Services, name: str, wish: Wish, by: str) -> None:
     def build(state: ExperimentState, is_complete: bool) -> object:
         if not is_complete:
             raise ConflictError(f"the log of {name} is long and is still being read: try again in a moment")
-        return events_of(wish, state, by)
+        return events_of(command, state, by=by)
 
     append = partial(services.store.append, name)
     try:
         events = reader.folded(reader.record(name), build, patience_s=READING_S)
     except UnreadableError:
-        if wish.action not in OF_EXPERIMENT:
+        if command.action not in OF_EXPERIMENT:
             raise
-        events = (event_of_experiment(wish.action, name, by=by, confirm=wish.confirm),)
+        events = (event_of_experiment(command, name, by=by),)
         append = partial(services.store.append, name, is_unread=True)
     assert isinstance(events, tuple)
     for event in events:

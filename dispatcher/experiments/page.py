@@ -5,12 +5,12 @@ from __future__ import annotations
 from flask import Blueprint, Response, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.commands.steering import Action
+from cerebro.commands.rules import Action
 from cerebro.errors import ConflictError
 from cerebro.state import wording
 from dispatcher.access.guard import local_path, who
 from dispatcher.actions.batch import carry_out_all
-from dispatcher.actions.command import Wish
+from dispatcher.actions.page import parsed
 from dispatcher.experiments.view import ExperimentRow, ListQuery
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.problems import PartlyDoneError
@@ -39,11 +39,11 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/actions")
     def batch() -> ResponseReturnValue:
-        wish = Wish.parse(request.form, ())
+        action = parsed(request.form).action
         names = list(dict.fromkeys(request.form.getlist("name")))
         if not names:
             raise ConflictError("no experiment was chosen: tick one or more, then press the button again")
-        found = carry_out_all(services, names, wish.action, who())
+        found = carry_out_all(services, names, action, who())
         if not found.is_whole:
             raise PartlyDoneError(found.told())
         return redirect(local_path(request.form.get("next", ""), url_for("pages.experiments")), 303)

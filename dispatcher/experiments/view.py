@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from cerebro.commands.steering import resumable
+from cerebro.commands.rules import resumable
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, ModelState, Run, breaks, wording

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, request
 
-from cerebro.commands.steering import OF_MODEL, allowed
+from cerebro.commands.rules import OF_MODEL, allowed
 from cerebro.errors import BadRequestError
 from dispatcher.models.comparison import MOST, comparison
 from dispatcher.models.query import ModelQuery

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cerebro.analysis.summary import ModelSummary
-from cerebro.commands.steering import allowed
+from cerebro.commands.rules import allowed
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebro.commands.steering import allowed, resumable
+from cerebro.commands.rules import allowed, resumable
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, wording
 from dispatcher.reading.read_model import Followed
@@ -26,7 +26,7 @@ class Header:
         left: how long the run in progress will take yet, if that can be told. best: of `fit`.
         is_live: whether anything may change by itself soon. is_complete: whether the whole log is read, of which `seq`
             events are. stalled: why nothing moves though it should; empty if it does.
-        may: `cerebro.commands.steering` actions that make sense now, of the experiment and of `run`.
+        may: `cerebro.commands.rules` actions that make sense now, of the experiment and of `run`.
     """
 
     name: str

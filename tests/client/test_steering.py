@@ -9,7 +9,9 @@ import pytest
 
 from cerebro import Experiment
 from cerebro.client.session import Session
-from cerebro.commands.steering import Action, about, allowed, event_of, resumable, stopped_text
+from cerebro.commands.chosen import about
+from cerebro.commands.command import Command, events_of
+from cerebro.commands.rules import Action, allowed, resumable, stopped_text
 from cerebro.contract.events import (
     DeletionRequested,
     ExperimentArchived,
@@ -41,6 +43,11 @@ def story() -> Story:
     return story
 
 
+def command(action: Action, model: str = "", **fields: Any) -> Command:
+    """What somebody asks for, of at most one model."""
+    return Command(action=action, models=(model,) if model else (), **fields)
+
+
 def refusal(story: Story, action: Action, model: str = "", **fields: Any) -> str:
     """Why a wish cannot be; its action is not offered either."""
     state = story.state
@@ -48,7 +55,7 @@ def refusal(story: Story, action: Action, model: str = "", **fields: Any) -> str
     offered = allowed(state, run, run.models[model] if run and model else None)
     assert action not in offered or fields
     with pytest.raises(CerebroError) as refused:
-        event_of(action, state, run, model, by="ann", **fields)
+        events_of(command(action, model, **fields), state, by="ann")
     return str(refused.value)
 
 
@@ -56,7 +63,7 @@ def event(story: Story, action: Action, model: str = "", **fields: Any) -> objec
     """The event of a wish that is offered, which the log takes."""
     run = about(action, story.state, None)
     assert action in allowed(story.state, run, run.models[model] if run and model else None)
-    made = event_of(action, story.state, run, model, by="ann", **fields)
+    (made,) = events_of(command(action, model, **fields), story.state, by="ann")
     story.tell(made)
     assert not story.state.actions[-1].is_late
     return made
@@ -84,11 +91,10 @@ def test_a_failed_model_is_retried(story: Story) -> None:
 
 def test_an_unknown_model_is_named_beside_similar_ones(story: Story) -> None:
     """A slip of the finger is easily mended."""
-    run = story.state.runs["fit-1"]
     with pytest.raises(NotFoundError, match="fit-1 has no model 'm1'; there is m01"):
-        event_of(Action.STOP_MODEL, story.state, run, "m1", by="ann")
+        events_of(command(Action.STOP_MODEL, "m1"), story.state, by="ann")
     with pytest.raises(NotFoundError, match=r"there is m00, m01$"):
-        event_of(Action.STOP_MODEL, story.state, run, "best", by="ann")
+        events_of(command(Action.STOP_MODEL, "best"), story.state, by="ann")
 
 
 def test_a_run_is_stopped_and_resumed(story: Story) -> None:
@@ -141,10 +147,9 @@ def test_one_run_is_open_at_a_time(story: Story) -> None:
     """What would open an ended one waits for the other's end."""
     story.tell(STOPPED)
     story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
-    run = story.state.runs["fit-1"]
     for action, model in ((Action.RESUME_RUN, ""), (Action.RESUME_MODEL, "m00")):
         with pytest.raises(ConflictError, match="etl-9 is queued"):
-            event_of(action, story.state, run, model, by="ann")
+            events_of(command(action, model, run="fit-1"), story.state, by="ann")
 
 
 def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
@@ -152,7 +157,7 @@ def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
     changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
     assert event(story, Action.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
     with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
-        event_of(Action.SET_SCHEDULER, story.state, story.state.runs["fit-1"], by="ann", scheduler="best")
+        events_of(command(Action.SET_SCHEDULER, run="fit-1", scheduler="best"), story.state, by="ann")
     story.tell(FINISHED)
     assert "fit-1 is finished" in refusal(story, Action.SET_SCHEDULER, scheduler="fifo")
 
@@ -211,3 +216,15 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
         ExperimentArchived(is_archived=False, by="ann"),
         DeletionRequested(by="ann"),
     ]
+
+
+def test_of_several_models_all_are_asked_for_or_none(story: Story) -> None:
+    """One that may not be stopped keeps the others going, on the page and on the command line."""
+    both = Command(action=Action.STOP_MODEL, run="fit-1", models=("m00", "m01"))
+    assert events_of(both, story.state, by="ann") == (
+        ModelStopRequested(run="fit-1", model="m00", by="ann"),
+        ModelStopRequested(run="fit-1", model="m01", by="ann"),
+    )
+    event(story, Action.STOP_MODEL, "m01")
+    with pytest.raises(ConflictError, match="model m01 of fit-1 is stopped"):
+        events_of(both, story.state, by="ann")

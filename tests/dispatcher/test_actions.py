@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cerebro.commands.command import events_of
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError
-from dispatcher.actions.command import Wish, events_of
+from dispatcher.actions.page import parsed
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
 
@@ -151,14 +152,14 @@ def test_nobody_has_a_name_unless_given(bench: Bench) -> None:
     assert told(bench) == [("ExperimentArchived", "the web page")]
 
 
-def test_wish_that_names_too_little() -> None:
+def test_command_that_names_too_little() -> None:
     """Each says what is missing."""
     state = running_story().state
     with pytest.raises(BadRequestError, match="no action ''"):
-        Wish.parse({})
+        parsed({})
     with pytest.raises(BadRequestError, match="no model was chosen"):
-        events_of(Wish.parse({"action": "stop_model", "run": "fit-1"}), state, "ada")
-    with pytest.raises(NotFoundError, match="has no run ''"):
-        events_of(Wish.parse({"action": "stop_run"}), state, "ada")
+        parsed({"action": "stop_model", "run": "fit-1"})
+    with pytest.raises(NotFoundError, match="no run '' in experiment"):
+        events_of(parsed({"action": "stop_run"}), state, by="ada")
     with pytest.raises(ConflictError, match="fit-1 is running"):
-        events_of(Wish.parse({"action": "delete", "confirm": "digits"}), state, "ada")
+        events_of(parsed({"action": "delete", "confirm": "digits"}), state, by="ada")

@@ -20,7 +20,8 @@ from cerebro.cli import status as cli_status
 from cerebro.cli import steer as cli_steer
 from cerebro.client.session import Session
 from cerebro.client.steered import Steered
-from cerebro.commands.steering import Action
+from cerebro.commands.command import Command
+from cerebro.commands.rules import Action
 from cerebro.contract.events import DeletionRequested, RunFinished, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from cerebro.errors import ConflictError, UnreadableError
@@ -278,9 +279,9 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
     assert "etl-1: queued" in found.status()
     assert "event 2 of experiment 'bad' cannot be read (it is of type 'ModelSold'" in found.status()
     with pytest.raises(UnreadableError, match="event 2"):
-        found.steer(Action.STOP_RUN)
+        found.steer(Command(action=Action.STOP_RUN))
     with pytest.raises(ConflictError, match="give exactly its name"):
-        found.steer(Action.DELETE, confirm="good")
+        found.steer(Command(action=Action.DELETE, confirm="good"))
     steered = Steered()
     steered._session = found
     steered.delete(confirm="bad")
@@ -296,10 +297,10 @@ def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path
     store.write("bad", NEWER)
     if is_first:
         with pytest.raises(ConflictError, match="etl-1"):
-            session(store).steer(Action.DELETE, confirm="bad")
+            session(store).steer(Command(action=Action.DELETE, confirm="bad"))
         assert len(store.kvs.queue()) == 2
     else:
-        session(store).steer(Action.DELETE, confirm="bad")
+        session(store).steer(Command(action=Action.DELETE, confirm="bad"))
         assert [entry.experiment for entry in store.kvs.queue()] == ["good"]
         assert store.kvs.deleting() == ("bad",)
 

@@ -11,7 +11,7 @@ from cerebro.client.files import Files
 from cerebro.client.results.fit_figures import FitFigures
 from cerebro.client.results.model import TrainedModel
 from cerebro.client.results.tables import beside, cell
-from cerebro.commands.steering import find_model
+from cerebro.commands.chosen import find_model
 from cerebro.contract.records import CodeRecord, ExperimentRecord
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError, RunFailedError

@@ -1,0 +1,78 @@
+"""Which run and which model somebody means, by name or by default. Pure."""
+
+from __future__ import annotations
+
+import difflib
+
+from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, Action, resumable
+from cerebro.errors import NotFoundError
+from cerebro.state import ExperimentState, Model, Run
+
+_NAMED = 5
+"""Models named in an error that knows no similar one."""
+
+
+def find_model(run: Run, name: str) -> Model:
+    """A model of a run.
+
+    Raises:
+        NotFoundError: there is none of that name; it names those that are similar.
+    """
+    if name in run.models:
+        return run.models[name]
+    known = list(run.models)
+    if not known:
+        raise NotFoundError(f"{run.id} has no model {name!r}: it has no models yet, or is no fit run")
+    similar = difflib.get_close_matches(name, known, n=_NAMED, cutoff=0.5)
+    there = ", ".join(similar or known[:_NAMED]) + (", ..." if not similar and len(known) > _NAMED else "")
+    raise NotFoundError(f"{run.id} has no model {name!r}; there is {there}")
+
+
+def chosen_run(state: ExperimentState, run: str | None) -> Run:
+    """The run of that name; else the open one, else the newest.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    if run is not None:
+        if run not in state.runs:
+            known = ", ".join(state.runs) or "none"
+            raise NotFoundError(f"no run {run!r} in experiment {state.name!r}; there is {known}")
+        return state.runs[run]
+    found = state.active_run() or next(reversed(state.runs.values()), None)
+    if found is None:
+        raise NotFoundError(f"experiment {state.name!r} has no run yet")
+    return found
+
+
+def chosen_fit(state: ExperimentState, run: str | None) -> Run:
+    """The run of that name, else the newest fit run.
+
+    Raises:
+        NotFoundError: there is none, or the one named is no fit run.
+    """
+    fits = [known.id for known in state.runs.values() if known.kind == "fit"]
+    if run is None and not fits:
+        raise NotFoundError(f"experiment {state.name!r} has no fit run yet: call run_fit")
+    found = chosen_run(state, fits[-1] if run is None else run)
+    if found.kind != "fit":
+        raise NotFoundError(
+            f"{found.id} of experiment {state.name!r} is of run_{found.kind}, expected was a fit run; there is "
+            f"{', '.join(fits) or 'none'}"
+        )
+    return found
+
+
+def about(action: Action, state: ExperimentState, run: str | None) -> Run | None:
+    """The run that an action is about: the one named; else for models and the scheduler the newest fit run, to resume
+    the one that can be, and otherwise the open one, or the newest. `None` for what concerns the experiment.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    if action in OF_EXPERIMENT:
+        return None
+    if action is Action.RESUME_RUN and run is None and (found := resumable(state)) is not None:
+        return found
+    is_of_fit = action in OF_MODEL or action is Action.SET_SCHEDULER
+    return chosen_fit(state, run) if is_of_fit else chosen_run(state, run)

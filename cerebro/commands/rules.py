@@ -1,0 +1,151 @@
+"""What users may do to an experiment that goes on or has ended. Pure.
+
+The one owner of these rules: notebook, command line and page offer what `allowed` says. They decide on a state that may
+be a moment old, so the fold has the last word: a command that comes too late is without effect there
+(`cerebro.state.steering`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
+
+
+class Action(StrEnum):
+    """Something a user may ask for."""
+
+    STOP_RUN = "stop_run"
+    RESUME_RUN = "resume_run"
+    SET_SCHEDULER = "set_scheduler"
+    STOP_MODEL = "stop_model"
+    RESUME_MODEL = "resume_model"
+    RETRY_MODEL = "retry_model"
+    ARCHIVE = "archive"
+    UNARCHIVE = "unarchive"
+    DELETE = "delete"
+
+
+OF_EXPERIMENT = frozenset({Action.ARCHIVE, Action.UNARCHIVE, Action.DELETE})
+OF_MODEL = frozenset({Action.STOP_MODEL, Action.RESUME_MODEL, Action.RETRY_MODEL})
+
+DOES = {
+    Action.STOP_RUN: "stop the run",
+    Action.RESUME_RUN: "resume the run",
+    Action.SET_SCHEDULER: "change the scheduler",
+    Action.STOP_MODEL: "stop the model",
+    Action.RESUME_MODEL: "resume the model",
+    Action.RETRY_MODEL: "retry the model",
+    Action.ARCHIVE: "archive the experiment",
+    Action.UNARCHIVE: "take the experiment out of the archive",
+    Action.DELETE: "delete the experiment",
+}
+"""What each does, as a part of a sentence."""
+
+
+def allowed(state: ExperimentState, run: Run | None = None, model: Model | None = None) -> frozenset[Action]:
+    """What may be asked for now: of the experiment alone, of one of its runs, or of one of that run's models."""
+    if state.deletion is not None:
+        return frozenset()
+    if run is None:
+        return _of_experiment(state)
+    return _of_run(state, run) if model is None else _of_model(state, run, model)
+
+
+def resumable(state: ExperimentState) -> Run | None:
+    """The run that goes on if somebody resumes and names none: the one that is paused, else the newest stopped one."""
+    runs = reversed(state.runs.values())
+    return next((run for run in runs if Action.RESUME_RUN in allowed(state, run)), None)
+
+
+def may_relocate(state: ExperimentState) -> bool:
+    """Whether the experiment may be given other dataset locators: nothing was ever made with those it has."""
+    return state.newest_dataset() is None and state.active_run() is None and state.deletion is None
+
+
+# --- what is so now, in words --------------------------------------------------------------------
+
+
+def experiment_now(state: ExperimentState, action: Action = Action.DELETE) -> str:
+    """What an experiment is doing, as the reason why an action is refused."""
+    if state.deletion is not None:
+        return f"experiment {state.name!r} is being deleted"
+    run = state.active_run()
+    if run is not None and action is Action.DELETE:
+        return f"{run.id} is {wording.run(run)}: wait for it, or stop it first"
+    return f"experiment {state.name!r} is {'archived' if state.is_archived else 'not archived'}"
+
+
+def run_now(state: ExperimentState, run: Run) -> str:
+    """What a run is doing, as the reason why an action is refused."""
+    if state.deletion is not None:
+        return experiment_now(state)
+    other = state.active_run()
+    if other is not None and other is not run:
+        return f"{run.id} has ended and {other.id} is {wording.run(other)}: wait for that, or stop it first"
+    if run.fatal is not None:
+        why = f"a reason that concerns all its models ({run.fatal.message})"
+        return f"{run.id} failed for {why}: mend it and request a new run"
+    if run.state is RunState.STOPPED and run.models and not _has_active(run):
+        return f"{run.id} is stopped and none of its models was left to train: resume or retry single models"
+    return f"{run.id} is {wording.run(run)}"
+
+
+def stopped_text(state: ExperimentState, run: Run) -> str:
+    """Who stopped a run, how far it was then, and how it goes on."""
+    stops = [
+        action
+        for action in state.actions
+        if action.run == run.id and not action.is_late and action.what.startswith("stopped")
+    ]
+    by = f" by {stops[-1].by}" if stops and stops[-1].by else ""
+    done, total = run.progress()
+    how = f"Experiment.attach({state.name!r}).resume({run.id!r}) or `cerebro resume {state.name} --run {run.id}`"
+    return f"{run.id} of experiment {state.name!r} was stopped{by} after {done} of {total} tasks: {how} lets it go on"
+
+
+# --- what is allowed -----------------------------------------------------------------------------
+
+
+def _of_experiment(state: ExperimentState) -> frozenset[Action]:
+    found = {Action.UNARCHIVE if state.is_archived else Action.ARCHIVE}
+    if state.active_run() is None:
+        found.add(Action.DELETE)
+    return frozenset(found)
+
+
+def _of_run(state: ExperimentState, run: Run) -> frozenset[Action]:
+    found = set()
+    if run.is_open and run.state is not RunState.STOPPING:
+        found.add(Action.STOP_RUN)
+    if run.kind == "fit" and (run.state is RunState.STOPPED or Action.STOP_RUN in found):
+        found.add(Action.SET_SCHEDULER)
+    has_work = run.plan is None or not run.models or _has_active(run)
+    if run.state is RunState.PAUSED or (run.state is RunState.STOPPED and has_work and is_free(state, run)):
+        found.add(Action.RESUME_RUN)
+    return frozenset(found)
+
+
+def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Action]:
+    # A failure that no model could escape ends a run for good; a stop that is under way is not crossed.
+    if run.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
+        return frozenset()
+    match model.state:
+        case ModelState.FAILED:
+            return frozenset({Action.RETRY_MODEL})
+        case ModelState.STOPPED:
+            return frozenset({Action.RESUME_MODEL})
+        case ModelState.ACTIVE:
+            return frozenset({Action.STOP_MODEL if run.is_open else Action.RESUME_MODEL})
+        case ModelState.FINISHED:
+            return frozenset()
+
+
+def is_free(state: ExperimentState, run: Run) -> bool:
+    """Whether the run is open or may be: an experiment has one open run at a time."""
+    return state.active_run() in (None, run)
+
+
+def _has_active(run: Run) -> bool:
+    # From the end: models begin in their order, so the last ones tell at once.
+    return any(model.state is ModelState.ACTIVE for model in reversed(run.models.values()))
