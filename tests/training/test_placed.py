@@ -6,7 +6,6 @@ Workers have different numbers of threads; a unit is replayed with its worker's.
 from __future__ import annotations
 
 import math
-import socket
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from random import Random
@@ -19,24 +18,18 @@ from cerebro.client import replay
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import TrainTask
-from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.usercode.encoding import encode
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context
+from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
 from controller import tasks
 from model_hopper.handler import Handler
-from tests.state.stories import DATASET, SHA, Story, unit
-from tests.training.test_whole_split import volumes_in, write_split
+from tests.state.stories import DATASET, Story, unit
+from tests.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split
 
-BATCH, EPOCHS, WORKERS, ROWS = 8, 2, 3, 61
+BATCH, EPOCHS, WORKERS = 8, 2, 3
 
 
-class Cosine(SubEpochSpec):
+class Cosine(Linear):
     """Lets the learning rate fall as a cosine, and notes what it is told of each batch."""
-
-    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        return [torch.nn.Linear(3, 1)]
 
     def train(
         self,
@@ -69,11 +62,8 @@ def _threads_stay() -> Iterator[None]:
 
 @pytest.fixture
 def handler(tmp_path: Path) -> Iterator[Handler]:
-    ours, theirs = socket.socketpair()
-    context = Context(Channel(theirs), volumes_in(tmp_path), cores=1)
-    context.learn({SHA: encode(Cosine()).encoded})
-    with ours, theirs:
-        yield Handler(context)
+    with handler_of(Cosine(), volumes_in(tmp_path)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("seed", [0, 1])

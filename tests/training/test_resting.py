@@ -11,7 +11,8 @@ from cerebro.contract.tasks import CheckpointRef, EvaluateTask
 from cerebro.worker.training.unit import Trainee
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
-from tests.training.test_whole_split import BATCH, handler, save, trainee, volumes_in, write_split
+from tests.training.handlers import volumes_in, write_split
+from tests.training.test_whole_split import BATCH, handler, save, trainee
 
 __all__ = ["handler", "trainee"]
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -20,33 +17,23 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, EvaluateTask, TaskResult
 from cerebro.data.loader import PartitionLoader
-from cerebro.data.manifests import PartitionManifest
-from cerebro.data.partitions import write_manifest
-from cerebro.data.shards import ShardWriter
 from cerebro.runtime.volumes import Volumes
-from cerebro.spec import DataLoader, SubEpochSpec
-from cerebro.usercode.encoding import encode
-from cerebro.worker.agent.channel import Channel
-from cerebro.worker.agent.context import Context
+from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.feed import Feed
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, evaluate
 from controller import tasks
-from controller.partition import shares
 from model_hopper.handler import Handler
-from tests.data.rows import SOURCE
-from tests.state.stories import DATASET, SHA, Story
+from tests.state.stories import DATASET, Story
+from tests.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split
 
-ROWS, BATCH = 61, 8
+BATCH = 8
 CPU = torch.device("cpu")
 
 
-class Ranking(SubEpochSpec):
+class Ranking(Linear):
     """Scores rows, and measures what is no mean over rows."""
-
-    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
-        return [torch.nn.Linear(3, 1)]
 
     def test(
         self,
@@ -67,34 +54,6 @@ class Ranking(SubEpochSpec):
         }
 
 
-def write_split(volumes: Volumes, split: str, workers: int) -> dict[int, int]:
-    """The same rows in as many partitions, each of shards of five rows; returns their sizes."""
-    random = np.random.default_rng(7)
-    inputs = random.normal(size=(ROWS, 3)).astype(np.float32)
-    labels = (inputs.sum(1) + random.normal(size=ROWS) > 0.7).astype(np.int64)
-    sizes = dict(enumerate(shares(ROWS, [1.0 + worker for worker in range(workers)])))
-    first = 0
-    for partition, size in sizes.items():
-        folder = volumes.partition(DATASET, split, partition)
-        folder.mkdir(parents=True)
-        shards = []
-        for index, start in enumerate(range(0, size, 5)):
-            stop = min(start + 5, size)
-            with ShardWriter(
-                folder, index, start=start, stop=stop, source=SOURCE, id_type=pa.int64()
-            ) as writer:
-                for row in range(first + start, first + stop):
-                    writer.add(row, inputs[row], int(labels[row]))
-                shards.append(writer.close())
-        write_manifest(folder, PartitionManifest.of(SOURCE, shards))
-        first += size
-    return sizes
-
-
-def volumes_in(folder: Path) -> Volumes:
-    return Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
-
-
 @pytest.fixture
 def trainee() -> Trainee:
     return create(Ranking(), {"batch_size": BATCH}, seed=0, model="m00", device=CPU)
@@ -103,12 +62,8 @@ def trainee() -> Trainee:
 @pytest.fixture
 def handler(tmp_path: Path) -> Iterator[Handler]:
     """A worker's handler that knows the spec."""
-    ours, theirs = socket.socketpair()
-    context = Context(Channel(theirs), volumes_in(tmp_path / "cluster"), cores=1)
-    context.learn({SHA: encode(Ranking()).encoded})
-    yield Handler(context)
-    ours.close()
-    theirs.close()
+    with handler_of(Ranking(), volumes_in(tmp_path / "cluster")) as made:
+        yield made
 
 
 def run_test(handler: Handler, saved: CheckpointRef, sizes: Mapping[int, int], split: str) -> list[Measured]:

@@ -1,0 +1,75 @@
+"""What tests of training share: volumes, a split on them, a linear model, a worker's handler that knows a spec."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from cerebro.data.manifests import PartitionManifest
+from cerebro.data.partitions import write_manifest
+from cerebro.data.shards import ShardWriter
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import SubEpochSpec
+from cerebro.usercode.encoding import encode
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from controller.partition import shares
+from model_hopper.handler import Handler
+from tests.data.rows import SOURCE
+from tests.state.stories import DATASET, SHA
+
+ROWS = 61
+"""Of a split: a number that no number of workers divides."""
+
+
+class Linear(SubEpochSpec):
+    """A linear model of the three inputs of a row; tests say what is done with it."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Linear(3, 1)]
+
+
+def volumes_in(folder: Path) -> Volumes:
+    """All of them, in a folder."""
+    return Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})
+
+
+def write_split(volumes: Volumes, split: str, workers: int) -> dict[int, int]:
+    """The same rows in as many partitions, each of shards of five rows; returns their sizes."""
+    random = np.random.default_rng(7)
+    inputs = random.normal(size=(ROWS, 3)).astype(np.float32)
+    labels = (inputs.sum(1) + random.normal(size=ROWS) > 0.7).astype(np.int64)
+    sizes = dict(enumerate(shares(ROWS, [1.0 + worker for worker in range(workers)])))
+    first = 0
+    for partition, size in sizes.items():
+        folder = volumes.partition(DATASET, split, partition)
+        folder.mkdir(parents=True)
+        shards = []
+        for index, start in enumerate(range(0, size, 5)):
+            stop = min(start + 5, size)
+            with ShardWriter(
+                folder, index, start=start, stop=stop, source=SOURCE, id_type=pa.int64()
+            ) as writer:
+                for row in range(first + start, first + stop):
+                    writer.add(row, inputs[row], int(labels[row]))
+                shards.append(writer.close())
+        write_manifest(folder, PartitionManifest.of(SOURCE, shards))
+        first += size
+    return sizes
+
+
+@contextmanager
+def handler_of(spec: SubEpochSpec, volumes: Volumes) -> Iterator[Handler]:
+    """A worker's handler that knows the spec, as the user code of hash `SHA`."""
+    ours, theirs = socket.socketpair()
+    context = Context(Channel(theirs), volumes, cores=1)
+    context.learn({SHA: encode(spec).encoded})
+    with ours, theirs:
+        yield Handler(context)
