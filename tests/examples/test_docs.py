@@ -84,6 +84,18 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
     assert missing == []
 
 
+def test_files_that_texts_name_exist() -> None:
+    """A file of the repository that a text names by its path is there. Decisions and changes may name what was."""
+    texts = [
+        path.read_text()
+        for path in DOCUMENTS
+        if path.parent.name != "decisions" and path.name != "CHANGELOG.md"
+    ]
+    folders = "benchmarks|cerebro|controller|deploy|dispatcher|docs|etl_worker|examples|infra|kvs_api|tests"
+    named = set(re.findall(rf"`((?:{folders})/[a-zA-Z0-9_./-]+\.(?:py|lua|md|yaml|json))`", "\n".join(texts)))
+    assert {name for name in named if "NNNN" not in name and not (ROOT / name).exists()} == set()
+
+
 def test_readme_python_uses_what_cerebro_hands_out() -> None:
     """The Python for users compiles, imports public names only, and calls methods with arguments that they take."""
     trees = _python_blocks()
