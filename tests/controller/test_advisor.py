@@ -68,9 +68,9 @@ def plans(log: tuple[Event, ...]) -> list[SchedulePlanned]:
 
 def test_a_plan_that_is_better_is_followed() -> None:
     """With as many models as workers the run that is planned beside ends earlier, and every invariant holds."""
-    times, size, epochs = narrow(6), 6, 4
+    times, size, epochs = narrow(5), 5, 3
     alone = simulated(times, size, epochs=epochs, helper=None)
-    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(plan_s=0.1, solve_s=0.3))
+    helped = simulated(times, size, epochs=epochs, helper=InlineHelper(plan_s=0.1, solve_s=0.2))
     assert plans(helped.log)
     assert all(event.makespan_s < event.dispatch_s for event in plans(helped.log) if event.order)
     assert helped.now < alone.now
@@ -102,9 +102,9 @@ def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> 
 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:
     """What was planned for other workers is forgotten; dispatch goes on and a new plan is looked for."""
-    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
-    outage = Outage(worker="worker-2", start=200.0, length=100.0)
-    simulation = simulated(narrow(6), 6, epochs=6, helper=helper, outages=(outage,))
+    helper = InlineHelper(plan_s=0.1, solve_s=0.1)
+    outage = Outage(worker="worker-2", start=80.0, length=60.0)
+    simulation = simulated(narrow(5), 5, epochs=4, helper=helper, outages=(outage,))
     core = Core(simulation.store.experiment(EXPERIMENT))
     voided = False
     for event in simulation.log:
@@ -112,7 +112,7 @@ def test_a_plan_is_void_when_a_worker_is_lost() -> None:
         core.apply(event)
         voided |= had_plan and core.state.runs["fit-1"].planned is None
     assert voided
-    assert_complete(core.state, epochs=6, partitions=6)
+    assert_complete(core.state, epochs=4, partitions=5)
 
 
 def test_the_log_decides_the_same_again() -> None:
