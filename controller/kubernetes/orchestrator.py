@@ -116,7 +116,7 @@ class KubernetesOrchestrator:
             thread.join()
 
     def fleet(self) -> Fleet | None:
-        """See `Orchestrator.fleet`. `None` also where there is no such StatefulSet."""
+        """The workers' pods; `None` while they are not known, and where there is no such StatefulSet."""
         sets, pods = self._sets.items(), self._pods.items()
         if sets is None or pods is None:
             return None
@@ -126,7 +126,7 @@ class KubernetesOrchestrator:
         return Fleet(pods=pods, size=size, unmade=unmade(missing, (self._events.items() or {}).values()))
 
     def scale(self, workers: int) -> None:
-        """See `Orchestrator.scale`. Doing it again changes nothing."""
+        """Ask for so many workers. Doing it again changes nothing."""
 
         def ask() -> None:
             self._scale.patch(
