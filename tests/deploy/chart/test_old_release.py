@@ -14,6 +14,7 @@ from tests.deploy.chart.rendering import CHART, NAMESPACE, ROOT, parse, run, tem
 from tests.deploy.cluster.objects import Json
 from tests.deploy.cluster.release import Cluster
 
+WORKLOADS = ("deployments", "statefulsets")
 OLD = ROOT / "tests" / "compat" / "chart-0.1.0.tgz"
 
 
@@ -58,3 +59,18 @@ def test_every_old_value_is_still_taken() -> None:
     """A user's file of values may name all that the old chart had; the new schema refuses none of it."""
     values = yaml.safe_load(run("show", "values", str(OLD)))
     assert list(parse(template(CHART, json.dumps(values))))
+
+
+def test_no_image_of_the_old_release_is_taken_for_a_new_one(cluster: Cluster) -> None:
+    """Commands in pods name modules, and those have moved. A node keeps the images that it has: under an old tag it
+    would start the old one by the new command, and after a rollback a new one by the old command."""
+
+    def images() -> set[str]:
+        pods = [one["spec"]["template"]["spec"] for kind in WORKLOADS for one in cluster.objects.all(kind)]
+        return {str(container["image"]) for pod in pods for container in pod["containers"]}
+
+    cluster.helm("install", chart=OLD)
+    before = {image for image in images() if "cerebro" in image}
+    assert before
+    cluster.helm("upgrade")
+    assert not before & images()
