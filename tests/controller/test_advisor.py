@@ -130,11 +130,11 @@ def test_the_log_decides_the_same_again() -> None:
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.frozensets(st.integers(0, 300), min_size=1, max_size=12))
+@given(st.frozensets(st.integers(0, 200), min_size=1, max_size=12))
 def test_a_planned_run_survives_its_controller(crash_before: frozenset[int]) -> None:
     """Wherever the controller dies, before or after a write, the run ends complete and no invariant is broken."""
-    times, size, epochs = narrow(5, seed=4), 5, 3
-    helper = InlineHelper(plan_s=0.1, solve_s=0.2)
+    times, size, epochs = narrow(5, seed=4), 5, 2
+    helper = InlineHelper(plan_s=0.1, solve_s=0.1)
     simulation = simulated(times, size, epochs=epochs, helper=helper, crash_before=crash_before)
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=size)
     assert_exclusive(simulation)
