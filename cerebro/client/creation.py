@@ -7,14 +7,16 @@ gone. One whose locators never led to a data set holds nothing worth its name, s
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from cerebro.client import reach
 from cerebro.client.connection import Connection
-from cerebro.client.session import Session
+from cerebro.client.session import Session, author
 from cerebro.commands.rules import may_relocate
 from cerebro.contract.events import LocatorsChanged
 from cerebro.contract.records import ExperimentRecord, Locators
-from cerebro.errors import ConflictError, NotFoundError
+from cerebro.errors import ConflictError, LocatorError, NotFoundError
+from cerebro.usercode import archive
 
 
 def created(connection: Connection, record: ExperimentRecord, given: Locators) -> ExperimentRecord:
@@ -58,3 +60,35 @@ def _check_reach(connection: Connection, locators: Locators, given: Locators) ->
         reach.check_outside(given, connection.page)
     elif shared.is_dir():
         reach.check_inside(locators, shared)
+
+
+def record_of(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
+    """The record of a new experiment.
+
+    Raises:
+        ConflictError: it cannot have that name.
+    """
+    try:
+        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
+    except ValueError as cause:
+        raise ConflictError(
+            f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
+        ) from cause
+
+
+def packed_code(path: Path) -> bytes:
+    """The archive of a folder, or the one that a file is; looked into.
+
+    Raises:
+        LocatorError: it cannot be read.
+        ArchiveError: workers would not unpack it.
+    """
+    if path.is_dir():
+        packed = archive.pack(path)
+    else:
+        try:
+            packed = path.read_bytes()
+        except OSError as cause:
+            raise LocatorError(f"code {path} cannot be read: {cause.strerror}") from cause
+    archive.inspect(packed)
+    return packed

@@ -6,7 +6,6 @@ Checks what the user gave and shapes what comes back. Runs belong to the cluster
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,29 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.analysis import averaged, tested
+from cerebro.client.asking import Preprocessing, Training
 from cerebro.client.connection import Connection, connect
-from cerebro.client.creation import created
+from cerebro.client.creation import created, packed_code, record_of
 from cerebro.client.files import cache_folder
 from cerebro.client.search import SearchSpace, configurations, first_configuration
 from cerebro.client.session import Session, author
 from cerebro.client.steered import Steered
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
-from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locators
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
-from cerebro.data.locators import absolute, known_columns, parse_locators
+from cerebro.contract.records import Hyperparameters, Locators
+from cerebro.contract.runs import EtlPlan, EvaluateRequest
+from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import (
-    ConflictError,
     DataError,
-    LocatorError,
-    MetricError,
     SearchSpaceError,
 )
-from cerebro.scheduling.policies import POLICIES
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState
-from cerebro.usercode import archive
-from cerebro.usercode.checks import check_features, check_spec
+from cerebro.usercode.checks import check_spec
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
 
@@ -81,16 +76,13 @@ class Experiment(Steered):
     ) -> None:
         given = parse_locators(locators)
         parsed = absolute(given)
-        packed = archive.pack(Path(code)) if code is not None and Path(code).is_dir() else None
-        if code is not None and packed is None:
-            packed = _read_archive(Path(code))
+        packed = packed_code(Path(code)) if code is not None else None
         connection = connect(server, token)
         sha256 = None
         if packed is not None:
-            archive.inspect(packed)
             sha256 = hashlib.sha256(packed).hexdigest()
             connection.kvs.put_archive(sha256, packed)
-        record = _record(name, parsed, sha256)
+        record = record_of(name, parsed, sha256)
         self._session = Session(connection, created(connection, record, given))
 
     @classmethod
@@ -156,24 +148,9 @@ class Experiment(Steered):
                 that the metadata has not, or cannot be sent.
             RunFailedError: the run failed; the message says why.
         """
-        check_spec(spec, ETLSpec, "run_etl", {"row_preprocessor"})
-        if not 0 < fraction <= 1:
-            raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
-        if not 0 <= max_failed <= 1:
-            raise DataError(f"max_failed is {max_failed}, expected a share between 0 and 1")
-        for split, locator in self.locators.splits().items():
-            if not self.connection.is_outside or "s3://" in locator.metadata:
-                columns = known_columns(locator.metadata)
-                if columns is not None:
-                    check_features(spec, split, columns, has_objects=locator.objects is not None)
-        code = self.connection.kvs.put_code(encode(spec, author=author()))
-        request = EtlRequest(
-            code=code.sha256,
-            code_fingerprint=code.fingerprint,
-            seed=seed,
-            fraction=fraction,
-            max_failed=max_failed,
-        )
+        asked = Preprocessing(fraction=fraction, seed=seed, max_failed=max_failed)
+        asked.check(spec, self.locators, is_outside=self.connection.is_outside)
+        request = asked.request(self.connection.kvs.put_code(encode(spec, author=author())))
         run = self._session.complete(request, progress=progress)
         from cerebro.client.results import EtlResult
 
@@ -224,32 +201,9 @@ class Experiment(Steered):
         """
         dataset = self.state().newest_dataset()
         is_validated = dataset is not None and bool(dataset.partitions("valid"))
-        needed = {"create_models", "train", *(["test"] if is_validated else [])}
-        check_spec(spec, SubEpochSpec, "run_fit", needed)
-        if mode not in ("min", "max"):
-            raise MetricError(
-                f"mode is {mode!r}: say mode='max' if more of the metric is better, mode='min' if less is"
-            )
-        if not metric:
-            raise MetricError("no metric: name the one that models are ranked by, such as metric='accuracy'")
-        for name, value in (
-            ("epochs", epochs),
-            ("hang_timeout_s", hang_timeout_s),
-            ("max_attempts", max_attempts),
-        ):
-            if not 0 < value < math.inf:
-                raise DataError(f"{name} is {value}, expected a number of more than 0 that is not infinite")
-        if scheduler not in POLICIES:
-            raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
-        if not isinstance(planner, bool):
-            raise DataError(f"planner is {planner!r}, expected True or False")
-        models = configurations(search_space, samples=samples, seed=seed)
-        code = self.connection.kvs.put_code(encode(spec, author=author()))
-        request = FitRequest(
-            code=code.sha256,
-            models=tuple(models),
+        asked = Training(
             epochs=epochs,
-            metric=metric,
+            metric=metric or "",
             mode=mode,
             seed=seed,
             scheduler=scheduler,
@@ -257,6 +211,9 @@ class Experiment(Steered):
             hang_timeout_s=hang_timeout_s,
             max_attempts=max_attempts,
         )
+        asked.check(spec, is_validated=is_validated)
+        models = configurations(search_space, samples=samples, seed=seed)
+        request = asked.request(models, self.connection.kvs.put_code(encode(spec, author=author())))
         run = self._session.complete(request, progress=progress)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
@@ -395,19 +352,3 @@ class Experiment(Steered):
 
     def __repr__(self) -> str:
         return f"<Experiment {self.name!r} at {self.connection.kvs.address}>"
-
-
-def _record(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:
-    try:
-        return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
-    except ValueError as cause:
-        raise ConflictError(
-            f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
-        ) from cause
-
-
-def _read_archive(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as cause:
-        raise LocatorError(f"code {path} cannot be read: {cause.strerror}") from cause

@@ -1,0 +1,151 @@
+"""Requests to a Cerebro service: connections, the token, patience, and the service's errors as ours.
+
+A call that meets a refused connection, a 502, 503 or 504 is sent again until `patience_s` has passed: so every call has
+to be safe to repeat. Safe for use by several threads; a blocking read occupies one pooled connection.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import urllib3
+from pydantic import BaseModel
+
+from cerebro import errors
+from cerebro.contract import api
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+_TRY_AGAIN = frozenset({502, 503, 504})
+_MAX_PAUSE_S = 0.5
+_SUCCESS = 300
+_CONNECT_S = 5.0
+
+
+class Transport:
+    """Requests to the service at `address`.
+
+    Args:
+        address: base URL, such as ``http://127.0.0.1:7070``.
+        token: bearer token.
+        patience_s: how long a call keeps trying while the service or its store is away.
+        timeout_s: how long one try waits for an answer, beyond the time a read may block; a server that hangs counts as
+            away then.
+        pool: connections kept open; at least one per thread that blocks.
+        gone: tells, when patience has ended, why nothing answers and what to do; empty if it does not know.
+        ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        *,
+        patience_s: float = 60.0,
+        timeout_s: float = 30.0,
+        pool: int = 8,
+        gone: Callable[[], str] = str,
+        ca_file: str | None = None,
+    ) -> None:
+        self.address = address.rstrip("/")
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._gone = gone
+        self._http = urllib3.PoolManager(
+            maxsize=pool,
+            headers={
+                "Authorization": f"Bearer {token}",
+                "Content-Type": "application/json",
+                # Nothing reads these two; parsing them would take the server a tenth of its time.
+                "Accept-Encoding": urllib3.util.SKIP_HEADER,
+                "User-Agent": urllib3.util.SKIP_HEADER,
+            },
+            # Retries are ours: urllib3's would not tell a store that is away from a refused request.
+            retries=False,
+            ca_certs=ca_file,
+        )
+
+    def close(self) -> None:
+        """Close pooled connections. Calling twice is safe."""
+        self._http.clear()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        answer: type[Answer],
+        body: BaseModel | None = None,
+        *,
+        wait_s: float = 0.0,
+    ) -> Answer:
+        """A request with a model as its body, and a model as its answer; `wait_s`: how long the service may block."""
+        content = body.model_dump_json().encode() if body is not None else None
+        return answer.model_validate_json(self.send(method, path, content, wait_s))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        wait_s: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """A request as it is sent, until it is answered or patience has ended.
+
+        Raises:
+            StoreUnavailableError: nothing answers.
+            CerebroError: what the service refused it with.
+        """
+        deadline = time.monotonic() + self._patience_s
+        pause_s = 0.02
+        while True:
+            away: urllib3.exceptions.HTTPError | None = None
+            try:
+                response = self._http.request(
+                    method,
+                    self.address + path,
+                    body=content,
+                    headers={**self._http.headers, **headers} if headers else None,
+                    timeout=urllib3.Timeout(
+                        connect=min(_CONNECT_S, self._timeout_s), read=wait_s + self._timeout_s
+                    ),
+                )
+            except urllib3.exceptions.HTTPError as cause:
+                if cause.args and isinstance(cause.args[0], ssl.SSLCertVerificationError):
+                    raise errors.ClusterError(
+                        f"the certificate of {self.address} is not trusted ({cause.args[0].verify_message}): name the "
+                        "file of the authority that signed it in SSL_CERT_FILE or REQUESTS_CA_BUNDLE"
+                    ) from cause
+                problem, away = f"{type(cause).__name__}: {cause}", cause
+                status = 0
+            else:
+                status = response.status
+                if status < _SUCCESS:
+                    return response.data
+                if status not in _TRY_AGAIN:
+                    raise _error_of(status, response.data)
+                problem = f"HTTP {status}"
+            if time.monotonic() + pause_s > deadline:
+                raise errors.StoreUnavailableError(
+                    self._gone()
+                    or f"kvs_api at {self.address} did not answer for {self._patience_s:g} s ({problem}): "
+                    "see `cerebro status` and `cerebro logs kvs_api`"
+                ) from away
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+
+def _error_of(status: int, content: bytes) -> errors.CerebroError:
+    try:
+        problem = api.Problem.model_validate_json(content)
+    except ValueError:
+        return errors.BadRequestError(f"kvs_api answered HTTP {status} without a reason: {content[:200]!r}")
+    kind = getattr(errors, problem.error, errors.BadRequestError)
+    return (
+        kind(problem.message)
+        if issubclass(kind, errors.CerebroError)
+        else errors.BadRequestError(problem.message)
+    )
