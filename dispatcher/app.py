@@ -37,7 +37,7 @@ from dispatcher.pages import palette, plotly, problems, rendering
 from dispatcher.pages.addresses import NameConverter
 from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
-from dispatcher.pages.poll_cache import Repeats
+from dispatcher.pages.poll_cache import PollCache
 from dispatcher.pages.statics import Statics
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import Store
@@ -123,7 +123,7 @@ def create_app(
     problems.register(app, reader)
     gateway.Gateway(settings).install(app)
     services.files.install(app)
-    app.wsgi_app = Repeats(app.wsgi_app, services.answers, metrics, monotonic)  # type: ignore[method-assign]
+    app.wsgi_app = PollCache(app.wsgi_app, services.answers, metrics, monotonic)  # type: ignore[method-assign]
     return app
 
 

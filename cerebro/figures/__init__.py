@@ -31,7 +31,6 @@ from cerebro.figures.schedule import (
     spans,
 )
 from cerebro.figures.still import still
-from cerebro.figures.utilisation import utilisation
 
 __all__ = [
     "CONFIG",
@@ -71,5 +70,4 @@ __all__ = [
     "spans",
     "still",
     "table",
-    "utilisation",
 ]

@@ -52,7 +52,7 @@ def carry_out_all(services: Services, names: list[str], action: Action, by: str)
         if services.monotonic() >= deadline:
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried:]))
         try:
-            run = services.reader.look(name, lambda followed: followed.state.active_run())
+            run = services.reader.look(name, lambda read_model: read_model.state.active_run())
             carry_out(services, name, Command(action=action, run=run.id if run else ""), by)
         except StoreUnavailableError as error:
             refused.append((name, f"it is not known whether it was done: {error}"))

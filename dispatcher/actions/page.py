@@ -44,7 +44,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/<name:name>/restore")
     def restore(name: str) -> ResponseReturnValue:
-        services.reader.ask(partial(services.store.restore, name), is_wish=True)
+        services.reader.ask(partial(services.store.restore, name), is_command=True)
         services.reader.expect_news(name)
         _log.info("action experiment=%s event=%s by=%s", name, "restore", who())
         return redirect(f"/experiments/{name}", 303)
@@ -100,7 +100,7 @@ def carry_out(services: Services, name: str, command: Command, by: str) -> None:
         append = partial(services.store.append, name, is_unread=True)
     assert isinstance(events, tuple)
     for event in events:
-        reader.ask(partial(append, event), is_wish=True)
+        reader.ask(partial(append, event), is_command=True)
         _log.info("action experiment=%s event=%s by=%s", name, event.type, by)
     reader.expect_news(name)
 

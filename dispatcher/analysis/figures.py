@@ -16,7 +16,7 @@ from cerebro.figures import Theme
 from cerebro.state import Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 _Names = Annotated[str, StringConstraints(max_length=2000)]
 """Names with commas between."""
@@ -56,9 +56,9 @@ class HeatmapQuery(ModelsFigureQuery):
     epoch: int = Field(0, ge=0, le=1_000_000)
 
 
-def parallel(followed: Followed, asked: ParallelQuery, now: float) -> Drawing:
+def parallel(read_model: ReadModel, asked: ParallelQuery, now: float) -> Drawing:
     """Parallel coordinates."""
-    run, rows = _rows(followed, asked)
+    run, rows = _rows(read_model, asked)
     if run is None:
         return nothing()
     request = _request(run)
@@ -67,7 +67,7 @@ def parallel(followed: Followed, asked: ParallelQuery, now: float) -> Drawing:
         rows,
         metric=request.metric,
         mode=request.mode,
-        names=_named(followed, run, asked.names),
+        names=_named(read_model, run, asked.names),
         is_log=asked.log,
         total=len(run.models),
         theme=asked.theme,
@@ -75,9 +75,9 @@ def parallel(followed: Followed, asked: ParallelQuery, now: float) -> Drawing:
     return explained(draw, _no_value(run, rows))
 
 
-def scatter(followed: Followed, asked: ScatterQuery, now: float) -> Drawing:
+def scatter(read_model: ReadModel, asked: ScatterQuery, now: float) -> Drawing:
     """The objective over each hyper-parameter."""
-    run, rows = _rows(followed, asked)
+    run, rows = _rows(read_model, asked)
     if run is None:
         return nothing()
     request = _request(run)
@@ -86,7 +86,7 @@ def scatter(followed: Followed, asked: ScatterQuery, now: float) -> Drawing:
         _best(rows, request.mode)[:MOST_DOTS],
         metric=request.metric,
         mode=request.mode,
-        names=_named(followed, run, asked.names),
+        names=_named(read_model, run, asked.names),
         is_log=asked.log,
         columns=asked.columns,
         values=_values(run, rows, asked.epoch),
@@ -95,14 +95,14 @@ def scatter(followed: Followed, asked: ScatterQuery, now: float) -> Drawing:
     return explained(draw, _no_value(run, rows))
 
 
-def heatmap(followed: Followed, asked: HeatmapQuery, now: float) -> Drawing:
+def heatmap(read_model: ReadModel, asked: HeatmapQuery, now: float) -> Drawing:
     """The best objective for each pair of values of two hyper-parameters."""
-    run, rows = _rows(followed, asked)
+    run, rows = _rows(read_model, asked)
     if run is None:
         return nothing()
     request = _request(run)
-    axes = _named(followed, run, ",".join(filter(None, (asked.x, asked.y))))
-    rest = [name for name in followed.table(run).varying if name not in axes]
+    axes = _named(read_model, run, ",".join(filter(None, (asked.x, asked.y))))
+    rest = [name for name in read_model.table(run).varying if name not in axes]
     axes = (*axes, *rest)[:2]
     if len(axes) < 2:
         return nothing("A heat map needs two hyper-parameters that vary.")
@@ -119,9 +119,9 @@ def heatmap(followed: Followed, asked: HeatmapQuery, now: float) -> Drawing:
     return explained(draw, _no_value(run, rows))
 
 
-def importance(followed: Followed, asked: ModelsFigureQuery, now: float) -> Drawing:
+def importance(read_model: ReadModel, asked: ModelsFigureQuery, now: float) -> Drawing:
     """Which hyper-parameters tell the best models from the others."""
-    run, rows = _rows(followed, asked)
+    run, rows = _rows(read_model, asked)
     if run is None:
         return nothing()
     mode = _request(run).mode
@@ -130,11 +130,11 @@ def importance(followed: Followed, asked: ModelsFigureQuery, now: float) -> Draw
     )
 
 
-def _rows(followed: Followed, asked: ModelsFigureQuery) -> tuple[Run | None, list[ModelSummary]]:
-    run = followed.fit(asked.fit)
+def _rows(read_model: ReadModel, asked: ModelsFigureQuery) -> tuple[Run | None, list[ModelSummary]]:
+    run = read_model.fit(asked.fit)
     if run is None:
         return None, []
-    table = followed.table(run)
+    table = read_model.table(run)
     return run, matching(table.rows(), ModelQuery(filter=asked.filter), table.columns())
 
 
@@ -143,9 +143,9 @@ def _request(run: Run) -> FitRequest:
     return run.request
 
 
-def _named(followed: Followed, run: Run, names: str) -> tuple[str, ...]:
+def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
     """Hyper-parameters by name, with or without ``hp.``."""
-    known = followed.table(run).columns().hyperparameters
+    known = read_model.table(run).columns().hyperparameters
     wanted = dict.fromkeys(part.strip() for part in names.split(",") if part.strip())
     found = [name if name in known else name.removeprefix("hp.") for name in wanted]
     unknown = [name for name in found if name not in known]

@@ -10,9 +10,9 @@ from cerebro.analysis import varying
 from dispatcher.models.page import table
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -27,17 +27,17 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "analysis", "analysis/analysis.html", _fill)
 
 
-def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     chosen, brush = request.args.get("filter", ""), request.args.get("brush", "")
-    run = followed.fit(header.fit)
+    run = read_model.fit(header.fit)
     if run is None:
         return {"view": None}
     # A brush narrows the table below the figure; the figure keeps the other lines, dimmed.
     both = " and ".join(f"({part})" for part in (chosen, brush) if part.strip())
-    view, mistake = table(followed, asked(ModelQuery, filter=both, size=_ROWS))
+    view, mistake = table(read_model, parsed_query(ModelQuery, filter=both, size=_ROWS))
     if mistake:
         chosen = ""
-    names = varying(followed.table(run).rows())
+    names = varying(read_model.table(run).rows())
     x, y = _axes(names)
     is_log = "1" if request.args.get("log") == "1" else ""
 

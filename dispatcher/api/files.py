@@ -35,7 +35,7 @@ class Files:
             "metrics": volumes.metrics,
             "logs": volumes.logs,
         }
-        self._places = threading.BoundedSemaphore(at_once)
+        self._slots = threading.BoundedSemaphore(at_once)
 
     def install(self, app: Flask) -> None:
         """Add the route."""
@@ -52,17 +52,17 @@ class Files:
         """A file, whole or one range of it; 404 for whatever is no plain file on that volume."""
         if volume not in self._roots:
             abort(404)
-        if not self._places.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             return problem(503, "StoreUnavailableError", "too many files are being sent at once: try again")
         try:
             file = open_below(self._roots[volume], path)
         except OSError as error:
-            self._places.release()
+            self._slots.release()
             if error.errno not in _ABSENT:
                 return problem(503, "StoreUnavailableError", f"{volume}/{path}: {error.strerror}")
             return problem(404, "NotFoundError", f"no file {path!r} on the volume {volume!r}")
         found = os.fstat(file.fileno())
-        body = _Sending(file, self._places, found.st_size)
+        body = _Sending(file, self._slots, found.st_size)
         response = Response(body, mimetype="application/octet-stream", direct_passthrough=True)
         return _described(response, found)
 
@@ -74,8 +74,8 @@ class _Sending:
         size: bytes of the file that were promised: a log may grow meanwhile.
     """
 
-    def __init__(self, file: BinaryIO, places: threading.BoundedSemaphore, size: int) -> None:
-        self._file, self._places, self._size = file, places, size
+    def __init__(self, file: BinaryIO, slots: threading.BoundedSemaphore, size: int) -> None:
+        self._file, self._slots, self._size = file, slots, size
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -102,7 +102,7 @@ class _Sending:
         """Called by the server in every case."""
         if not self._file.closed:
             self._file.close()
-            self._places.release()
+            self._slots.release()
 
 
 def _described(response: Response, found: os.stat_result) -> Response:

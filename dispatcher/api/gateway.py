@@ -67,8 +67,8 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self._server = settings.server
-        self._places = threading.BoundedSemaphore(settings.handed_on)
-        self._waits = threading.BoundedSemaphore(settings.blocked_reads)
+        self._slots = threading.BoundedSemaphore(settings.handed_on)
+        self._long_poll_slots = threading.BoundedSemaphore(settings.blocked_reads)
         self._http = urllib3.PoolManager(
             maxsize=settings.threads, headers={"Authorization": f"Bearer {settings.token}"}, retries=False
         )
@@ -109,25 +109,25 @@ class Gateway:
         return self._bounded(asked.wait_s, lambda: self._hand_on(path, content, len(content)))
 
     def _bounded(self, wait_s: float, call: Callable[[], Response]) -> Response:
-        if not self._places.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             # Clients try again by themselves, with growing pauses.
             return problem(503, "StoreUnavailableError", "too many clients ask the store at once: try again")
         try:
             response = self._waiting(call) if wait_s > 0 else call()
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
         # Not before all of the answer is sent: that takes a thread, too.
-        response.call_on_close(self._places.release)
+        response.call_on_close(self._slots.release)
         return response
 
     def _waiting(self, call: Callable[[], Response]) -> Response:
-        if not self._waits.acquire(blocking=False):
+        if not self._long_poll_slots.acquire(blocking=False):
             return problem(503, "StoreUnavailableError", "too many clients wait for news at once: try again")
         try:
             return call()
         finally:
-            self._waits.release()
+            self._long_poll_slots.release()
 
     def _hand_on(self, address: str, body: object, length: int | None) -> Response:
         headers = {**self._http.headers, "Content-Type": request.content_type or "application/json"}

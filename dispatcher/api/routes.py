@@ -35,7 +35,7 @@ from dispatcher.models import view as models
 from dispatcher.models.query import ModelQuery
 from dispatcher.overview import view as overview
 from dispatcher.pages.drawing import Drawing
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule import units
 from dispatcher.schedule import view as schedule
 from dispatcher.schedule.figure import ScheduleFigureQuery
@@ -112,7 +112,7 @@ class Asked:
     statuses: tuple[WorkerStatus, ...]
 
 
-Build = Callable[[Followed, Asked], object]
+Build = Callable[[ReadModel, Asked], object]
 """What a route about an experiment answers; `None` if there is no run of the kind that it `needs`."""
 
 

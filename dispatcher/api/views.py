@@ -44,7 +44,7 @@ from dispatcher.logs.view import Chosen, sources
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
 from dispatcher.reading.columns import Columns
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.sandbox.child import BusyError
 from dispatcher.services import Services
 
@@ -159,11 +159,11 @@ class Api:
         asked = Asked(query=query, model=model, now=reader.now(), statuses=statuses)
 
         def version() -> object:
-            return reader.version(name), reader.crew_version() if route.of_workers else 0
+            return reader.version(name), reader.workers_version() if route.of_workers else 0
 
-        def answer(followed: Followed) -> object:
-            found = build(_fitting(followed, getattr(query, "fit", "")), asked)
-            return _there(found, followed, route.needs)
+        def answer(read_model: ReadModel) -> object:
+            found = build(_fitting(read_model, getattr(query, "fit", "")), asked)
+            return _there(found, read_model, route.needs)
 
         return self._tagged(version, lambda: reader.look(name, answer))
 
@@ -201,27 +201,27 @@ def _json(value: object) -> bytes:
     return to_json(value) if isinstance(value, dict) else _adapter(g.address).dump_json(value)
 
 
-def _fitting(followed: Followed, fit: str) -> Followed:
-    if fit and fit not in followed.fits():
-        raise errors.NotFoundError(f"{followed.record.name!r} has no planned fit run {fit!r}")
-    return followed
+def _fitting(read_model: ReadModel, fit: str) -> ReadModel:
+    if fit and fit not in read_model.fits():
+        raise errors.NotFoundError(f"{read_model.record.name!r} has no planned fit run {fit!r}")
+    return read_model
 
 
-def _there(found: T | None, followed: Followed, kind: str) -> T:
+def _there(found: T | None, read_model: ReadModel, kind: str) -> T:
     if found is None:
-        raise errors.NotFoundError(f"{followed.record.name!r} has no planned {kind} run yet")
+        raise errors.NotFoundError(f"{read_model.record.name!r} has no planned {kind} run yet")
     return found
 
 
-def _table(followed: Followed, fit: str) -> tuple[list[ModelSummary], Columns]:
-    table = followed.table(_there(followed.fit(fit), followed, "fit"))
+def _table(read_model: ReadModel, fit: str) -> tuple[list[ModelSummary], Columns]:
+    table = read_model.table(_there(read_model.fit(fit), read_model, "fit"))
     return table.rows(), table.columns()
 
 
-def _dataset(followed: Followed, wanted: str) -> str:
-    if wanted and wanted not in followed.state.datasets:
-        raise errors.NotFoundError(f"{followed.record.name!r} has no data set {wanted!r}")
-    return wanted or _there(newest_dataset(followed), followed, "etl").id
+def _dataset(read_model: ReadModel, wanted: str) -> str:
+    if wanted and wanted not in read_model.state.datasets:
+        raise errors.NotFoundError(f"{read_model.record.name!r} has no data set {wanted!r}")
+    return wanted or _there(newest_dataset(read_model), read_model, "etl").id
 
 
 def _refused(error: ValidationError) -> Response:

@@ -10,7 +10,7 @@ from cerebro.errors import NotFoundError
 from dispatcher.checkpoints.view import checkpoints, reference
 from dispatcher.pages.addresses import page_number
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -27,16 +27,16 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def checkpoint_file(name: str, path: str) -> Response:
         # Only what this experiment's log names: the address tells whose it is.
         path = f"{name}/{path}"
-        found = services.reader.look(name, lambda followed: reference(followed, path))
+        found = services.reader.look(name, lambda read_model: reference(read_model, path))
         if found is None:
             raise NotFoundError(f"no run of {name} has written a checkpoint {path!r}")
         return services.files.download("checkpoints", path, path.replace("/", "-"))
 
 
-def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     arguments = request.args
     return {
         "view": checkpoints(
-            followed, fit=header.fit, model=arguments.get("model", "")[:100], page=page_number()
+            read_model, fit=header.fit, model=arguments.get("model", "")[:100], page=page_number()
         )
     }

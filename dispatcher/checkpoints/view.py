@@ -9,7 +9,7 @@ from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.state import Model, Run
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 PAGE = 50
 """Models on one page."""
@@ -56,15 +56,15 @@ class CheckpointsView:
     models: int
 
 
-def checkpoints(followed: Followed, *, fit: str = "", model: str = "", page: int = 1) -> CheckpointsView:
+def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: int = 1) -> CheckpointsView:
     """The checkpoints of a fit run (default: the newest), of one `model` or of all, `PAGE` models at a time."""
-    run = followed.fit(fit)
+    run = read_model.fit(fit)
     if run is None or not isinstance(run.request, FitRequest):
         return CheckpointsView(
             run="", metric="", mode="", rows=(), best=None, model=model, page=1, pages=1, models=0
         )
     sign = 1 if run.request.mode == "max" else -1
-    with_files = [row for row in followed.table(run).rows() if row.units_done]
+    with_files = [row for row in read_model.table(run).rows() if row.units_done]
     ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
     chosen = [row for row in ranked if model in ("", row.id)]
     pages = max(1, -(-len(chosen) // PAGE))
@@ -84,12 +84,12 @@ def checkpoints(followed: Followed, *, fit: str = "", model: str = "", page: int
     )
 
 
-def reference(followed: Followed, name: str) -> CheckpointRef | None:
+def reference(read_model: ReadModel, name: str) -> CheckpointRef | None:
     """The checkpoint of that path, if the log names it; None else."""
     parts = name.split("/")
     if len(parts) < 3:  # experiment, run, model and file, by `cerebro.runtime.volumes`
         return None
-    run = followed.state.runs.get(parts[1])
+    run = read_model.state.runs.get(parts[1])
     model = run.models.get(parts[2]) if run else None
     found = (visit.checkpoint for visit in model.visits) if model else iter(())
     return next((each for each in found if each.name == name), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cerebro.contract.api import QueueEntry
-from dispatcher.cluster.summary import Glimpse
+from dispatcher.cluster.summary import Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,12 @@ class QueueRow:
     reason: str
 
 
-def queue_rows(queue: tuple[QueueEntry, ...], glimpses: Mapping[str, Glimpse]) -> Iterable[QueueRow]:
+def queue_rows(queue: tuple[QueueEntry, ...], summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
     """The queue, oldest run first."""
     # The controller works on one experiment at a time: the one whose open run is oldest.
     first = queue[0] if queue else None
     for position, entry in enumerate(queue, start=1):
-        known = glimpses.get(entry.experiment)
+        known = summaries.get(entry.experiment)
         run = known.runs.get(entry.run) if known else None
         is_first = first is not None and entry.experiment == first.experiment
         reason = run.reason if run else ""

@@ -11,10 +11,10 @@ from cerebro.contract.api import QueueEntry
 from cerebro.contract.records import AuditEntry, Reclaim, Troubles, UsageSample
 from cerebro.errors import BadRequestError, IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.cluster.disks import Disks
-from dispatcher.cluster.summary import Glimpse, glimpse
+from dispatcher.cluster.summary import Summary, summary
 from dispatcher.cluster.view import PAGE, SPANS, ClusterView, Told, cluster, in_order
 from dispatcher.cluster.volumes import VolumesView, volumes
-from dispatcher.reading.reader import CREW_S, READING_S, Reader
+from dispatcher.reading.reader import READING_S, WORKERS_S, Reader
 
 USAGE_S = 30.0
 """A worker's history is asked for anew after so long: there is a sample each half minute."""
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """The cluster as it was at most `CREW_S` seconds ago. Safe for several threads."""
+    """The cluster as it was at most `WORKERS_S` seconds ago. Safe for several threads."""
 
     def __init__(self, reader: Reader, disks: Disks) -> None:
         self._reader, self._disks = reader, disks
@@ -54,7 +54,7 @@ class Cluster:
         span = span if span in SPANS else next(iter(SPANS))
         with self._looking:
             at, kept = self._views.pop((span, page), (float("-inf"), None))
-            if kept is None or self._reader.monotonic() >= at + CREW_S:
+            if kept is None or self._reader.monotonic() >= at + WORKERS_S:
                 at, kept = self._reader.monotonic(), self._look(span, page)
             self._views[span, page] = at, kept
             while len(self._views) > _MOST_KEPT:
@@ -67,7 +67,7 @@ class Cluster:
         measured, is_measuring = self._disks.newest()
         with self._looking:
             at, known = self._reclaim
-            if reader.monotonic() >= at + CREW_S:
+            if reader.monotonic() >= at + WORKERS_S:
                 known = self._asked(reader.store.reclaim, known)
                 self._reclaim = reader.monotonic(), known
         return volumes(
@@ -87,15 +87,15 @@ class Cluster:
         experiments += [(status.running or "").partition("/")[0] for status in statuses if status.running]
         begin = now - SPANS[span]
         at_work = set(experiments)
-        summaries = reader.summaries()
+        listed = reader.summaries()
         # All that happened in the span, by whichever run, and the newest experiment: it knows why a worker was lost.
         experiments += [
-            each.experiment.name for i, each in enumerate(summaries) if i == 0 or each.last_event > begin
+            each.experiment.name for i, each in enumerate(listed) if i == 0 or each.last_event > begin
         ]
         shown = in_order(statuses)[(page - 1) * PAGE :][:MOST_HISTORIES]
         told = Told(
             statuses=statuses,
-            glimpses=self._glimpses(
+            summaries=self._summaries(
                 list(dict.fromkeys(experiments))[:MOST_LOGS], at_work, troubles, begin, now
             ),
             queue=queue,
@@ -119,15 +119,15 @@ class Cluster:
             self._usage[worker] = now, known
         return known
 
-    def _glimpses(
+    def _summaries(
         self, experiments: list[str], at_work: set[str], troubles: Troubles, begin: float, now: float
-    ) -> dict[str, Glimpse]:
-        found: dict[str, Glimpse] = {}
+    ) -> dict[str, Summary]:
+        found: dict[str, Summary] = {}
         for name in experiments:
             try:
                 found[name] = self._reader.look(
                     name,
-                    lambda followed: glimpse(followed.state, troubles=troubles, begin=begin, now=now),
+                    lambda read_model: summary(read_model.state, troubles=troubles, begin=begin, now=now),
                     patience_s=READING_S if name in at_work else GLANCE_S,
                 )
             except (NotFoundError, IllegalEventError, StoreUnavailableError):

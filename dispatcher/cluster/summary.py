@@ -11,7 +11,7 @@ from cerebro.state.timeline import busy
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunGlimpse:
+class RunSummary:
     """An open run; `reason`: why it does not go on, empty if it does. `requested`: seconds since the epoch."""
 
     state: str
@@ -23,7 +23,7 @@ class RunGlimpse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerGlimpse:
+class WorkerSummary:
     """A worker as the log knows it. `lost`: why it is not alive, since `since`. `next`: what waits in its inbox."""
 
     lost: str
@@ -32,7 +32,7 @@ class WorkerGlimpse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glimpse:
+class Summary:
     """One experiment.
 
     Attributes:
@@ -41,19 +41,19 @@ class Glimpse:
         busy: worker -> spans of time with a task; all in seconds since the epoch.
     """
 
-    runs: Mapping[str, RunGlimpse]
-    workers: Mapping[str, WorkerGlimpse]
+    runs: Mapping[str, RunSummary]
+    workers: Mapping[str, WorkerSummary]
     started: Mapping[str, float]
     busy: Mapping[str, tuple[tuple[float, float], ...]]
 
 
-def glimpse(state: ExperimentState, *, troubles: Troubles, begin: float, now: float) -> Glimpse:
+def summary(state: ExperimentState, *, troubles: Troubles, begin: float, now: float) -> Summary:
     """An experiment's part in the cluster from `begin` to `now` (seconds since the epoch)."""
     open_runs = [run for run in state.runs.values() if run.is_open]
-    return Glimpse(
+    return Summary(
         runs={run.id: _run(state, run, troubles) for run in open_runs},
         workers={
-            name: WorkerGlimpse(
+            name: WorkerSummary(
                 lost=worker.lost,
                 since=worker.since,
                 next=tuple(doing(key) for key in worker.open_tasks[1:]),
@@ -74,11 +74,11 @@ def doing(task: str) -> str:
         return task
 
 
-def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunGlimpse:
+def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
     done, total = run.progress()
     is_queued = run.state is RunState.QUEUED
     waits = "the controller plans it" if is_queued else explained(waiting_for(state, run), troubles.pods)
-    return RunGlimpse(
+    return RunSummary(
         state=wording.run(run),
         done=done,
         total=total,

@@ -22,7 +22,7 @@ from cerebro.contract.records import (
 from cerebro.state import lost_because
 from dispatcher.cluster.queue import QueueRow, queue_rows
 from dispatcher.cluster.slots import occupied, slots
-from dispatcher.cluster.summary import Glimpse, doing
+from dispatcher.cluster.summary import Summary, doing
 from dispatcher.tabs.workers import by_number, worker_state
 
 PAGE = 100
@@ -126,12 +126,12 @@ class Told:
 
     Attributes:
         statuses: all registered workers.
-        glimpses: by experiment, of those at work, of those that worked within the span, and of the newest one.
+        summaries: by experiment, of those at work, of those that worked within the span, and of the newest one.
         usage: samples by worker, of those that are shown.
     """
 
     statuses: tuple[WorkerStatus, ...]
-    glimpses: Mapping[str, Glimpse]
+    summaries: Mapping[str, Summary]
     queue: tuple[QueueEntry, ...] = ()
     troubles: Troubles = field(default_factory=Troubles)
     wish: SizeRequest | None = None
@@ -142,7 +142,7 @@ class Told:
 def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> ClusterView:
     """The view at `now` (seconds since the epoch), with histories of a `SPANS`; `page` of workers, from 1."""
     held = _held(told.statuses)
-    cards = [_card(status, held, told.glimpses, told.troubles.pods) for status in in_order(told.statuses)]
+    cards = [_card(status, held, told.summaries, told.troubles.pods) for status in in_order(told.statuses)]
     pages = max(1, -(-len(cards) // PAGE))
     page = min(max(1, page), pages)
     there = [card for card in cards if card.state != "lost"]
@@ -150,7 +150,7 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
     begin = now - SPANS.get(span, SPANS["hour"])
     return ClusterView(
         workers=tuple(
-            _with_history(card, told.usage.get(card.name, ()), told.glimpses, begin, now)
+            _with_history(card, told.usage.get(card.name, ()), told.summaries, begin, now)
             for card in cards[(page - 1) * PAGE : page * PAGE]
         ),
         page=page,
@@ -162,7 +162,7 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
         gpus=sum(len(card.gpus) for card in there),
         gpus_used=sum(shares) if shares else None,
         partitions=sum(len(each) for each in held.values()),
-        queue=tuple(queue_rows(told.queue, told.glimpses)),
+        queue=tuple(queue_rows(told.queue, told.summaries)),
         troubles=tuple(sorted(told.troubles.pods.items())),
         wish=told.wish,
         audit=told.audit[::-1],
@@ -181,19 +181,19 @@ def in_order(statuses: tuple[WorkerStatus, ...]) -> list[WorkerStatus]:
 def _card(
     status: WorkerStatus,
     held: Mapping[str, set[tuple[str, int]]],
-    glimpses: Mapping[str, Glimpse],
+    summaries: Mapping[str, Summary],
     troubles: Mapping[str, str],
 ) -> WorkerCard:
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
     usage = None if is_lost else status.usage
     experiment, _, task = ("" if is_lost else status.running or "").partition("/")
-    known = glimpses.get(experiment)
+    known = summaries.get(experiment)
     volume = record.volume or record.worker
     return WorkerCard(
         name=record.worker,
         state=state,
-        note=lost_because(status, _last_words(record.worker, glimpses), troubles)
+        note=lost_because(status, _last_words(record.worker, summaries), troubles)
         if is_lost
         else status.leaving,
         host=record.host,
@@ -213,7 +213,7 @@ def _card(
         experiment=experiment if task else "",
         task=task,
         since=(known.started.get(task) or None) if known else None,
-        next=tuple(what for each in glimpses.values() for what in _next(each, record.worker)),
+        next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
     )
 
 
@@ -245,13 +245,13 @@ def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]
     return found
 
 
-def _last_words(worker: str, glimpses: Mapping[str, Glimpse]) -> str:
-    known = [each.workers[worker] for each in glimpses.values() if worker in each.workers]
+def _last_words(worker: str, summaries: Mapping[str, Summary]) -> str:
+    known = [each.workers[worker] for each in summaries.values() if worker in each.workers]
     told = [each for each in known if each.lost]
     return max(told, key=lambda each: each.since).lost if told else ""
 
 
-def _next(known: Glimpse, worker: str) -> tuple[str, ...]:
+def _next(known: Summary, worker: str) -> tuple[str, ...]:
     return known.workers[worker].next if worker in known.workers else ()
 
 
@@ -261,7 +261,7 @@ def _next(known: Glimpse, worker: str) -> tuple[str, ...]:
 def _with_history(
     card: WorkerCard,
     samples: tuple[UsageSample, ...],
-    glimpses: Mapping[str, Glimpse],
+    summaries: Mapping[str, Summary],
     begin: float,
     end: float,
 ) -> WorkerCard:
@@ -271,5 +271,5 @@ def _with_history(
         for sample in samples
         if sample.usage.cores_used is not None
     ]
-    spans = [span for each in glimpses.values() for span in each.busy.get(card.name, ())]
+    spans = [span for each in summaries.values() for span in each.busy.get(card.name, ())]
     return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end))

@@ -14,7 +14,7 @@ from cerebro.errors import NotFoundError
 from cerebro.usercode.archive import ArchiveListing, inspect
 from dispatcher.code import view as views
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.start.page import FILES_SHOWN
 from dispatcher.tabs.header import Header
@@ -37,8 +37,8 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "code", "code/code.html", _look, library.shown)
 
 
-def _look(followed: Followed, header: Header, now: float) -> _Found:
-    return followed.record, views.hashes(followed.state), views.requests(followed.state)
+def _look(read_model: ReadModel, header: Header, now: float) -> _Found:
+    return read_model.record, views.hashes(read_model.state), views.requests(read_model.state)
 
 
 class _Library:

@@ -12,7 +12,7 @@ from cerebro.figures import Theme
 from dispatcher.curves.view import CurveQuery
 from dispatcher.curves.view import curves as curves_view
 from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 
 class CurvesFigureQuery(CurveQuery):
@@ -30,10 +30,10 @@ class StillQuery(CurvesFigureQuery):
     height: int = Field(320, ge=200, le=1000)
 
 
-def curves(followed: Followed, asked: CurvesFigureQuery, now: float) -> Drawing:
+def curves(read_model: ReadModel, asked: CurvesFigureQuery, now: float) -> Drawing:
     """Learning curves."""
     wanted = asked.model_dump(include=set(CurveQuery.model_fields))
-    view = curves_view(followed, CurveQuery.model_validate(wanted))
+    view = curves_view(read_model, CurveQuery.model_validate(wanted))
     if view is None:
         return nothing()
     draw = partial(

@@ -11,9 +11,9 @@ from cerebro.figures import Curve
 from dispatcher.curves.view import CurveQuery, CurvesView, curves
 from dispatcher.models.page import picked_models
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -31,17 +31,17 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "curves", "curves/curves.html", _fill)
 
 
-def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     picked = picked_models()
     fixed: dict[str, object] = {"models": ",".join(picked)}
     if "top" not in request.args:
         fixed["top"] = DEFAULT_TOP
-    query, mistake = asked(CurveQuery, **fixed), ""
+    query, mistake = parsed_query(CurveQuery, **fixed), ""
     try:
-        view = curves(followed, query)
+        view = curves(read_model, query)
     except BadRequestError as error:
         query, mistake = query.model_copy(update={"filter": ""}), str(error)
-        view = curves(followed, query)
+        view = curves(read_model, query)
     smoothing = request.args.get("smoothing", "")
     is_log = request.args.get("log") == "1"
     wanted = query.model_dump(include={"metric", "split", "axis", "models", "filter", "top"})

@@ -17,7 +17,7 @@ from cerebro.state import Model, Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.reading.columns import Columns
 from dispatcher.reading.live_series import Reported
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 Source = Literal["valid", "train", "live"]
 """Validations; means over the units of an epoch; values as user code reported them within units."""
@@ -74,23 +74,23 @@ class CurvesView:
     note: str
 
 
-def curves(followed: Followed, asked: CurveQuery) -> CurvesView | None:
+def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
     """The curves that are asked for; `None` while there is no planned fit run.
 
     Raises:
         BadRequestError: the filter cannot be understood.
     """
-    run = followed.fit(asked.fit)
+    run = read_model.fit(asked.fit)
     if run is None:
         return None
     assert isinstance(run.request, FitRequest)
-    table = followed.table(run)
-    columns, live = table.columns(), followed.live.metrics(run.id)
+    table = read_model.table(run)
+    columns, live = table.columns(), read_model.live.metrics(run.id)
     metric = asked.metric or run.request.metric
     source = _source(run, asked, is_live=metric in live)
     rows = _chosen(table.rows(), asked, columns, run.request.mode)
     if source == "live":
-        found = [curve for row in rows if (curve := _live_curve(followed, run, row, metric, asked.axis))]
+        found = [curve for row in rows if (curve := _live_curve(read_model, run, row, metric, asked.axis))]
     else:
         wanted = {row.id for row in rows}
         found = epoch_curves(run, metric, models=wanted, split=source, axis=asked.axis)
@@ -125,10 +125,10 @@ def _chosen(rows: list[ModelSummary], asked: CurveQuery, columns: Columns, mode:
     return [row for row in rows if row.id in ids]
 
 
-def _live_curve(followed: Followed, run: Run, row: ModelSummary, metric: str, axis: Axis) -> Curve | None:
+def _live_curve(read_model: ReadModel, run: Run, row: ModelSummary, metric: str, axis: Axis) -> Curve | None:
     place = _Places(run, run.models[row.id], axis)
-    points = [(place.of(point), point.value) for point in followed.live.line(run.id, row.id, metric)]
-    broke = followed.live.broke(run.id, row.id, metric)
+    points = [(place.of(point), point.value) for point in read_model.live.line(run.id, row.id, metric)]
+    broke = read_model.live.broke(run.id, row.id, metric)
     if not points and broke is None:
         return None
     points.sort(key=lambda point: point[0])

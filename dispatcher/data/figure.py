@@ -8,7 +8,7 @@ from cerebro import figures
 from cerebro.contract.base import Contract
 from cerebro.figures import Theme
 from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 
 class EtlFigureQuery(Contract):
@@ -17,13 +17,13 @@ class EtlFigureQuery(Contract):
     theme: Theme = "light"
 
 
-def etl(followed: Followed, asked: EtlFigureQuery, now: float) -> Drawing:
+def etl(read_model: ReadModel, asked: EtlFigureQuery, now: float) -> Drawing:
     """How far preprocessing is."""
-    runs = [run for run in followed.state.runs.values() if run.kind == "etl" and run.plan is not None]
-    dataset = followed.state.datasets.get(runs[-1].plan.dataset) if runs and runs[-1].plan else None
+    runs = [run for run in read_model.state.runs.values() if run.kind == "etl" and run.plan is not None]
+    dataset = read_model.state.datasets.get(runs[-1].plan.dataset) if runs and runs[-1].plan else None
     if dataset is None:
         return nothing("Nothing is preprocessed yet: run_etl plans it.")
-    live = {key: point.rows for key, point in followed.live.newest.items()}
+    live = {key: point.rows for key, point in read_model.live.newest.items()}
     return explained(
         partial(figures.etl, figures.etl_progress(dataset, runs[-1], live), theme=asked.theme), ""
     )

@@ -10,7 +10,7 @@ from dispatcher.data.failed_rows import UnreadableError, failed_rows
 from dispatcher.data.view import DataView, data
 from dispatcher.pages.addresses import figure_url
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -26,8 +26,8 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "data", "data/data.html", _look, finish)
 
 
-def _look(followed: Followed, header: Header, now: float) -> DataView | None:
-    return data(followed, now=now)
+def _look(read_model: ReadModel, header: Header, now: float) -> DataView | None:
+    return data(read_model, now=now)
 
 
 def _left_out(tabs: Tabs, view: DataView | None) -> Mapping[str, object]:

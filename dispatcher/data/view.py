@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cerebro.contract.runs import PartitionPlan
 from cerebro.contract.tasks import Failure
 from cerebro.state import Dataset, Run, Task, TaskKey, TaskState
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +97,13 @@ class FailedRowsView:
     total: int
 
 
-def data(followed: Followed, *, now: float) -> DataView | None:
+def data(read_model: ReadModel, *, now: float) -> DataView | None:
     """The newest data set at `now` (seconds since the epoch); `None` before ETL is planned."""
-    dataset = newest_dataset(followed)
+    dataset = newest_dataset(read_model)
     if dataset is None:
         return None
-    splits = split_rows(followed, dataset, now)
-    run = _maker(followed, dataset)
+    splits = split_rows(read_model, dataset, now)
+    run = _maker(read_model, dataset)
     return DataView(
         dataset=dataset.id,
         run=run.id if run else "",
@@ -115,38 +115,38 @@ def data(followed: Followed, *, now: float) -> DataView | None:
     )
 
 
-def newest_dataset(followed: Followed) -> Dataset | None:
+def newest_dataset(read_model: ReadModel) -> Dataset | None:
     """The data set that was planned last."""
-    return next(reversed(followed.state.datasets.values()), None)
+    return next(reversed(read_model.state.datasets.values()), None)
 
 
-def split_rows(followed: Followed, dataset: Dataset, now: float) -> tuple[SplitRow, ...]:
+def split_rows(read_model: ReadModel, dataset: Dataset, now: float) -> tuple[SplitRow, ...]:
     """The splits of a data set, with their partitions."""
-    run = _maker(followed, dataset)
+    run = _maker(read_model, dataset)
     return tuple(
-        _split(split, [_partition(followed, dataset, run, split, part, now=now) for part in parts])
+        _split(split, [_partition(read_model, dataset, run, split, part, now=now) for part in parts])
         for split, parts in dataset.plan.splits.items()
     )
 
 
-def _maker(followed: Followed, dataset: Dataset) -> Run | None:
+def _maker(read_model: ReadModel, dataset: Dataset) -> Run | None:
     """The newest ETL run that makes, or made, the data set."""
     runs = [
         run
-        for run in followed.state.runs.values()
+        for run in read_model.state.runs.values()
         if run.kind == "etl" and run.plan is not None and run.plan.dataset == dataset.id
     ]
     return runs[-1] if runs else None
 
 
 def _partition(
-    followed: Followed, dataset: Dataset, run: Run | None, split: str, part: PartitionPlan, *, now: float
+    read_model: ReadModel, dataset: Dataset, run: Run | None, split: str, part: PartitionPlan, *, now: float
 ) -> PartitionRow:
     key = str(TaskKey(run=run.id, kind="etl", split=split, partition=part.partition)) if run else ""
     task = run.tasks.get(key) if run else None
     made = dataset.rows.get((split, part.partition))
     failed = dataset.failed_rows.get((split, part.partition), 0)
-    point = followed.live.newest.get(key)
+    point = read_model.live.newest.get(key)
     seconds = _seconds(task, now, point.start_s if point else 0.0)
     if made is not None and (task is None or task.state is TaskState.COMMITTED):
         done = made + failed

@@ -44,7 +44,7 @@
     else return;
     show();
   });
-  document.addEventListener("wish:sent", () => {
+  document.addEventListener("command:sent", () => {
     chosen.clear();
     show();
   });

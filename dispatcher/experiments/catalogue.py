@@ -22,7 +22,7 @@ from dispatcher.experiments.view import (
     listing,
     row_of,
 )
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import ENTRIES_PER_READ
 
@@ -50,7 +50,7 @@ class Catalogue:
         self._wanted: deque[ExperimentSummary] = deque()
         self._wanted_of = -1
         """The version of the list whose rows are wanted."""
-        self._filling: tuple[ExperimentSummary, Followed] | None = None
+        self._filling: tuple[ExperimentSummary, ReadModel] | None = None
 
     def version(self) -> tuple[object, ...]:
         """What `view` would show, as something to compare: equal means that nothing has changed.
@@ -115,7 +115,7 @@ class Catalogue:
             return self._known(summary)
         try:
             found = self._reader.glance(
-                summary.experiment, lambda followed: self._made(followed, summary), patience_s=left_s
+                summary.experiment, lambda read_model: self._made(read_model, summary), patience_s=left_s
             )
         except (StoreUnavailableError, NotFoundError):
             return row
@@ -123,11 +123,11 @@ class Catalogue:
             found = self._unreadable(summary, error)
         return found or row
 
-    def _made(self, followed: Followed, summary: ExperimentSummary) -> ExperimentRow | None:
-        if not followed.is_complete:
+    def _made(self, read_model: ReadModel, summary: ExperimentSummary) -> ExperimentRow | None:
+        if not read_model.is_complete:
             return None
-        row = row_of(followed, summary, self._reader.now())
-        self._keep(summary, followed.state.seq, row)
+        row = row_of(read_model, summary, self._reader.now())
+        self._keep(summary, read_model.state.seq, row)
         return row
 
     def _unreadable(self, summary: ExperimentSummary, error: IllegalEventError) -> ExperimentRow:
@@ -143,10 +143,10 @@ class Catalogue:
             wanted = self._next()
             if wanted is None:
                 return True
-            self._filling = wanted, Followed(wanted.experiment)
-        summary, followed = self._filling
+            self._filling = wanted, ReadModel(wanted.experiment)
+        summary, read_model = self._filling
         try:
-            is_done = self._step(summary, followed)
+            is_done = self._step(summary, read_model)
         except IllegalEventError as error:
             self._unreadable(summary, error)
             is_done = True
@@ -182,7 +182,7 @@ class Catalogue:
                     return wanted
         return None
 
-    def _step(self, summary: ExperimentSummary, followed: Followed) -> bool:
+    def _step(self, summary: ExperimentSummary, read_model: ReadModel) -> bool:
         if summary.open_runs:
             # Its log grows: it is followed, so that the next row costs the news only.
             row = self._reader.glance(
@@ -190,8 +190,8 @@ class Catalogue:
             )
             return row is not None
         events = self._reader.ask(
-            lambda: self._reader.store.events(summary.experiment.name, after=followed.state.seq)
+            lambda: self._reader.store.events(summary.experiment.name, after=read_model.state.seq)
         )
-        followed.apply(events)
-        followed.is_complete = len(events) < ENTRIES_PER_READ
-        return self._made(followed, summary) is not None
+        read_model.apply(events)
+        read_model.is_complete = len(events) < ENTRIES_PER_READ
+        return self._made(read_model, summary) is not None

@@ -14,7 +14,7 @@ from dispatcher.actions.page import parsed
 from dispatcher.experiments.view import ExperimentRow, ListQuery
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.problems import PartlyDoneError
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route, render
 from dispatcher.tabs.tabs import Tabs
 
@@ -26,7 +26,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @live_route(pages, "/experiments", "experiments")
     def experiments() -> Response:
         def build() -> str:
-            view = services.catalogue.view(asked(ListQuery))
+            view = services.catalogue.view(parsed_query(ListQuery))
             running = sum(row.state == "running" for row in view.rows)
             title = f"{running} running · Experiments" if running else "Experiments"
             return render(

@@ -14,7 +14,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
 from dispatcher.pages.paging import page_of
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.time_left import TimeLeft
 from dispatcher.tabs.best import Best, best
 
@@ -163,12 +163,12 @@ def blank_row(summary: ExperimentSummary) -> ExperimentRow:
     )
 
 
-def row_of(followed: Followed, summary: ExperimentSummary, now: float) -> ExperimentRow:
+def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> ExperimentRow:
     """The row of an experiment whose log is read, at `now` (seconds since the epoch)."""
-    state, record = followed.state, summary.experiment
-    run, fit = wording.shown_run(state), followed.fit()
-    done, total = followed.progress(run) if run else (0, 0)
-    table = followed.table(fit) if fit else None
+    state, record = read_model.state, summary.experiment
+    run, fit = wording.shown_run(state), read_model.fit()
+    done, total = read_model.progress(run) if run else (0, 0)
+    table = read_model.table(fit) if fit else None
     begun, ended = _worked(state)
     return ExperimentRow(
         name=record.name,
@@ -187,8 +187,8 @@ def row_of(followed: Followed, summary: ExperimentSummary, now: float) -> Experi
         started=min((each.started for each in state.runs.values() if each.started), default=None),
         begun=begun,
         ended=ended,
-        left=followed.pace(now).left,
-        problem=_problem(followed, run) if run else "",
+        left=read_model.pace(now).left,
+        problem=_problem(read_model, run) if run else "",
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_read=True,
@@ -205,11 +205,11 @@ def _worked(state: ExperimentState) -> tuple[float | None, float | None]:
     return (None, None) if ended is None else (ended - took, ended)
 
 
-def _problem(followed: Followed, run: Run) -> str:
-    halted = resumable(followed.state)
+def _problem(read_model: ReadModel, run: Run) -> str:
+    halted = resumable(read_model.state)
     if run.error or run.reason or halted is None or halted is run:
         return run.error or run.reason
-    done, total = followed.progress(halted)
+    done, total = read_model.progress(halted)
     return f"{halted.id} was stopped after {done:,} of {total:,} tasks"
 
 

@@ -9,7 +9,7 @@ from flask import Blueprint, Response
 from dispatcher.history.view import ActionQuery, actions
 from dispatcher.pages.addresses import page_number
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.runs import run_row
 from dispatcher.tabs.tabs import Tabs
@@ -23,9 +23,9 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "history", "history/history.html", _fill)
 
 
-def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     return {
-        "view": actions(followed.state, ActionQuery(page=page_number())),
-        "runs": tuple(run_row(followed, run) for run in reversed(followed.state.runs.values())),
-        "record": followed.record,
+        "view": actions(read_model.state, ActionQuery(page=page_number())),
+        "runs": tuple(run_row(read_model, run) for run in reversed(read_model.state.runs.values())),
+        "record": read_model.record,
     }

@@ -15,9 +15,9 @@ from dispatcher.logs.terminal import LEVELS
 from dispatcher.logs.view import MOST_NEW, PAGE, Chosen, Cursor, LogPageQuery, LogQuery
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.paging import page_of
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
@@ -43,7 +43,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         def finish(head: Header, found: _Found) -> Mapping[str, object]:
             return _shown(services, head, found)
 
-        query = asked(LogQuery)
+        query = parsed_query(LogQuery)
         return tabs.answer(
             name, "logs", "logs/logs.html", _look, finish, beside=lambda: _sizes(services, name, query)
         )
@@ -51,10 +51,10 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @pages.get("/experiments/<name:name>/logs/lines")
     def log_lines(name: str) -> Response:
         """What is new behind the cursor `after`: 204 if nothing is."""
-        cursor, query = Cursor.parse(request.args.get("after", "")), asked(LogQuery)
+        cursor, query = Cursor.parse(request.args.get("after", "")), parsed_query(LogQuery)
         if cursor is None:
             abort(400)
-        pending = services.reader.look(name, lambda followed: views.unread(followed.state, query, cursor))
+        pending = services.reader.look(name, lambda read_model: views.unread(read_model.state, query, cursor))
         chunks = [services.logs.since(name, source, offset) for source, offset in pending[:MOST_NEW]]
         told = sorted((chunk for chunk in chunks if chunk.lines), key=lambda chunk: chunk.source.started)
         if not told:
@@ -66,8 +66,8 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     @pages.get("/experiments/<name:name>/logs/file")
     def log_file(name: str) -> Response:
         """One attempt's whole log."""
-        query = asked(LogQuery, model="", worker="")
-        sources = services.reader.look(name, lambda followed: views.sources(followed.state, query))
+        query = parsed_query(LogQuery, model="", worker="")
+        sources = services.reader.look(name, lambda read_model: views.sources(read_model.state, query))
         if not query.task or not sources:
             raise NotFoundError(
                 f"{name} has no attempt at {query.task or 'a task without a name'} that has started"
@@ -78,12 +78,12 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 def _sizes(services: Services, name: str, query: LogQuery) -> tuple[object, ...]:
     """Of the newest logs that may grow: they do so without a word in the log of events."""
-    growing = services.reader.look(name, lambda followed: views.growing(followed.state, query))
+    growing = services.reader.look(name, lambda read_model: views.growing(read_model.state, query))
     return tuple((source.key, services.logs.size(name, source)) for source in growing[-PAGE:])
 
 
-def _look(followed: Followed, header: Header, now: float) -> _Found:
-    query, state = asked(LogPageQuery), followed.state
+def _look(read_model: ReadModel, header: Header, now: float) -> _Found:
+    query, state = parsed_query(LogPageQuery), read_model.state
     return _Found(
         query=query,
         sources=views.sources(state, query),

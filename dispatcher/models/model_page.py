@@ -11,9 +11,9 @@ from dispatcher.logs.reading import LogReader
 from dispatcher.logs.view import Chosen, LogQuery, Source
 from dispatcher.models.view import model as model_view
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.units import UnitQuery, units
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs, newest_action
@@ -30,16 +30,16 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def page(name: str, model: str) -> Response:
         services, fit = tabs.services, request.args.get("fit", "")
 
-        def running(followed: Followed, fit: str) -> Chosen:
-            return logs_view.growing(followed.state, LogQuery(fit=fit, model=model))
+        def running(read_model: ReadModel, fit: str) -> Chosen:
+            return logs_view.growing(read_model.state, LogQuery(fit=fit, model=model))
 
-        def look(followed: Followed, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
-            view = model_view(followed, model, fit=header.fit)
+        def look(read_model: ReadModel, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
+            view = model_view(read_model, model, fit=header.fit)
             figure = figure_url(header.name, "curves", fit=view.run, models=model, top="0")
-            own = units(followed.state, asked(UnitQuery, run=view.run, model=model, size=_UNITS))
-            did = newest_action(followed.state, view.run, model)
+            own = units(read_model.state, parsed_query(UnitQuery, run=view.run, model=model, size=_UNITS))
+            did = newest_action(read_model.state, view.run, model)
             shown = {"view": view, "model": view.summary, "units": own, "figure": figure, "did": did}
-            return shown, running(followed, view.run)
+            return shown, running(read_model, view.run)
 
         def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
             shown, open_logs = found
@@ -47,7 +47,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
         def sizes() -> list[object]:
             """Of what is read beside the log of events, which says nothing when a line is printed."""
-            open_logs = services.reader.look(name, lambda followed: running(followed, fit))
+            open_logs = services.reader.look(name, lambda read_model: running(read_model, fit))
             return [(source.key, services.logs.size(name, source)) for source in open_logs]
 
         return tabs.answer(name, "models", "models/model.html", look, finish, beside=sizes)

@@ -12,9 +12,9 @@ from dispatcher.models.comparison import MOST, comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import ModelsView, models
 from dispatcher.pages.addresses import api_url
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -29,12 +29,12 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "models", "models/models.html", _fill)
 
 
-def table(followed: Followed, query: ModelQuery) -> tuple[ModelsView | None, str]:
+def table(read_model: ReadModel, query: ModelQuery) -> tuple[ModelsView | None, str]:
     """The models that are asked for and no mistake; or, if the query cannot be read, all models and the mistake."""
     try:
-        return models(followed, query), ""
+        return models(read_model, query), ""
     except BadRequestError as error:
-        return models(followed, ModelQuery(fit=query.fit, page=query.page, size=query.size)), str(error)
+        return models(read_model, ModelQuery(fit=query.fit, page=query.page, size=query.size)), str(error)
 
 
 def picked_models() -> tuple[str, ...]:
@@ -43,16 +43,16 @@ def picked_models() -> tuple[str, ...]:
     return tuple(dict.fromkeys(model for model in given if model))[:MOST]
 
 
-def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
-    query = asked(ModelQuery, **({} if "size" in request.args else {"size": _ROWS}))
-    view, mistake = table(followed, query)
+def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
+    query = parsed_query(ModelQuery, **({} if "size" in request.args else {"size": _ROWS}))
+    view, mistake = table(read_model, query)
     picked = picked_models()
-    run = followed.fit(query.fit)
-    compared = comparison(followed.table(run), picked) if run and picked else None
+    run = read_model.fit(query.fit)
+    compared = comparison(read_model.table(run), picked) if run and picked else None
     may: dict[str, list[str]] = {action.value: [] for action in OF_MODEL}
     if run and compared:
         for model in compared.models:
-            for action in allowed(followed.state, run, run.models[model.id]):
+            for action in allowed(read_model.state, run, run.models[model.id]):
                 may[action.value].append(model.id)
     return {
         "view": view,

@@ -17,7 +17,7 @@ from dispatcher.models.csv_file import csv_text
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages.paging import page_of
 from dispatcher.reading.columns import FIXED, Cell, Column, Columns, hyperparameter
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.best import Best, best
 from dispatcher.tabs.failures import FailedAttempt, failed_attempts
 
@@ -103,16 +103,16 @@ class ModelView:
     may: tuple[str, ...]
 
 
-def models(followed: Followed, asked: ModelQuery) -> ModelsView | None:
+def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
     """A page of the models; `None` while there is no planned fit run.
 
     Raises:
         BadRequestError: the filter, the order or a column cannot be understood.
     """
-    run = followed.fit(asked.fit)
+    run = read_model.fit(asked.fit)
     if run is None:
         return None
-    table = followed.table(run)
+    table = read_model.table(run)
     columns, rows = table.columns(), table.rows()
     found = matching(rows, asked, columns)
     shown = chosen(asked.columns, columns, _default(columns, table.varying))
@@ -126,7 +126,7 @@ def models(followed: Followed, asked: ModelQuery) -> ModelsView | None:
         is_validated=run.is_validated,
         columns=tuple(map(_head, shown)),
         available=tuple(map(_head, columns.all())),
-        rows=tuple(_row(followed, run, row, shown, failed.get(row.id)) for row in page.rows),
+        rows=tuple(_row(read_model, run, row, shown, failed.get(row.id)) for row in page.rows),
         query=asked,
         page=page.page,
         pages=page.pages,
@@ -149,17 +149,17 @@ def models_csv(rows: list[ModelSummary], columns: Columns, asked: ModelQuery) ->
     return csv_text([column.name for column in shown], ([c.cell(row) for c in shown] for row in found))
 
 
-def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
+def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
     """One model of a fit run (default: the newest).
 
     Raises:
         NotFoundError: there is none of that name.
     """
-    run = followed.fit(fit)
-    row = followed.table(run).row(name) if run else None
+    run = read_model.fit(fit)
+    row = read_model.table(run).row(name) if run else None
     if run is None or row is None:
         raise NotFoundError(
-            f"no model {name!r} in {run.id if run else 'any fit run'} of {followed.record.name!r}"
+            f"no model {name!r} in {run.id if run else 'any fit run'} of {read_model.record.name!r}"
         )
     found, ids, request = run.models[name], list(run.models), _request(run)
     kept = found.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
@@ -173,7 +173,7 @@ def model(followed: Followed, name: str, *, fit: str = "") -> ModelView:
         next=ids[row.index + 1] if row.index + 1 < len(ids) else "",
         epochs=tuple(_epoch(found, epoch, kept) for epoch in range(1, found.completed_epochs + 1)),
         failed_at=failed_attempts(run, [name]).get(name),
-        may=tuple(sorted(allowed(followed.state, run, found))),
+        may=tuple(sorted(allowed(read_model.state, run, found))),
     )
 
 
@@ -192,7 +192,7 @@ def _head(column: Column) -> ColumnHead:
 
 
 def _row(
-    followed: Followed,
+    read_model: ReadModel,
     run: Run,
     row: ModelSummary,
     columns: tuple[Column, ...],
@@ -207,7 +207,7 @@ def _row(
         cells=tuple(told(column.cell(row)) for column in columns),
         failure=row.failure,
         failed_at=failed_at,
-        may=tuple(sorted(allowed(followed.state, run, run.models[row.id]))),
+        may=tuple(sorted(allowed(read_model.state, run, run.models[row.id]))),
     )
 
 

@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from dispatcher.overview.view import overview
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.tabs.header import Header
 from dispatcher.tabs.tabs import Tabs
 
@@ -20,8 +20,8 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def experiment(name: str) -> Response:
         statuses = tabs.services.reader.workers()
 
-        def fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
-            view = overview(followed, now=now, statuses=statuses, fit=request.args.get("fit", ""))
-            return {"view": view, "record": followed.record}
+        def fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
+            view = overview(read_model, now=now, statuses=statuses, fit=request.args.get("fit", ""))
+            return {"view": view, "record": read_model.record}
 
         return tabs.answer(name, "overview", "overview/overview.html", fill)

@@ -33,14 +33,14 @@ def _written(tabs: Tabs, name: str) -> tuple[str, str]:
     """The run's id and its report. Of a large run this takes seconds, so it is made of a fold of its own: nobody who
     looks at the experiment waits for it."""
     reader, fit = tabs.services.reader, request.args.get("fit", "")
-    followed = reader.read_anew(name)
-    run = followed.fit(fit)
+    read_model = reader.read_anew(name)
+    run = read_model.fit(fit)
     if run is None:
         raise NotFoundError(f"no fit run of {name!r} is planned yet, so there is nothing to report")
     return run.id, report_html(
-        followed.state,
+        read_model.state,
         run,
-        record=followed.record,
+        record=read_model.record,
         now=reader.now(),
         page=url_for("pages.experiment", name=name, _external=True),
         code=lambda sha256: reader.ask(lambda: tabs.services.store.code(sha256)),

@@ -11,7 +11,7 @@ from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.contract.runs import FitRequest
 from cerebro.state import Run, TaskState, wording
 from dispatcher.data.view import SplitRow, split_rows
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.time_left import Pace
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
 from dispatcher.tabs.best import Best, best
@@ -98,30 +98,32 @@ class Overview:
 
 
 def overview(
-    followed: Followed, *, now: float, statuses: tuple[WorkerStatus, ...] = (), fit: str = ""
+    read_model: ReadModel, *, now: float, statuses: tuple[WorkerStatus, ...] = (), fit: str = ""
 ) -> Overview:
     """The first tab at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
-    state, run = followed.state, followed.fit(fit)
+    state, run = read_model.state, read_model.fit(fit)
     dataset = next(reversed(state.datasets.values()), None)
     workers = tuple(worker_rows(state, statuses, now))
     active = state.active_run()
     return Overview(
         notes=tuple(_notes(workers)) if active else (),
-        runs=tuple(run_row(followed, each) for each in reversed(state.runs.values())),
-        fit=_fit(followed, run) if run else None,
-        failures=tuple(_failures(run, followed.table(run).failed())) if run else (),
-        running=tuple(_running(followed, active)) if active else (),
-        pace=followed.pace(now),
-        schedule=schedule_summary(followed, run, now) if run else None,
-        splits=tuple(replace(row, parts=()) for row in split_rows(followed, dataset, now)) if dataset else (),
+        runs=tuple(run_row(read_model, each) for each in reversed(state.runs.values())),
+        fit=_fit(read_model, run) if run else None,
+        failures=tuple(_failures(run, read_model.table(run).failed())) if run else (),
+        running=tuple(_running(read_model, active)) if active else (),
+        pace=read_model.pace(now),
+        schedule=schedule_summary(read_model, run, now) if run else None,
+        splits=tuple(replace(row, parts=()) for row in split_rows(read_model, dataset, now))
+        if dataset
+        else (),
         scores=tuple(row for each in state.runs.values() for row in scores(each)),
         workers=workers,
     )
 
 
-def _fit(followed: Followed, run: Run) -> FitSummary:
+def _fit(read_model: ReadModel, run: Run) -> FitSummary:
     assert isinstance(run.request, FitRequest)
-    found = best(run, followed.table(run))
+    found = best(run, read_model.table(run))
     model = run.models[found.model] if found else None
     checkpoint = model.epoch_checkpoint(found.epoch) if model and found else None
     return FitSummary(
@@ -130,11 +132,11 @@ def _fit(followed: Followed, run: Run) -> FitSummary:
         mode=run.request.mode,
         is_validated=run.is_validated,
         models=len(run.models),
-        counts=followed.table(run).counts(),
+        counts=read_model.table(run).counts(),
         best=found,
         best_hyperparameters=model.hyperparams if model else {},
         best_checkpoint=checkpoint.name if checkpoint else "",
-        best_code=_code(followed.record.name, run.id) if checkpoint else "",
+        best_code=_code(read_model.record.name, run.id) if checkpoint else "",
     )
 
 
@@ -164,11 +166,11 @@ def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
     return sorted(found, key=lambda group: -group.count)
 
 
-def _running(followed: Followed, run: Run) -> Iterator[RunningTask]:
+def _running(read_model: ReadModel, run: Run) -> Iterator[RunningTask]:
     """Those that run before those that wait in an inbox."""
     tasks = sorted(run.open_tasks(), key=lambda task: task.state is not TaskState.RUNNING)
     for task in tasks[:_RUNNING]:
-        point = followed.live.newest.get(str(task.key))
+        point = read_model.live.newest.get(str(task.key))
         newest = task.attempts[-1]
         known = point if point and point.attempt == newest.number else None
         yield RunningTask(

@@ -1,6 +1,6 @@
 """What a feature's figure is: how to draw it, or why there is nothing to draw yet.
 
-A function of a figure takes what is followed, what is asked for and the time, and returns a `Drawing`. That needs
+A function of a figure takes the read model, what is asked for and the time, and returns a `Drawing`. That needs
 nothing that changes, so whoever calls it need not hold the experiment. It gives Plotly's ``{"data", "layout"}``; where
 there is nothing to draw yet, ``layout.meta.empty`` says why.
 """

@@ -1,5 +1,5 @@
-// What every page has: times that go on, local or UTC; copying; menus; keyboard shortcuts; wishes sent without leaving
-// the page. Without this script times stand still, in UTC, and wishes load the page anew.
+// What every page has: times that go on, local or UTC; copying; menus; keyboard shortcuts; commands sent without leaving
+// the page. Without this script times stand still, in UTC, and commands load the page anew.
 "use strict";
 (() => {
   const zone = document.getElementById("zone");
@@ -117,7 +117,7 @@
     document.body.append(box);
   };
 
-  // A wish: the button says at once that it was asked for; the page says when it is so.
+  // A command: the button says at once that it was asked for; the page says when it is so.
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (!form.matches("form[data-action]") || event.defaultPrevented) return;
@@ -132,7 +132,7 @@
         method: "POST", body, redirect: "manual", headers: { Accept: "application/json" },
       });
       const isDone = answer.type === "opaqueredirect" || answer.ok;
-      if (isDone) document.dispatchEvent(new CustomEvent("wish:sent"));
+      if (isDone) document.dispatchEvent(new CustomEvent("command:sent"));
       else toast((await answer.json().catch(() => ({}))).message || `It was refused: ${answer.status}.`);
     } catch {
       toast("The page's server did not answer, so it is not known whether this was done. Look at the state, then try again.");

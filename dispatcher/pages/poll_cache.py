@@ -48,7 +48,7 @@ class _Known:
     until: float
 
 
-class Repeats:
+class PollCache:
     """WSGI middleware around the whole application. Safe for several threads.
 
     Args:

@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 from cerebro import errors
 from cerebro.contract.records import ExperimentSummary
 from dispatcher.access.guard import MAX_UPLOAD_BYTES, is_browser
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.reader import Reader
 from dispatcher.sandbox.child import BusyError
 from dispatcher.tabs.runs import RunRow, run_row
@@ -157,9 +157,9 @@ def _unread(reader: Reader, name: str) -> Unread | None:
     if summary is None:
         return None
 
-    def with_log(followed: Followed) -> Unread:
-        runs = tuple(run_row(followed, run) for run in followed.state.runs.values())
-        return Unread(summary=summary, events=followed.state.seq, runs=runs)
+    def with_log(read_model: ReadModel) -> Unread:
+        runs = tuple(run_row(read_model, run) for run in read_model.state.runs.values())
+        return Unread(summary=summary, events=read_model.state.seq, runs=runs)
 
     return reader.before_fault(name, with_log) or Unread(summary=summary)
 

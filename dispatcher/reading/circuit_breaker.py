@@ -23,7 +23,7 @@ class Outage:
     message: str
 
 
-class Asker:
+class CircuitBreaker:
     """Asks the store. Safe for several threads.
 
     Args:
@@ -39,18 +39,18 @@ class Asker:
         self._clock = clock
         self._probe_after = 0.0
 
-    def ask(self, call: Callable[[], T], *, is_wish: bool = False) -> T:
+    def ask(self, call: Callable[[], T], *, is_command: bool = False) -> T:
         """`call` the store, keeping `outage` true.
 
         While the store is known to be away only one call at a time waits for it: the others fail at once,
         else a few open pages would occupy every thread with waiting. What a person has just asked for
-        (`is_wish`) is always tried.
+        (`is_command`) is always tried.
 
         Raises:
             StoreUnavailableError: it does not answer.
         """
         began, outage = self._clock(), self.outage
-        if outage and not is_wish and self.monotonic() < self._probe_after:
+        if outage and not is_command and self.monotonic() < self._probe_after:
             raise StoreUnavailableError(outage.message)
         self._probe_after = self.monotonic() + _PROBE_TAKES_S
         try:
@@ -73,6 +73,6 @@ class Asker:
     def probe(self) -> None:
         """Find out whether the store answers; the finding is `outage`."""
         try:
-            self.ask(self.store.health, is_wish=True)
+            self.ask(self.store.health, is_command=True)
         except StoreUnavailableError:
             pass

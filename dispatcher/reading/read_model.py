@@ -32,7 +32,7 @@ from cerebro.state import ExperimentState, Run, ScheduleNow, TaskKey, schedule_n
 from cerebro.state.tasks import OPEN
 from dispatcher.reading.live_series import LiveSeries
 from dispatcher.reading.model_table import ModelTable
-from dispatcher.reading.time_left import IDLE, Pace, Pacemaker
+from dispatcher.reading.time_left import IDLE, Pace, ThroughputMeter
 
 _TASK_EVENTS = (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevoked)
 _RUN_EVENTS = (
@@ -67,7 +67,7 @@ class _Schedule:
         return run.ended != self.ended or abs(now - self.at) >= self.took_s / _SCHEDULE_SHARE
 
 
-class Followed:
+class ReadModel:
     """One experiment.
 
     Attributes:
@@ -85,7 +85,7 @@ class Followed:
         self.is_complete = False
         self.is_open = False
         self._tables: dict[str, ModelTable] = {}
-        self._pacemaker = Pacemaker()
+        self._throughput = ThroughputMeter()
         self._schedules: dict[str, _Schedule] = {}
 
     def version(self, now: float) -> tuple[object, ...]:
@@ -164,7 +164,7 @@ class Followed:
         if run is None:
             return IDLE
         table = self.table(run) if run.models else None
-        return self._pacemaker.pace(run, table, now, self.live.newest.get)
+        return self._throughput.pace(run, table, now, self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
         """How a fit run has been scheduled up to `now`; of a long run that is open it may be half a minute old."""
@@ -197,7 +197,7 @@ class Followed:
         self.live.forget(event.task)
         if isinstance(event, TaskCommitted) and started:
             run = self.state.runs[key.run]
-            self._pacemaker.commit(
+            self._throughput.commit(
                 run,
                 key.kind,
                 worker=event.worker,

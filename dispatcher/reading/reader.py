@@ -19,15 +19,15 @@ from cerebro.contract.records import ExperimentRecord, ExperimentSummary, Worker
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.reading.background import Background
-from dispatcher.reading.circuit_breaker import Asker
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.circuit_breaker import CircuitBreaker
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.store import ENTRIES_PER_READ, Store
 
 T = TypeVar("T")
 
 FRESH_S = 0.5
 """What was read is shown for so long before it is read again."""
-CREW_S = 2.0
+WORKERS_S = 2.0
 """The same of the workers: what they do is in the log, only whether they answer is not."""
 READING_S = 2.0
 """How long a page may wait for a log that it does not know yet."""
@@ -48,11 +48,11 @@ _WAITERS = 8
 
 @dataclass(kw_only=True)
 class _Log:
-    followed: Followed
+    read_model: ReadModel
     recorded_at: float
     """When the record was read."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while `followed` is used."""
+    """Held while `read_model` is used."""
     reading: threading.Lock = field(default_factory=threading.Lock)
     """Held by whoever reads the store for it."""
     was_read: bool = False
@@ -69,14 +69,14 @@ def _none_in_part(log: _Log) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if log.followed.state.torn:
+        if log.read_model.state.torn:
             log.was_read, log.read_at, log.live_at = False, float("-inf"), float("-inf")
             if not isinstance(error, IllegalEventError):  # nothing is wrong with the event
-                log.followed = Followed(log.followed.record)
+                log.read_model = ReadModel(log.read_model.record)
         raise
 
 
-class Reader(Asker):
+class Reader(CircuitBreaker):
     """All reads of the pages. Safe for several threads.
 
     Args:
@@ -103,8 +103,8 @@ class Reader(Asker):
         self.summaries_version = 0
         """Grows whenever the list of experiments differs from the one before."""
         self._workers: tuple[WorkerStatus, ...] | None = None
-        self._crew: tuple[object, ...] = ()
-        self._crew_version = 0
+        self._known_workers: tuple[object, ...] = ()
+        self._workers_version = 0
         self._workers_until = float("-inf")
         self._reading_workers = threading.Lock()
 
@@ -141,16 +141,16 @@ class Reader(Asker):
                 except StoreUnavailableError:
                     pass
                 else:
-                    self._workers_until = self.monotonic() + CREW_S
-                    crew = tuple(_shown(each) for each in self._workers)
-                    self._crew_version += crew != self._crew
-                    self._crew = crew
+                    self._workers_until = self.monotonic() + WORKERS_S
+                    known = tuple(_shown(each) for each in self._workers)
+                    self._workers_version += known != self._known_workers
+                    self._known_workers = known
         return self._workers or ()
 
-    def crew_version(self) -> int:
+    def workers_version(self) -> int:
         """Grows whenever `workers` shows something else of whether they answer and what they do."""
         self.workers()
-        return self._crew_version
+        return self._workers_version
 
     # --- one experiment --------------------------------------------------------------------------
 
@@ -160,13 +160,13 @@ class Reader(Asker):
         Raises:
             NotFoundError: there is none.
         """
-        return self._log_of(name).followed.record
+        return self._log_of(name).read_model.record
 
-    def look(self, name: str, build: Callable[[Followed], T], *, patience_s: float = READING_S) -> T:
-        """``build(followed)`` on an experiment as it is now; what it is given must not be kept.
+    def look(self, name: str, build: Callable[[ReadModel], T], *, patience_s: float = READING_S) -> T:
+        """``build(read_model)`` on an experiment as it is now; what it is given must not be kept.
 
         A long log is waited for up to about `patience_s`; what is read of it so far is shown then, and
-        `Followed.is_complete` is false.
+        `ReadModel.is_complete` is false.
 
         Raises:
             NotFoundError: there is no such experiment.
@@ -176,7 +176,7 @@ class Reader(Asker):
         log = self._log_of(name)
         self._refresh(log, patience_s, is_live=True)
         with log.lock:
-            return build(log.followed)
+            return build(log.read_model)
 
     def version(self, name: str) -> tuple[object, ...]:
         """What `look` would show, as something to compare: equal means that nothing has changed.
@@ -186,7 +186,7 @@ class Reader(Asker):
         """
         log = self._log_of(name)
         self._refresh(log, 0.0, is_live=True)
-        return *log.followed.version(self.now()), self.outage is not None
+        return *log.read_model.version(self.now()), self.outage is not None
 
     def folded(
         self, record: ExperimentRecord, build: Callable[[ExperimentState, bool], T], *, patience_s: float
@@ -194,8 +194,8 @@ class Reader(Asker):
         """``build(state, is_complete)`` on the folded log alone; see `look`."""
         return self.glance(record, lambda known: build(known.state, known.is_complete), patience_s=patience_s)
 
-    def glance(self, record: ExperimentRecord, build: Callable[[Followed], T], *, patience_s: float) -> T:
-        """``build(followed)`` on the log alone, without live points; see `look`. `record` may be out of an older list.
+    def glance(self, record: ExperimentRecord, build: Callable[[ReadModel], T], *, patience_s: float) -> T:
+        """``build(read_model)`` on the log alone, without live points; see `look`. `record` may be of an older list.
 
         Raises:
             NotFoundError: the experiment was deleted since, and its name given to another one.
@@ -203,18 +203,18 @@ class Reader(Asker):
         log = self._kept(record, is_newest=False)
         self._refresh(log, patience_s, is_live=False)
         with log.lock:
-            return build(log.followed)
+            return build(log.read_model)
 
-    def before_fault(self, name: str, build: Callable[[Followed], T]) -> T | None:
-        """``build(followed)`` on what was read of a log before the event that cannot be; `None` of nothing."""
+    def before_fault(self, name: str, build: Callable[[ReadModel], T]) -> T | None:
+        """``build(read_model)`` on what was read of a log before the event that cannot be; `None` of nothing."""
         with self._lock:
             log = self._logs.get(name)
         if log is None:
             return None
         with log.lock:
-            return None if log.followed.state.torn else build(log.followed)
+            return None if log.read_model.state.torn else build(log.read_model)
 
-    def read_anew(self, name: str) -> Followed:
+    def read_anew(self, name: str) -> ReadModel:
         """An experiment's whole log, folded for the caller alone: for what takes so long that others must not wait.
 
         Raises:
@@ -222,7 +222,7 @@ class Reader(Asker):
             IllegalEventError: the log does not fit this program.
             StoreUnavailableError: the store is away.
         """
-        found = Followed(self.record(name))
+        found = ReadModel(self.record(name))
         while not found.is_complete:
             events = self.ask(lambda: self.store.events(name, after=found.state.seq))
             found.apply(events)
@@ -252,10 +252,10 @@ class Reader(Asker):
     def _kept(self, record: ExperimentRecord, *, is_newest: bool) -> _Log:
         with self._lock:
             log = self._logs.get(record.name)
-            if log is None or log.followed.record != record:  # the name may have been given to another one
-                if log is not None and not is_newest and record.created < log.followed.record.created:
+            if log is None or log.read_model.record != record:  # the name may have been given to another one
+                if log is not None and not is_newest and record.created < log.read_model.record.created:
                     raise NotFoundError(f"the experiment {record.name!r} of this list was deleted")
-                log = self._logs[record.name] = _Log(followed=Followed(record), recorded_at=float("-inf"))
+                log = self._logs[record.name] = _Log(read_model=ReadModel(record), recorded_at=float("-inf"))
             if is_newest:
                 log.recorded_at = self.monotonic()
             self._logs.move_to_end(record.name)
@@ -272,16 +272,16 @@ class Reader(Asker):
     def _trim(self) -> None:
         """Forget logs that nobody has looked at for longest."""
         with self._lock:
-            kept = sum(log.followed.weight for log in self._logs.values())
+            kept = sum(log.read_model.weight for log in self._logs.values())
             while kept > _MAX_EVENTS and len(self._logs) > 1:
                 _, oldest = self._logs.popitem(last=False)
-                kept -= oldest.followed.weight
+                kept -= oldest.read_model.weight
 
     def _refresh(self, log: _Log, patience_s: float, *, is_live: bool) -> None:
         """Read what is new, if it is time to; a long log is left to the background after `patience_s`."""
         if self._is_fresh(log, is_live):
             return
-        key = ("log", log.followed.record.name, log.followed.record.created)
+        key = ("log", log.read_model.record.name, log.read_model.record.created)
         if self.background.has(key):
             self._wait(log, patience_s)
             return
@@ -316,7 +316,7 @@ class Reader(Asker):
     def _catch_up(self, log: _Log) -> bool:
         """A step in the background; whether nothing is left to do."""
         with self._lock:
-            if self._logs.get(log.followed.record.name) is not log:
+            if self._logs.get(log.read_model.record.name) is not log:
                 return True  # others were looked at since, and it was forgotten
         with log.reading:
             is_done = self._read(log, self.monotonic(), is_live=True)
@@ -327,21 +327,21 @@ class Reader(Asker):
 
     def _read(self, log: _Log, deadline: float, *, is_live: bool) -> bool:
         """Read until the end or the deadline, at least a page; whether the end was reached. `log.reading` is held."""
-        name, followed = log.followed.record.name, log.followed
+        name, read_model = log.read_model.record.name, log.read_model
         while True:
             began = self.monotonic()
             try:
-                events = self.ask(lambda: self.store.events(name, after=followed.state.seq))
+                events = self.ask(lambda: self.store.events(name, after=read_model.state.seq))
             except UnreadableError as error:
                 with log.lock, _none_in_part(log):
-                    followed.apply(error.readable)
+                    read_model.apply(error.readable)
                 raise
             is_end = len(events) < ENTRIES_PER_READ
             for start in range(0, len(events), _PIECE):
                 with log.lock, _none_in_part(log):
-                    followed.apply(events[start : start + _PIECE])
+                    read_model.apply(events[start : start + _PIECE])
             with log.lock:
-                followed.is_complete = is_end
+                read_model.is_complete = is_end
             log.was_read = True
             if is_end:
                 log.read_at = began
@@ -350,9 +350,9 @@ class Reader(Asker):
                 return False
         while is_live:
             began = self.monotonic()
-            points = self.ask(lambda: self.store.live(name, after=followed.live.seq))
+            points = self.ask(lambda: self.store.live(name, after=read_model.live.seq))
             with log.lock:
-                followed.take(points)
+                read_model.take(points)
             if len(points) < ENTRIES_PER_READ:
                 log.live_at = began
                 break

@@ -60,7 +60,7 @@ class Store(Protocol):
         """A worker's use of its machine over the last day."""
 
     def size(self) -> SizeRequest | None:
-        """The wish for a number of workers that is pending or was refused, if there is one."""
+        """The number of workers that was asked for and is not reached, or was refused, if there is one."""
 
     def troubles(self) -> Troubles:
         """Why workers that are wanted do not start."""

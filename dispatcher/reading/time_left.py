@@ -65,7 +65,7 @@ class _Span:
     rows: int
 
 
-class Pacemaker:
+class ThroughputMeter:
     """Remembers the newest commits of an experiment. One owner, not thread-safe."""
 
     def __init__(self) -> None:
@@ -107,10 +107,10 @@ class Pacemaker:
         spans = [*recent, *under_way]
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
         # Rows come from workers side by side: time that one of them lost is so much of it less.
-        crew = len({span.worker for span in spans}) or 1
+        workers = len({span.worker for span in spans}) or 1
         lost = sum(max(0.0, span.begun - max(span.started, begin)) for span in spans)
         worked = sum(max(0.0, span.ended - max(span.begun, begin)) for span in spans)
-        over_s = max(now - begin - lost / crew, worked / crew)
+        over_s = max(now - begin - lost / workers, worked / workers)
         rate = done / over_s
         left_s = None
         if rate > 0 and (rows_left := _rows_left(run, table)) is not None:

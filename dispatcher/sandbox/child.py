@@ -52,7 +52,7 @@ class Children:
     def __init__(self, module: str, *, at_once: int, has_keys: bool = False) -> None:
         self._module = module
         self._withheld = _SECRETS if has_keys else (*_SECRETS, *_OF_OBJECT_STORES)
-        self._places = threading.BoundedSemaphore(at_once)
+        self._slots = threading.BoundedSemaphore(at_once)
 
     def ask(self, question: bytes, *, timeout_s: float) -> Said:
         """The answer to a question.
@@ -60,12 +60,12 @@ class Children:
         Raises:
             BusyError: too many run already.
         """
-        if not self._places.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             raise BusyError("too many people ask for this at once: try again in a moment")
         try:
             return self._ask(question, timeout_s)
         finally:
-            self._places.release()
+            self._slots.release()
 
     def _ask(self, question: bytes, timeout_s: float) -> Said:
         environment = {name: text for name, text in os.environ.items() if not name.startswith(self._withheld)}

@@ -10,7 +10,7 @@ from cerebro import figures
 from cerebro.contract.base import Contract
 from cerebro.figures import Theme
 from dispatcher.pages.drawing import Drawing, explained, nothing
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 
 class ScheduleFigureQuery(Contract):
@@ -21,18 +21,18 @@ class ScheduleFigureQuery(Contract):
     theme: Theme = "light"
 
 
-def schedule(followed: Followed, asked: ScheduleFigureQuery, now: float) -> Drawing:
+def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> Drawing:
     """What ran where when."""
-    run = followed.fit(asked.fit)
+    run = read_model.fit(asked.fit)
     if run is None:
         return nothing()
     spans = figures.spans(run, now)
     draw = partial(
         figures.schedule,
         spans,
-        workers=figures.crew(followed.state, spans),
+        workers=figures.crew(read_model.state, spans),
         models=list(run.models),
-        landmarks=figures.landmarks(followed.state, run, now),
+        landmarks=figures.landmarks(read_model.state, run, now),
         planned=figures.planned(run, now),
         highlight=asked.model,
         theme=asked.theme,

@@ -8,9 +8,9 @@ from flask import Blueprint, Response, request
 
 from cerebro.scheduling.policies import POLICIES
 from dispatcher.pages.addresses import figure_url
-from dispatcher.pages.queries import asked
+from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.units import UnitQuery, units
 from dispatcher.schedule.view import schedule
 from dispatcher.tabs.header import Header
@@ -36,11 +36,11 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return tabs.answer(name, "schedule", "schedule/schedule.html", _fill)
 
 
-def _fill(followed: Followed, header: Header, now: float) -> Mapping[str, object]:
+def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     model = request.args.get("model", "")
     return {
-        "view": schedule(followed, fit=header.fit, now=now),
-        "units": units(followed.state, asked(UnitQuery, run=header.fit, size=_UNITS)),
+        "view": schedule(read_model, fit=header.fit, now=now),
+        "units": units(read_model.state, parsed_query(UnitQuery, run=header.fit, size=_UNITS)),
         "model": model,
         "policies": _POLICIES,
         "figure": figure_url(header.name, "schedule", fit=header.fit, model=model),

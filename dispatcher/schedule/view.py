@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cerebro.state import Run, ScheduleNow, gap, plan_line
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +58,12 @@ class ScheduleView:
     epochs: tuple[EpochScheduleRow, ...]
 
 
-def schedule(followed: Followed, *, fit: str = "", now: float) -> ScheduleView | None:
+def schedule(read_model: ReadModel, *, fit: str = "", now: float) -> ScheduleView | None:
     """The schedule of a fit run (default: the newest) up to `now` (seconds since the epoch); `None` without any."""
-    run = followed.fit(fit)
+    run = read_model.fit(fit)
     if run is None:
         return None
-    found = followed.schedule_now(run, now)
+    found = read_model.schedule_now(run, now)
     return ScheduleView(
         run=run.id,
         scheduler=run.scheduler,
@@ -74,9 +74,9 @@ def schedule(followed: Followed, *, fit: str = "", now: float) -> ScheduleView |
     )
 
 
-def schedule_summary(followed: Followed, run: Run, now: float) -> ScheduleSummary | None:
+def schedule_summary(read_model: ReadModel, run: Run, now: float) -> ScheduleSummary | None:
     """The same in a few numbers; `None` before its first unit starts."""
-    found = followed.schedule_now(run, now)
+    found = read_model.schedule_now(run, now)
     return _summary(run, found) if found else None
 
 

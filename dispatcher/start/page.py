@@ -128,7 +128,7 @@ def _handle(sent: _Try, services: Services, check: LocatorCheck) -> ResponseRetu
     if sent.problems:
         return sent.page(422)
     try:
-        record = reader.ask(lambda: reader.store.create_experiment(sent.form.record()), is_wish=True)
+        record = reader.ask(lambda: reader.store.create_experiment(sent.form.record()), is_command=True)
     except ConflictError as error:
         sent.problems["name"], sent.conflict = f"{error}.", sent.form.name
         return sent.page(409)
@@ -172,10 +172,10 @@ def _take_archive(sent: _Try, services: Services) -> None:
         name, content = upload.filename[-200:], _content(upload)
         sent.listing = inspect(content, name=name)
         sha256 = sent.listing.sha256
-        reader.ask(lambda: reader.store.put_archive(sha256, content), is_wish=True)
+        reader.ask(lambda: reader.store.put_archive(sha256, content), is_command=True)
         sent.form = replace(sent.form, archive=sha256, archive_name=name)
     elif sent.form.archive:
-        content = reader.ask(lambda: reader.store.archive(sent.form.archive), is_wish=True)
+        content = reader.ask(lambda: reader.store.archive(sent.form.archive), is_command=True)
         sent.listing = inspect(content, name=sent.form.archive_name or "the archive sent before")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cerebro.commands.rules import allowed, resumable
 from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, wording
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.time_left import TimeLeft
 from dispatcher.tabs.best import Best, best
 from dispatcher.tabs.runs import RunRow, run_row
@@ -53,12 +53,12 @@ class Header:
 
 
 def header(
-    followed: Followed, *, now: float, fit: str = "", statuses: tuple[WorkerStatus, ...] = ()
+    read_model: ReadModel, *, now: float, fit: str = "", statuses: tuple[WorkerStatus, ...] = ()
 ) -> Header:
     """The head at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
-    state, record = followed.state, followed.record
-    run, chosen = wording.shown_run(state), followed.fit(fit)
-    done, total = followed.progress(run) if run else (0, 0)
+    state, record = read_model.state, read_model.record
+    run, chosen = wording.shown_run(state), read_model.fit(fit)
+    done, total = read_model.progress(run) if run else (0, 0)
     word, halted = wording.experiment(state), resumable(state)
     may = allowed(state) | (allowed(state, run) if run else frozenset())
     return Header(
@@ -71,15 +71,15 @@ def header(
         kind=run.kind if run else "",
         done=done,
         total=total,
-        halted=run_row(followed, halted) if halted and halted is not run else None,
-        fits=followed.fits(),
+        halted=run_row(read_model, halted) if halted and halted is not run else None,
+        fits=read_model.fits(),
         fit=chosen.id if chosen else "",
-        left=followed.pace(now).left,
-        best=best(chosen, followed.table(chosen)) if chosen else None,
+        left=read_model.pace(now).left,
+        best=best(chosen, read_model.table(chosen)) if chosen else None,
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
-        is_live=word in wording.IN_PROGRESS or not followed.is_complete or state.deletion is not None,
-        is_complete=followed.is_complete,
+        is_live=word in wording.IN_PROGRESS or not read_model.is_complete or state.deletion is not None,
+        is_complete=read_model.is_complete,
         seq=state.seq,
         stalled=_stalled(run, list(worker_rows(state, statuses, now))),
         may=tuple(sorted(may)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cerebro.analysis import averaged, tested
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.state import Run, breaks, wording
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class ScoreRow:
     note: str = ""
 
 
-def run_row(followed: Followed, run: Run) -> RunRow:
+def run_row(read_model: ReadModel, run: Run) -> RunRow:
     """One run."""
-    done, total = followed.progress(run)
+    done, total = read_model.progress(run)
     return RunRow(
         id=run.id,
         kind=run.kind,

@@ -11,15 +11,15 @@ from flask import Response, request
 from cerebro.state import Action, ExperimentState
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.rendering import render
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.header import Header, header
 
 T = TypeVar("T")
 Shown = Mapping[str, object]
 """What a tab's template shows."""
-Look = Callable[[Followed, Header, float], T]
-"""What a tab takes from the followed experiment, its header and the time. Others wait meanwhile: it is pure, and
+Look = Callable[[ReadModel, Header, float], T]
+"""What a tab takes from the read model, its header and the time. Others wait meanwhile: it is pure, and
 quick."""
 Finish = Callable[[Header, T], Shown]
 """What the template shows of that; may read files and ask the store, since nobody waits any more."""
@@ -71,9 +71,9 @@ class Tabs:
         def build() -> str:
             statuses, now = reader.workers(), reader.now()
 
-            def both(followed: Followed) -> tuple[Header, Action | None, Any]:
-                head = header(followed, now=now, fit=fit, statuses=statuses)
-                return head, newest_action(followed.state, head.run), look(followed, head, now)
+            def both(read_model: ReadModel) -> tuple[Header, Action | None, Any]:
+                head = header(read_model, now=now, fit=fit, statuses=statuses)
+                return head, newest_action(read_model.state, head.run), look(read_model, head, now)
 
             head, acted, found = reader.look(name, both)
             return render(
@@ -91,13 +91,13 @@ class Tabs:
             return Response(build())
 
         def version() -> object:
-            return reader.version(name), reader.crew_version(), reader.outage, beside()
+            return reader.version(name), reader.workers_version(), reader.outage, beside()
 
         return self.services.answers.answer(version, build)
 
 
 def newest_action(state: ExperimentState, run: str, model: str = "") -> Action | None:
-    """The newest wish with an effect on a run, or on one of its models."""
+    """The newest command with an effect on a run, or on one of its models."""
     found = (
         action
         for action in reversed(state.actions)

@@ -25,7 +25,7 @@ from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.disks import Disks, measure
 from dispatcher.cluster.slots import SLOTS, slots
-from dispatcher.cluster.summary import glimpse
+from dispatcher.cluster.summary import summary
 from dispatcher.cluster.view import Told, cluster
 from dispatcher.cluster.volumes import volumes
 from tests.dispatcher.fakes import Bench, settings
@@ -53,7 +53,7 @@ def gpu(share: float | None) -> GpuUsage:
 
 
 def told(*statuses: WorkerStatus, **changes: object) -> Told:
-    values: dict[str, object] = {"statuses": statuses, "glimpses": {}, "usage": {}}
+    values: dict[str, object] = {"statuses": statuses, "summaries": {}, "usage": {}}
     return Told(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -91,11 +91,11 @@ def test_lost_worker_stays_with_its_last_words() -> None:
     """Said by itself, or by the log; what it used is not known any more."""
     story = running_story()
     story.lose("worker-1")
-    seen = glimpse(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
     lost = worker(
         "worker-1", silent_s=99.0, usage=usage(cores_used=2.0), running="digits/fit-1/train/m04/e1/p1"
     )
-    view = cluster(told(lost, worker("worker-0", leaving="spot notice"), glimpses={"digits": seen}), now=NOW)
+    view = cluster(told(lost, worker("worker-0", leaving="spot notice"), summaries={"digits": seen}), now=NOW)
     first, second = view.workers
     assert (first.state, first.note) == ("stopping", "spot notice")
     assert (second.state, second.note, second.doing) == ("lost", "silent for 15 s", "")
@@ -106,9 +106,9 @@ def test_lost_worker_stays_with_its_last_words() -> None:
 def test_what_a_worker_does_and_will() -> None:
     """With whom it does it for, since when, and how busy it was."""
     story = running_story()
-    seen = glimpse(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
     busy = worker("worker-0", running="digits/fit-1/train/m05/e1/p0")
-    card = cluster(told(busy, glimpses={"digits": seen}), now=NOW).workers[0]
+    card = cluster(told(busy, summaries={"digits": seen}), now=NOW).workers[0]
     assert (card.state, card.doing, card.experiment) == (
         "running",
         "trains m05, epoch 1, partition 0",
@@ -144,12 +144,12 @@ def test_queue_says_why() -> None:
     story = running_story()
     story.lose("worker-0")
     story.lose("worker-1")
-    seen = glimpse(story.state, troubles=Troubles(), begin=0, now=NOW)
+    seen = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
     queue = (
         api.QueueEntry(experiment="digits", run="fit-1"),
         api.QueueEntry(experiment="whales", run="etl-1"),
     )
-    rows = cluster(told(glimpses={"digits": seen}, queue=queue), now=NOW).queue
+    rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
     assert (rows[0].state, rows[0].done, rows[0].total, rows[0].author) == ("running", 10, 42, "ada")
     assert (rows[1].state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
 
@@ -228,14 +228,14 @@ def roots(places: Volumes) -> dict[str, Path]:
     return {name: getattr(places, name) for name in ("checkpoints", "metrics", "logs", "shared", "shards")}
 
 
-def summary(name: str, **changes: object) -> ExperimentSummary:
+def listed(name: str, **changes: object) -> ExperimentSummary:
     return ExperimentSummary.model_validate(
         {"experiment": record(name), "last_seq": 1, "last_event": NOW, "open_runs": ()} | changes
     )
 
 
 def test_what_lies_on_the_volumes(places: Volumes) -> None:
-    """By experiment and data set; links are not followed, and a volume that is absent is told."""
+    """By experiment and data set; links are not read_model, and a volume that is absent is told."""
     found = measure(roots(places), lambda: NOW)
     assert found.is_complete
     sizes = found.folders
@@ -271,7 +271,7 @@ def test_what_can_be_reclaimed(places: Volumes) -> None:
     view = volumes(
         measured,
         is_measuring=False,
-        summaries=(summary("digits", is_archived=True),),
+        summaries=(listed("digits", is_archived=True),),
         unneeded=frozenset({"d2"}),
     )
     assert {(each.what, each.num_bytes) for each in view.reclaimable} == {
@@ -279,7 +279,7 @@ def test_what_can_be_reclaimed(places: Volumes) -> None:
         ("what was deleted", 8192),
     }  # fmt: skip
     assert view.reclaimable_bytes == 49152
-    kept = volumes(measured, is_measuring=False, summaries=(summary("digits"),), unneeded=frozenset())
+    kept = volumes(measured, is_measuring=False, summaries=(listed("digits"),), unneeded=frozenset())
     assert not any(each.what == "experiment digits" for each in kept.reclaimable)
     assert view.rows[0].experiments == (("digits", 8192), ("gone", 8192))
 

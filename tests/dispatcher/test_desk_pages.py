@@ -16,7 +16,7 @@ from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.checkpoints.view import checkpoints, reference
 from dispatcher.code.view import chosen, hashes
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.settings import Settings
 from tests.dispatcher.fakes import TOKEN, Bench, settings
 from tests.dispatcher.stories import CODE, Story, running_story
@@ -49,8 +49,8 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def followed(story: Story) -> Followed:
-    found = Followed(story.record)
+def read_model(story: Story) -> ReadModel:
+    found = ReadModel(story.record)
     found.apply(story.events)
     return found
 
@@ -60,7 +60,7 @@ def followed(story: Story) -> Followed:
 
 def test_checkpoints_say_why_they_are_kept() -> None:
     """Best models first; of each what it goes on from, the one before, and its best epoch's."""
-    view = checkpoints(followed(running_story()))
+    view = checkpoints(read_model(running_story()))
     assert [row.model for row in view.rows] == [m for m in ("m00", "m01", "m02", "m03") for _ in range(2)]
     newest, before = view.rows[:2]
     assert (newest.epoch, newest.is_epoch_end, newest.is_best) == (2, True, True)
@@ -72,10 +72,10 @@ def test_checkpoints_say_why_they_are_kept() -> None:
 
 def test_checkpoints_of_one_model_and_of_none() -> None:
     """A filter, a name that is none, an experiment without a fit."""
-    story = followed(running_story())
+    story = read_model(running_story())
     assert {row.model for row in checkpoints(story, model="m02").rows} == {"m02"}
     assert checkpoints(story, model=EVIL).rows == ()
-    assert checkpoints(followed(Story("digits"))).run == ""
+    assert checkpoints(read_model(Story("digits"))).run == ""
 
 
 def test_download_with_the_session(bench: Bench) -> None:
@@ -105,7 +105,7 @@ def test_only_what_the_log_names_is_sent(bench: Bench, path: str) -> None:
 
 def test_reference_is_by_the_whole_name() -> None:
     """A part of one names nothing."""
-    story = followed(running_story())
+    story = read_model(running_story())
     assert reference(story, "m00/e1p0") is None
     assert reference(story, "") is None
 

@@ -20,10 +20,10 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentSummary
 from dispatcher.experiments.view import row_of
-from dispatcher.reading import read_model as followed_module
+from dispatcher.reading import read_model as read_model_module
 from dispatcher.reading.model_table import ModelTable
-from dispatcher.reading.read_model import Followed
-from dispatcher.reading.time_left import BASIS, Pacemaker
+from dispatcher.reading.read_model import ReadModel
+from dispatcher.reading.time_left import BASIS, ThroughputMeter
 from dispatcher.tabs.header import header
 from tests.dispatcher.stories import NOW, Story, running_story
 
@@ -42,13 +42,13 @@ def eventful() -> Story:
 
 def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
     story = eventful()
-    followed = Followed(story.record)
+    read_model = ReadModel(story.record)
     for event in story.events:
-        followed.apply([event])
-        run = followed.fit()
+        read_model.apply([event])
+        run = read_model.fit()
         if run is None:
             continue
-        table, expected = followed.table(run), list(summaries(run))
+        table, expected = read_model.table(run), list(summaries(run))
         assert table.rows() == expected
         assert table.progress() == run.progress()
         assert dict(table.counts()) == Counter(row.state for row in expected)
@@ -64,11 +64,11 @@ def test_rows_and_sums_are_those_of_the_fold_after_every_event() -> None:
 
 def test_the_best_is_found_again_when_it_is_lost() -> None:
     story = running_story()
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    run = followed.fit()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
     assert run is not None
-    table = followed.table(run)
+    table = read_model.table(run)
     first = table.best()
     assert first is not None
     run.models[first.id].take_back()
@@ -90,69 +90,69 @@ def live(task: str, rows: int, *, seq: int = 1, attempt: int = 1) -> LivePoint:
 def test_points_of_what_has_ended_are_forgotten_whichever_is_read_first() -> None:
     story = running_story()
     ended, running = "fit-1/train/m00/e1/p0", "fit-1/train/m05/e1/p0"
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    followed.take([live(ended, 10), live(running, 20, seq=2)])
-    assert set(followed.live.newest) == {running}
-    assert followed.live.newest[running].rows == 20
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    read_model.take([live(ended, 10), live(running, 20, seq=2)])
+    assert set(read_model.live.newest) == {running}
+    assert read_model.live.newest[running].rows == 20
 
 
 def test_a_point_that_is_ahead_of_the_log_is_kept() -> None:
     story = running_story()
-    followed = Followed(story.record)
+    read_model = ReadModel(story.record)
     started = next(
         index
         for index, event in enumerate(story.events)
         if isinstance(event, TaskStarted) and event.task == "fit-1/train/m05/e1/p0"
     )
-    followed.apply(story.events[: started - 1])
-    followed.take([live("fit-1/train/m05/e1/p0", 20)])
-    assert followed.live.newest["fit-1/train/m05/e1/p0"].rows == 20
+    read_model.apply(story.events[: started - 1])
+    read_model.take([live("fit-1/train/m05/e1/p0", 20)])
+    assert read_model.live.newest["fit-1/train/m05/e1/p0"].rows == 20
 
 
 def test_the_last_numbers_of_a_schedule_are_shown_at_once_however_long_they_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(followed_module, "_SCHEDULE_SHARE", 1e-9)  # one look is enough for a long time
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)  # one look is enough for a long time
     story = Story("digits")
     story.workers_join()
     story.etl()
     story.fit(models=2, epochs=1)
     story.train("m00", 1)
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    run = followed.fit()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
     assert run is not None
-    first = followed.schedule_now(run, story.time)
+    first = read_model.schedule_now(run, story.time)
     assert first is not None
     assert first.is_growing
     story.train("m01", 1)
-    followed.apply(story.events[followed.state.seq :])
-    assert followed.schedule_now(run, story.time) is first
+    read_model.apply(story.events[read_model.state.seq :])
+    assert read_model.schedule_now(run, story.time) is first
     story.finish()
-    followed.apply(story.events[followed.state.seq :])
-    last = followed.schedule_now(run, story.time)
+    read_model.apply(story.events[read_model.state.seq :])
+    last = read_model.schedule_now(run, story.time)
     assert last is not None
     assert not last.is_growing
 
 
 def test_a_schedule_that_is_behind_the_log_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     story = running_story()
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    run = followed.fit()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
     assert run is not None
-    monkeypatch.setattr(followed_module, "_SCHEDULE_SHARE", 1e-9)
-    followed.schedule_now(run, story.time)
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e-9)
+    read_model.schedule_now(run, story.time)
     asked = story.time + 0.001
-    up_to_date = followed.version(asked)
-    assert followed.version(asked) == up_to_date
+    up_to_date = read_model.version(asked)
+    assert read_model.version(asked) == up_to_date
     story.tell(ModelStopRequested(run="fit-1", model="m06", by="ada"))
-    followed.apply(story.events[followed.state.seq :])
-    behind = followed.version(asked)
+    read_model.apply(story.events[read_model.state.seq :])
+    behind = read_model.version(asked)
     assert behind != up_to_date
-    monkeypatch.setattr(followed_module, "_SCHEDULE_SHARE", 1e9)  # the time to look again has come
-    assert followed.version(asked) != behind
+    monkeypatch.setattr(read_model_module, "_SCHEDULE_SHARE", 1e9)  # the time to look again has come
+    assert read_model.version(asked) != behind
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -160,11 +160,11 @@ def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
     story = running_story()
     if not is_running:
         story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    run = followed.fit()
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    run = read_model.fit()
     assert run is not None
-    pace = followed.pace(story.time)
+    pace = read_model.pace(story.time)
     done, total = run.progress()
     committed = sum(len(model.visits) for model in run.models.values())
     elapsed = story.time - run.started
@@ -178,11 +178,11 @@ def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
 
 def test_rows_of_running_units_count_for_throughput() -> None:
     story = running_story()
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    before = followed.pace(story.time + 10)
-    followed.take([live("fit-1/train/m05/e1/p0", 500)])
-    after = followed.pace(story.time + 10)
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    before = read_model.pace(story.time + 10)
+    read_model.take([live("fit-1/train/m05/e1/p0", 500)])
+    after = read_model.pace(story.time + 10)
     assert after.rows_per_s > before.rows_per_s
     assert after.left is not None
     assert before.left is not None
@@ -198,10 +198,10 @@ def test_a_test_of_the_whole_split_has_all_of_its_rows_left() -> None:
     story.train("m00", 1)
     story.finish()
     story.test(is_whole=True, is_open=True)
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    followed.take([live("test-1/test/m00", 100)])
-    pace = followed.pace(story.time + 10)
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    read_model.take([live("test-1/test/m00", 100)])
+    pace = read_model.pace(story.time + 10)
     assert pace.left is not None
     assert pace.left.seconds == pytest.approx(300 / pace.rows_per_s)
 
@@ -210,13 +210,13 @@ def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
     story = Story("fresh")
     story.workers_join()
     story.etl()
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    assert followed.pace(NOW).left is None
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    assert read_model.pace(NOW).left is None
     story.fit()
-    followed.apply(story.events[followed.state.seq :])
-    assert followed.pace(NOW).left is None
-    assert header(followed, now=NOW).left is None
+    read_model.apply(story.events[read_model.state.seq :])
+    assert read_model.pace(NOW).left is None
+    assert header(read_model, now=NOW).left is None
 
 
 def test_validations_do_not_make_time_left_shorter() -> None:
@@ -224,11 +224,11 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     story = running_story()
     run = story.state.runs["fit-1"]
     table = ModelTable(run)
-    with_validations, without = Pacemaker(), Pacemaker()
-    for pacemaker in (with_validations, without):
+    with_validations, without = ThroughputMeter(), ThroughputMeter()
+    for meter in (with_validations, without):
         for at in range(4):
             began, ended = story.time - 10, story.time - at
-            pacemaker.commit(run, "train", worker="worker-0", started=began, ended=ended, rows=898)
+            meter.commit(run, "train", worker="worker-0", started=began, ended=ended, rows=898)
     for at in range(40):
         began, ended = story.time - at - 0.1, story.time - at
         with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
@@ -246,12 +246,12 @@ def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:
     story.train("m00", 1)
     story.tell(RunStopRequested(run="fit-1", by="ann"))
     story.tell(RunFinished(run="fit-1", outcome="stopped"))
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    assert header(followed, now=NOW).halted is None  # it is the run that is shown
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    assert header(read_model, now=NOW).halted is None  # it is the run that is shown
     story.test()
-    followed.apply(story.events[followed.state.seq :])
-    found = header(followed, now=NOW)
+    read_model.apply(story.events[read_model.state.seq :])
+    found = header(read_model, now=NOW)
     assert (found.run, found.state) == ("test-1", "finished")
     assert found.halted is not None
     assert (found.halted.id, found.halted.state) == ("fit-1", "stopped")
@@ -259,7 +259,7 @@ def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:
     summary = ExperimentSummary(
         experiment=story.record, last_seq=len(story.events), last_event=story.time, open_runs=()
     )
-    assert row_of(followed, summary, NOW).problem == "fit-1 was stopped after 2 of 12 tasks"
+    assert row_of(read_model, summary, NOW).problem == "fit-1 was stopped after 2 of 12 tasks"
     story.tell(RunResumed(run="fit-1", by="ann"))
-    followed.apply(story.events[followed.state.seq :])
-    assert header(followed, now=NOW).halted is None
+    read_model.apply(story.events[read_model.state.seq :])
+    assert header(read_model, now=NOW).halted is None

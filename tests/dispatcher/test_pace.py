@@ -7,7 +7,7 @@ import pytest
 from cerebro.contract.events import LivePoint, TaskAssigned, TaskCommitted, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from dispatcher.data.view import split_rows
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from tests.dispatcher.stories import Story
 
 IMPORTS_S, UNIT_S, ROWS = 8.0, 0.08, 898
@@ -38,10 +38,10 @@ def commit(story: Story, worker: int, *, start_s: float, takes_s: float) -> None
 
 
 def left_s(story: Story, *points: LivePoint) -> float:
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    followed.take(points)
-    left = followed.pace(story.time).left
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    read_model.take(points)
+    left = read_model.pace(story.time).left
     assert left is not None
     return left.seconds
 
@@ -73,13 +73,13 @@ def test_preprocessing_is_not_slower_for_its_imports() -> None:
     story = Story("digits")
     story.workers_join()
     story.etl()
-    followed = Followed(story.record)
-    followed.apply(story.events)
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
     task = story.state.runs["etl-1"].tasks["etl-1/etl/train/p0"]
     dataset = story.state.datasets["d1"]
-    (before, _) = split_rows(followed, dataset, story.time)[0].parts
-    followed.state.runs["etl-1"].tasks[str(task.key)].attempts[-1].start_s = 1.0
-    (after, _) = split_rows(followed, dataset, story.time)[0].parts
+    (before, _) = split_rows(read_model, dataset, story.time)[0].parts
+    read_model.state.runs["etl-1"].tasks[str(task.key)].attempts[-1].start_s = 1.0
+    (after, _) = split_rows(read_model, dataset, story.time)[0].parts
     assert before.seconds is not None
     assert after.seconds == pytest.approx(before.seconds - 1.0)
     assert after.rows_per_s > before.rows_per_s

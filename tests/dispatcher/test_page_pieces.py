@@ -13,7 +13,7 @@ from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages import addresses, formats
 from dispatcher.pages.palette import style_sheet
-from dispatcher.pages.queries import query_of
+from dispatcher.pages.query_parsing import query_of
 from dispatcher.reading.model_table import ModelTable
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import running_story

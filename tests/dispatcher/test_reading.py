@@ -9,7 +9,7 @@ import pytest
 from cerebro.contract.events import LivePoint
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.reading import reader as reading
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.reader import FRESH_S, Reader
 from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import NOW, Story, running_story, status
@@ -23,7 +23,7 @@ class Desk:
         self.reader = Reader(self.store, clock=self.clock, monotonic=self.clock)
 
     def seq(self, name: str = "digits", patience_s: float = 2.0) -> int:
-        return self.reader.look(name, lambda followed: followed.state.seq, patience_s=patience_s)
+        return self.reader.look(name, lambda read_model: read_model.state.seq, patience_s=patience_s)
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def test_the_version_changes_with_the_log_with_live_points_and_with_an_outage(de
 
 def test_a_long_log_goes_on_in_the_background_and_says_that_it_is_not_complete(desk: Desk) -> None:
     desk.store.add(long_story())
-    is_complete = desk.reader.look("long", lambda followed: followed.is_complete, patience_s=-1.0)
+    is_complete = desk.reader.look("long", lambda read_model: read_model.is_complete, patience_s=-1.0)
     assert not is_complete
     first = desk.seq("long", patience_s=0.0)
     assert first == 1000
     desk.reader.background.run()
-    assert desk.reader.look("long", lambda followed: followed.is_complete)
+    assert desk.reader.look("long", lambda read_model: read_model.is_complete)
     assert desk.seq("long") == len(desk.store.logs["long"])
 
 
@@ -177,13 +177,13 @@ def test_the_list_has_a_new_version_only_when_it_differs(desk: Desk) -> None:
 
 def test_a_worker_that_falls_silent_changes_the_version_of_the_crew(desk: Desk) -> None:
     desk.store.statuses = [status("worker-0")]
-    first = desk.reader.crew_version()
+    first = desk.reader.workers_version()
     desk.store.statuses = [status("worker-0", silent_s=0.9)]
     desk.clock.now += 10
-    assert desk.reader.crew_version() == first
+    assert desk.reader.workers_version() == first
     desk.store.statuses = [status("worker-0", silent_s=40)]
     desk.clock.now += 10
-    assert desk.reader.crew_version() != first
+    assert desk.reader.workers_version() != first
 
 
 def test_what_fails_in_the_background_is_given_up_and_ends_nothing(desk: Desk) -> None:
@@ -208,7 +208,7 @@ def test_the_state_of_a_log_that_was_never_read_is_not_made_up(desk: Desk) -> No
     record = desk.store.records["digits"]
     desk.store.is_away = True
     with pytest.raises(StoreUnavailableError):
-        desk.reader.glance(record, Followed.fits, patience_s=1.0)
+        desk.reader.glance(record, ReadModel.fits, patience_s=1.0)
 
 
 def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(desk: Desk) -> None:
@@ -229,7 +229,7 @@ def test_an_old_list_does_not_bring_a_deleted_experiment_back(desk: Desk) -> Non
     desk.store.add(new)
     assert desk.seq() == len(new.events)
     with pytest.raises(NotFoundError, match="was deleted"):
-        desk.reader.glance(old.record, Followed.fits, patience_s=1.0)
+        desk.reader.glance(old.record, ReadModel.fits, patience_s=1.0)
     desk.store.calls.clear()
     assert desk.seq() == len(new.events)
     assert not desk.store.calls
@@ -240,7 +240,7 @@ def test_what_is_read_anew_is_the_callers_alone(desk: Desk) -> None:
     found = desk.reader.read_anew("long")
     assert found.is_complete
     assert found.state.seq == len(desk.store.logs["long"])
-    assert desk.reader.look("long", lambda followed: followed) is not found
+    assert desk.reader.look("long", lambda read_model: read_model) is not found
 
 
 def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cerebro.client.reporting import Drawings
 from cerebro.figures import description, spans
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.figure import ScheduleFigureQuery, schedule
 from tests.reporting.stories import RECORD, resumed
 
@@ -12,9 +12,9 @@ from tests.reporting.stories import RECORD, resumed
 def test_page_and_report_draw_the_same_schedule() -> None:
     """An epoch's line is where its last unit ends, the break is shaded, idle time leaves it out."""
     story = resumed(1000.0)
-    followed = Followed(RECORD)
-    followed.apply(story.log)
-    drawn = schedule(followed, ScheduleFigureQuery(), story.time)()
+    read_model = ReadModel(RECORD)
+    read_model.apply(story.log)
+    drawn = schedule(read_model, ScheduleFigureQuery(), story.time)()
     assert drawn == Drawings(state=story.state, run=story.run, now=story.time).schedule()
     ends = {span.epoch: span.end_s for span in spans(story.run, story.time)}
     minutes = [shape["x0"] for shape in drawn["layout"]["shapes"] if shape["line"].get("dash") == "dot"]

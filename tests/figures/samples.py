@@ -153,10 +153,6 @@ def gallery(theme: Theme) -> dict[str, Figure]:
     many = [curve(i, 300) for i in range(40)]
     names = tuple(f"m{i:02}" for i in range(16))
     workers = tuple(f"worker-{i}" for i in range(8))
-    usage = {
-        worker: [(1.7e9 + 30 * i, None if 20 < i < 25 else abs(math.sin(i / 9 + w))) for i in range(90)]
-        for w, worker in enumerate(workers[:3])
-    }
     splits = (
         SplitProgress(split="train", rows=1000, kept=500, failed=20, done=700),
         SplitProgress(split="valid", rows=50, kept=50, failed=0, done=50),
@@ -204,6 +200,5 @@ def gallery(theme: Theme) -> dict[str, Figure]:
             planned=ahead(),
             theme=theme,
         ),
-        "utilisation": figures.utilisation(usage, what="GPU", theme=theme),
         "etl": figures.etl(splits, theme=theme),
     }

@@ -179,7 +179,7 @@ def test_the_strip_keeps_the_busy_time_of_all_workers(given_: list[tuple[int, fl
     assert area * 4 == pytest.approx(sum(span.end_s - span.start_s for span in found))
 
 
-# --- ETL and utilisation -----------------------------------------------------------------------------
+# --- ETL ---------------------------------------------------------------------------------------------
 
 
 def test_etl_is_told_as_an_equation() -> None:
@@ -188,14 +188,6 @@ def test_etl_is_told_as_an_equation() -> None:
     figure = figures.etl(splits)
     assert description(figure) == "train: 1,000 in = 500 out + 20 failed + 480 to do."
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
-
-
-def test_what_was_not_measured_is_a_gap_and_not_zero() -> None:
-    """None of the samples, or all of them."""
-    figure = figures.utilisation({"worker-0": [(1.0, 0.5), (2.0, None), (3.0, 0.0)]}, what="GPU")
-    assert figure["data"][0]["y"] == [50.0, None, 0.0]
-    nothing = figures.utilisation({"worker-0": [(1.0, None)]}, what="GPU")
-    assert nothing["layout"]["meta"]["empty"] == "GPU: not measured"
 
 
 @pytest.mark.parametrize("ends", [[90.0 + i / 10 for i in range(80)], [1.0, 2.0, 98.0, 99.0], [50.0]])

@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.contract.records import ExperimentSummary
 from dispatcher.experiments.view import row_of
-from dispatcher.reading.read_model import Followed
+from dispatcher.reading.read_model import ReadModel
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story
@@ -99,10 +99,10 @@ def test_list_tells_how_long_all_runs_took(bench: Bench, browser: Browser) -> No
     assert new.startswith(" \u2013 \u2013 \u2013 \u2013 \u2013 \u2013 ada")
 
 
-def _followed(story: Story) -> Followed:
-    followed = Followed(story.record)
-    followed.apply(story.events)
-    return followed
+def _followed(story: Story) -> ReadModel:
+    read_model = ReadModel(story.record)
+    read_model.apply(story.events)
+    return read_model
 
 
 def _summary(story: Story) -> ExperimentSummary:

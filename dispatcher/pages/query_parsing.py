@@ -14,7 +14,7 @@ from cerebro.contract.base import Contract
 Query = TypeVar("Query", bound=Contract)
 
 
-def asked(kind: type[Query], **fixed: object) -> Query:
+def parsed_query(kind: type[Query], **fixed: object) -> Query:
     """The query of this request; `fixed` fields are not taken from the address."""
     return query_of(kind, {name: ",".join(values) for name, values in request.args.lists()}, **fixed)
 
