@@ -9,12 +9,9 @@ import argparse
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cerebro.errors import ProvisionError
-
-if TYPE_CHECKING:
-    from cerebro.cloud.site import Site
 
 _ACTIONS = {
     "create": "make the cluster of a file, or what is missing of it",
@@ -58,35 +55,21 @@ def run(options: argparse.Namespace) -> int:
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: "
             "pip install 'cerebro-platform[provision]', or `make setup` in a checkout"
         )
-    from cerebro.cloud import opening
+    from cerebro.cloud import actions
+    from cerebro.cloud.site import open_site
     from cerebro.local.home import ClusterHome
 
-    site = opening.open_site(options.file, ClusterHome(options.home).path, is_dry=options.dry_run, show=_show)
-    chart, problem = opening.find_chart(site, options.file)
+    site = open_site(options.file, ClusterHome(options.home).path, is_dry=options.dry_run, show=_show)
     if options.action == "status":
-        from cerebro.cloud.looking import status_lines
-
-        for line in status_lines(site, chart):
+        for line in actions.status_lines(site):
             _show(line)
         return 0
-    with opening.alone(site):
-        _change(site, options, chart, problem)
+    with site.alone():
+        if options.action == "delete":
+            actions.delete(site, lambda what: options.yes or _confirms(what, site.file.name))
+        else:
+            {"create": actions.create, "pause": actions.pause, "resume": actions.resume}[options.action](site)
     return 0
-
-
-def _change(site: Site, options: argparse.Namespace, chart: Path, chart_problem: str | None) -> None:
-    if options.action == "create":
-        from cerebro.cloud.creating import create
-
-        create(site, chart, chart_problem)
-    elif options.action == "delete":
-        from cerebro.cloud.deleting import delete
-
-        delete(site, chart, lambda what: options.yes or _confirms(what, site.file.name))
-    else:
-        from cerebro.cloud import pausing
-
-        (pausing.pause if options.action == "pause" else pausing.resume)(site)
 
 
 def _confirms(what: str, name: str) -> bool:

@@ -1,20 +1,26 @@
 """The one door to AWS: every call by boto3 goes through here, and every error comes out as `AwsError`.
 
-`look` reads; `change` changes, is shown to the user, and in a dry run is only shown.
+`look` and `find` read; `change` changes, is shown to the user, and in a dry run is only shown. botocore does the rest:
+retries, pages, and waiting. Its own waiters take a failed node group or stack for an error of the wait; those of
+``data/waiters.json`` end as soon as nothing moves any more, and the caller looks at what came of it.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import boto3
 import botocore.config
 import botocore.exceptions
+import botocore.waiter
+import jmespath
 
-from cerebro.cloud.journal import Journal
+from cerebro.cloud.runner import Journal
 from cerebro.errors import ProvisionError
 
 Session: TypeAlias = boto3.Session
@@ -23,7 +29,16 @@ Session: TypeAlias = boto3.Session
 _CONFIGURATION = botocore.config.Config(
     connect_timeout=10, read_timeout=60, retries={"mode": "adaptive", "max_attempts": 8}
 )
+_WAITERS = Path(__file__).parent / "data" / "waiters.json"
 _GONE = ("NotFound", "NoSuch", "DoesNotExist", "NonExistent")
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure")  # fmt: skip  # noqa: E501
+_UNUSABLE = (
+    botocore.exceptions.NoCredentialsError,
+    botocore.exceptions.PartialCredentialsError,
+    botocore.exceptions.TokenRetrievalError,
+    botocore.exceptions.SSOError,
+    botocore.exceptions.ProfileNotFound,
+)
 
 
 class AwsError(ProvisionError):
@@ -45,28 +60,20 @@ class NoCredentialsError(AwsError):
 
 
 def open_session(region: str) -> Session:
-    """With the credentials of this process's environment and files. A profile that does not exist shows at first use.
+    """With the credentials of this process's environment and files.
 
     Raises:
         NoCredentialsError: AWS_PROFILE names no profile.
     """
-    try:
+    with _translated("aws"):
         return boto3.Session(region_name=region)
-    except botocore.exceptions.BotoCoreError as problem:
-        raise NoCredentialsError("aws", "", str(problem)) from problem
 
 
 class Aws:
     """One region of one account. Clients are made when first used."""
 
     def __init__(
-        self,
-        session: Session,
-        *,
-        region: str,
-        journal: Journal,
-        show: Callable[[str], None],
-        is_dry: bool,
+        self, session: Session, *, region: str, journal: Journal, show: Callable[[str], None], is_dry: bool
     ) -> None:
         """Without effects: whether there are credentials shows at the first call."""
         self.region = region
@@ -88,9 +95,9 @@ class Aws:
 
     def regions_known_offline(self) -> list[str]:
         """Regions with EKS, as the installed botocore knows them."""
-        partitions = self._session.get_available_partitions()
+        parts = self._session.get_available_partitions()
         return sorted(
-            {region for part in partitions for region in self._session.get_available_regions("eks", part)}
+            {region for part in parts for region in self._session.get_available_regions("eks", part)}
         )
 
     def look(self, service: str, operation: str, **arguments: Any) -> Any:
@@ -99,74 +106,94 @@ class Aws:
         Raises:
             AwsError: refused, or no answer.
         """
-        return self._call(service, operation, arguments)
-
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-        """The items under `key` over all pages of an answer."""
-        if self.is_offline:
-            return
-        paginator = self._client(service).get_paginator(operation)
-        try:
-            for page in paginator.paginate(**arguments):
-                yield from page.get(key, [])
-        except botocore.exceptions.ClientError as problem:
-            raise _translated(f"{service} {operation}", problem) from problem
-        except botocore.exceptions.BotoCoreError as problem:
-            raise _unanswered(f"{service} {operation}", problem) from problem
-
-    def change(
-        self, service: str, operation: str, *, dry: Mapping[str, Any] | None = None, **arguments: Any
-    ) -> Any:
-        """Do what an operation does and return its answer; in a dry run only show it and return `dry`."""
-        given = shlex.quote(json.dumps(arguments, sort_keys=True))
-        line = f"aws {service} {operation.replace('_', '-')} --region {self.region} --cli-input-json {given}"
-        self._show(f"$ {line}")
-        self._journal.note(f"$ {line}")
-        if self._is_dry:
-            return dict(dry or {})
-        return self._call(service, operation, arguments)
-
-    def _call(self, service: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        try:
+        with _translated(f"{service} {operation}"):
             return getattr(self._client(service), operation)(**arguments)
-        except botocore.exceptions.ClientError as problem:
-            error = _translated(f"{service} {operation}", problem)
-            self._journal.note(f"  {error}")
-            raise error from problem
-        except botocore.exceptions.BotoCoreError as problem:
-            raise _unanswered(f"{service} {operation}", problem) from problem
+
+    def find(self, service: str, operation: str, expression: str, **arguments: Any) -> list[Any]:
+        """What a JMESPath expression finds in an answer, over all its pages.
+
+        Raises:
+            AwsError: refused, or no answer.
+        """
+        if self.is_offline:
+            return []
+        client = self._client(service)
+        if not client.can_paginate(operation):
+            return jmespath.search(expression, self.look(service, operation, **arguments)) or []
+        with _translated(f"{service} {operation}"):
+            pages = client.get_paginator(operation).paginate(**arguments)
+            return [item for item in pages.search(expression) if item is not None]
+
+    def change(self, service: str, operation: str, **arguments: Any) -> None:
+        """Do what an operation does; in a dry run only show it.
+
+        Raises:
+            AwsError: refused, or no answer: then it may have been done or not.
+        """
+        given = shlex.quote(json.dumps(arguments, sort_keys=True))
+        line = (
+            f"$ aws {service} {operation.replace('_', '-')} --region {self.region} --cli-input-json {given}"
+        )
+        self._show(line)
+        self._journal.note(line)
+        if self._is_dry:
+            return
+        try:
+            self.look(service, operation, **arguments)
+        except AwsError as problem:
+            self._journal.note(f"  {problem}")
+            raise
+
+    def wait(self, service: str, waiter: str, **arguments: Any) -> None:
+        """Wait, by a waiter of ``data/waiters.json``, until something has settled; a dry run does not wait.
+
+        Raises:
+            ProvisionError: it has not within the waiter's time.
+            AwsError: refused, or no answer.
+        """
+        if self._is_dry:
+            return
+        what = f"{waiter} {' '.join(arguments.values())}"
+        self._show(f"  waiting: {what} ...")
+        model = botocore.waiter.WaiterModel(json.loads(_WAITERS.read_text(encoding="utf-8")))
+        try:
+            with _translated(f"{service} {waiter}"):
+                made = botocore.waiter.create_waiter_with_client(waiter, model, self._client(service))
+                made.wait(**arguments)
+        except _TooLongError as late:
+            raise ProvisionError(f"{what}: not in time; give the same command again to wait on") from late
 
     def _client(self, service: str) -> Any:
         if service not in self._clients:
-            self._clients[service] = self._session.client(
-                service, region_name=self.region, config=_CONFIGURATION
-            )
+            with _translated(service):
+                self._clients[service] = self._session.client(
+                    service, region_name=self.region, config=_CONFIGURATION
+                )
         return self._clients[service]
 
 
-_EXPIRED = frozenset(
-    {
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidClientTokenId",
-        "UnrecognizedClientException",
-        "AuthFailure",
-    }
-)
+class _TooLongError(Exception):
+    """A waiter has used up its attempts."""
 
 
-def _translated(call: str, problem: botocore.exceptions.ClientError) -> AwsError:
-    said = problem.response.get("Error", {})
-    code, message = str(said.get("Code", "")), str(said.get("Message", problem))
-    return (NoCredentialsError if code in _EXPIRED else AwsError)(call, code, message)
+@contextmanager
+def _translated(call: str) -> Iterator[None]:
+    try:
+        yield
+    except botocore.exceptions.WaiterError as problem:
+        said = problem.last_response.get("Error") if isinstance(problem.last_response, dict) else None
+        if said is None:
+            raise _TooLongError from problem
+        raise _refused(call, said, problem) from problem
+    except botocore.exceptions.ClientError as problem:
+        raise _refused(call, problem.response.get("Error", {}), problem) from problem
+    except botocore.exceptions.BotoCoreError as problem:
+        kind = NoCredentialsError if isinstance(problem, _UNUSABLE) else AwsError
+        raise kind(call, "", str(problem)) from problem
 
 
-def _unanswered(call: str, problem: botocore.exceptions.BotoCoreError) -> AwsError:
-    missing = (
-        botocore.exceptions.NoCredentialsError,
-        botocore.exceptions.PartialCredentialsError,
-        botocore.exceptions.TokenRetrievalError,
-        botocore.exceptions.SSOError,
-        botocore.exceptions.ProfileNotFound,
+def _refused(call: str, said: dict[str, Any], problem: Exception) -> AwsError:
+    code = str(said.get("Code", ""))
+    return (NoCredentialsError if code in _EXPIRED else AwsError)(
+        call, code, str(said.get("Message", problem))
     )
-    return (NoCredentialsError if isinstance(problem, missing) else AwsError)(call, "", str(problem))

@@ -2,54 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 CLUSTER_TAG = "cerebro/cluster"
 """On everything that is made; its value is the cluster's name. What lacks it is somebody else's."""
 ZONES_TAG = "cerebro/zones"
 """On the EKS cluster: its availability zones, the one of the nodes first."""
+STACK_TAG = "alpha.eksctl.io/cluster-name"
 
-ROLE_LABEL = "cerebro/role"
-CONTROL_ROLE = "control"
-WORKER_ROLE = "worker"
 CONTROL_GROUP = "control"
-
 NAMESPACE = "cerebro"
 PLATFORM = "cerebro"
 GPU_PLUGIN = "nvidia-device-plugin"
 MONITORING = "kube-prometheus-stack"
 MONITORING_NAMESPACE = "monitoring"
-
-SHARED_CLASS = "efs-sc"
-SHARD_CLASS = "gp3"
 FINGERPRINT = "cerebro/fingerprint"
 """Annotation of the storage classes; a release carries its fingerprint as its description."""
-
-STACK_TAG = "alpha.eksctl.io/cluster-name"
-
-
-def stack_prefix(name: str) -> str:
-    """What the names of all CloudFormation stacks of eksctl for this cluster begin with."""
-    return f"eksctl-{name}-"
 
 
 def cluster_stack(name: str) -> str:
     """The stack of the control plane and its network."""
-    return f"{stack_prefix(name)}cluster"
+    return f"eksctl-{name}-cluster"
 
 
 def group_stack(name: str, group: str) -> str:
     """The stack of a node group."""
-    return f"{stack_prefix(name)}nodegroup-{group}"
+    return f"eksctl-{name}-nodegroup-{group}"
 
 
 def addon_stack_prefix(name: str, addon: str) -> str:
     """What the names of the stacks with an addon's roles begin with."""
-    return f"{stack_prefix(name)}addon-{addon}"
+    return f"eksctl-{name}-addon-{addon}"
 
 
 def is_identity_stack(name: str, stack: str, service_account: str) -> bool:
     """Whether a stack holds the role of a service account of ours; eksctl's releases differ in the exact name."""
-    begins = stack.startswith(f"{stack_prefix(name)}podidentityrole-")
-    return begins and stack.endswith(f"-{service_account}")
+    return stack.startswith(f"eksctl-{name}-podidentityrole-") and stack.endswith(f"-{service_account}")
+
+
+def storage_stack(name: str) -> str:
+    """The stack of the file system."""
+    return f"cerebro-{name}-storage"
+
+
+def mounts_stack(name: str) -> str:
+    """The stack of the file system's mount targets."""
+    return f"cerebro-{name}-mounts"
 
 
 def owned_tag(name: str) -> str:
@@ -57,14 +55,11 @@ def owned_tag(name: str) -> str:
     return f"kubernetes.io/cluster/{name}"
 
 
-def file_system_token(name: str) -> str:
-    """EFS's idempotency token: a second creation answers with the first file system."""
-    return f"cerebro-{name}"
-
-
-def file_system_group(name: str) -> str:
-    """The security group of the mount targets."""
-    return f"cerebro-{name}-efs"
+def is_ours(name: str, tags: Mapping[str, str]) -> bool:
+    """Whether tags say that something belongs to the cluster: made by us, by eksctl or by a controller inside it."""
+    return tags.get(owned_tag(name)) == "owned" or any(
+        tags.get(key) == name for key in (CLUSTER_TAG, STACK_TAG, "elbv2.k8s.aws/cluster")
+    )
 
 
 def log_group_prefixes(name: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Looks at AWS and at the cluster, and says what is there as a `World`. Reads only; safe at any time.
 
-AWS is the truth: no record of earlier commands is consulted. Stacks are recognised by eksctl's tag, not by the
-beginning of their name, because ``eksctl-demo-`` also begins the stacks of a cluster named ``demo-two``.
+AWS is the truth: no record of earlier commands is consulted. Stacks are recognised by their tags, not by the beginning
+of their name, because ``eksctl-demo-`` also begins the stacks of a cluster named ``demo-two``.
 """
 
 from __future__ import annotations
@@ -12,20 +12,13 @@ from typing import Any
 
 from cerebro.cloud.aws import Aws, AwsError
 from cerebro.cloud.inventory import resources
-from cerebro.cloud.names import (
-    CLUSTER_TAG,
-    FINGERPRINT,
-    NAMESPACE,
-    STACK_TAG,
-    file_system_group,
-    file_system_token,
-)
+from cerebro.cloud.names import CLUSTER_TAG, FINGERPRINT, NAMESPACE, STACK_TAG
 from cerebro.cloud.runner import Runner
-from cerebro.cloud.world import Cluster, FileSystem, Kube, NodeGroup, Release, Subnet, World
+from cerebro.cloud.world import Cluster, FileSystem, Kube, NodeGroup, Release, World
 
-NFS_PORT = 2049
 DESCRIPTION = "cerebro "
 """Begins the description of a release that we made; its fingerprint follows."""
+_PRIVATE = "kubernetes.io/role/internal-elb"
 _KINDS = "storageclasses,services,ingresses,persistentvolumeclaims"
 
 
@@ -42,81 +35,96 @@ def observe(name: str, aws: Aws, runner: Runner, kubeconfig: Path, *, with_resou
     Raises:
         AwsError: AWS refused, or did not answer.
     """
-    cluster, endpoint = _cluster(aws, name)
-    has_kubeconfig = cluster is not None and kubeconfig.is_file() and endpoint in kubeconfig.read_text()
-    groups = {} if cluster is None else _groups(aws, name)
-    is_up = has_kubeconfig and cluster is not None and cluster.status in ("ACTIVE", "UPDATING")
-    group_id, is_open = _security_group(aws, name)
+    if aws.is_offline:
+        return World(name=name)
+    cluster = _cluster(aws, name)
+    inside: dict[str, Any] = {}
+    if cluster is not None:
+        is_reachable = kubeconfig.is_file() and cluster.endpoint in kubeconfig.read_text()
+        is_up = is_reachable and cluster.status in ("ACTIVE", "UPDATING")
+        inside = {
+            "groups": _groups(aws, name),
+            "addons": _addons(aws, name),
+            "identities": frozenset(
+                aws.find("eks", "list_pod_identity_associations", "associations[].serviceAccount",
+                         clusterName=name, namespace=NAMESPACE)
+            ),
+            "has_kubeconfig": is_reachable,
+            "kube": _kube(runner, ("--kubeconfig", str(kubeconfig))) if is_up else None,
+        }  # fmt: skip
     return World(
+        name=name,
         cluster=cluster,
         stacks=_stacks(aws, name),
-        groups=groups,
-        addons={} if cluster is None else _addons(aws, name),
-        identities=frozenset() if cluster is None else _identities(aws, name),
         file_system=_file_system(aws, name),
-        file_system_group=group_id,
-        is_file_system_group_open=is_open,
-        has_kubeconfig=has_kubeconfig,
-        kube=_kube(runner, kubeconfig) if is_up else None,
         resources=resources(aws, name) if with_resources else (),
+        **inside,
     )
 
 
-def _cluster(aws: Aws, name: str) -> tuple[Cluster | None, str]:
+def _look(aws: Aws, operation: str, key: str, **arguments: Any) -> dict[str, Any] | None:
+    """Of EKS; None if it is not there, or not there any more."""
     try:
-        found = aws.look("eks", "describe_cluster", name=name)["cluster"]
+        found: dict[str, Any] = aws.look("eks", operation, **arguments)[key]
     except AwsError as problem:
         if problem.is_absence:
-            return None, ""
+            return None
         raise
+    return found
+
+
+def _cluster(aws: Aws, name: str) -> Cluster | None:
+    found = _look(aws, "describe_cluster", "cluster", name=name)
+    if found is None:
+        return None
     network = found.get("resourcesVpcConfig", {})
-    cluster = Cluster(
+    return Cluster(
         status=found["status"],
         version=found.get("version", ""),
-        vpc=network.get("vpcId", ""),
+        network=network.get("vpcId", ""),
         subnets=_subnets(aws, network.get("subnetIds", [])),
         security_group=network.get("clusterSecurityGroupId", ""),
+        endpoint=found.get("endpoint", ""),
         tags=found.get("tags", {}),
     )
-    return cluster, found.get("endpoint", "")
 
 
-def _subnets(aws: Aws, ids: list[str]) -> tuple[Subnet, ...]:
-    if not ids:
-        return ()
+def _subnets(aws: Aws, ids: list[str]) -> tuple[str, ...]:
     try:
-        found = list(aws.pages("ec2", "describe_subnets", "Subnets", SubnetIds=ids))
+        return one_per_zone(aws.find("ec2", "describe_subnets", "Subnets[]", SubnetIds=ids)) if ids else ()
     except AwsError as problem:
         if problem.is_absence:  # half deleted
             return ()
         raise
-    return tuple(
-        Subnet(
-            id=subnet["SubnetId"],
-            zone=subnet["AvailabilityZone"],
-            is_private="kubernetes.io/role/internal-elb" in _tags(subnet.get("Tags")),
-        )
-        for subnet in found
+
+
+def one_per_zone(subnets: list[dict[str, Any]]) -> tuple[str, ...]:
+    """EFS allows one mount target per zone; private subnets, where the nodes are, come first."""
+    chosen: dict[str, str] = {}
+    ordered = sorted(
+        (_PRIVATE not in _tags(each), each["SubnetId"], each["AvailabilityZone"]) for each in subnets
     )
+    for _, id_, zone in ordered:
+        chosen.setdefault(zone, id_)
+    return tuple(sorted(chosen.values()))
 
 
 def _stacks(aws: Aws, name: str) -> dict[str, str]:
     return {
         stack["StackName"]: stack["StackStatus"]
-        for stack in aws.pages("cloudformation", "describe_stacks", "Stacks")
-        if _tags(stack.get("Tags")).get(STACK_TAG) == name and stack["StackStatus"] != "DELETE_COMPLETE"
+        for stack in aws.find(
+            "cloudformation", "describe_stacks", "Stacks[?StackStatus != 'DELETE_COMPLETE'][]"
+        )
+        if name in (_tags(stack).get(STACK_TAG), _tags(stack).get(CLUSTER_TAG))
     }
 
 
 def _groups(aws: Aws, name: str) -> dict[str, NodeGroup]:
     found = {}
-    for group in aws.pages("eks", "list_nodegroups", "nodegroups", clusterName=name):
-        try:
-            seen = aws.look("eks", "describe_nodegroup", clusterName=name, nodegroupName=group)["nodegroup"]
-        except AwsError as problem:
-            if problem.is_absence:  # deleted between the two calls
-                continue
-            raise
+    for group in aws.find("eks", "list_nodegroups", "nodegroups[]", clusterName=name):
+        seen = _look(aws, "describe_nodegroup", "nodegroup", clusterName=name, nodegroupName=group)
+        if seen is None:
+            continue
         issues = seen.get("health", {}).get("issues", [])
         found[group] = NodeGroup(
             status=seen["status"],
@@ -129,67 +137,40 @@ def _groups(aws: Aws, name: str) -> dict[str, NodeGroup]:
 
 
 def _addons(aws: Aws, name: str) -> dict[str, str]:
-    found = {}
-    for addon in aws.pages("eks", "list_addons", "addons", clusterName=name):
-        try:
-            seen = aws.look("eks", "describe_addon", clusterName=name, addonName=addon)
-        except AwsError as problem:
-            if problem.is_absence:
-                continue
-            raise
-        found[addon] = seen["addon"]["status"]
-    return found
-
-
-def _identities(aws: Aws, name: str) -> frozenset[str]:
-    found = aws.pages(
-        "eks", "list_pod_identity_associations", "associations", clusterName=name, namespace=NAMESPACE
-    )
-    return frozenset(association["serviceAccount"] for association in found)
+    names = aws.find("eks", "list_addons", "addons[]", clusterName=name)
+    seen = {each: _look(aws, "describe_addon", "addon", clusterName=name, addonName=each) for each in names}
+    return {each: addon["status"] for each, addon in seen.items() if addon is not None}
 
 
 def _file_system(aws: Aws, name: str) -> FileSystem | None:
-    found = list(
-        aws.pages("efs", "describe_file_systems", "FileSystems", CreationToken=file_system_token(name))
-    )
-    if not found:
-        return None
-    id_ = found[0]["FileSystemId"]
-    targets = aws.pages("efs", "describe_mount_targets", "MountTargets", FileSystemId=id_)
-    return FileSystem(
-        id=id_,
-        state=found[0]["LifeCycleState"],
-        mounted={target["SubnetId"]: target["LifeCycleState"] for target in targets},
-    )
-
-
-def _security_group(aws: Aws, name: str) -> tuple[str | None, bool]:
-    filters = [
-        {"Name": "group-name", "Values": [file_system_group(name)]},
-        {"Name": f"tag:{CLUSTER_TAG}", "Values": [name]},
-    ]
-    found = list(aws.pages("ec2", "describe_security_groups", "SecurityGroups", Filters=filters))
-    if not found:
-        return None, False
-    rules = found[0].get("IpPermissions", [])
-    return found[0]["GroupId"], any(rule.get("FromPort") == NFS_PORT for rule in rules)
+    for found in aws.find("efs", "describe_file_systems", "FileSystems[]"):
+        if _tags(found).get(CLUSTER_TAG) != name or found["LifeCycleState"] == "deleted":
+            continue
+        usable = "MountTargets[?LifeCycleState == 'available'].MountTargetId[]"
+        id_ = found["FileSystemId"]
+        return FileSystem(
+            id=id_,
+            state=found["LifeCycleState"],
+            num_mounted=len(aws.find("efs", "describe_mount_targets", usable, FileSystemId=id_)),
+            is_of_stack=found["CreationToken"] != f"cerebro-{name}",
+        )
+    return None
 
 
 # --- inside the cluster -------------------------------------------------------------------------
 
 
-def _kube(runner: Runner, kubeconfig: Path) -> Kube | None:
-    asked = ("--kubeconfig", str(kubeconfig))
+def _kube(runner: Runner, asked: tuple[str, str]) -> Kube | None:
     objects = _json(runner, "kubectl", *asked, "--request-timeout=15s", "get", _KINDS, "-A", "-o", "json")
     releases = _releases(runner, asked)
     if objects is None or releases is None:
         return None
     items = objects.get("items", [])
-    classes = [item for item in items if item["kind"] == "StorageClass"]
     return Kube(
         storage_classes={
             item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(FINGERPRINT, "")
-            for item in classes
+            for item in items
+            if item["kind"] == "StorageClass"
         },
         releases=releases,
         balancers=tuple(
@@ -212,23 +193,18 @@ def _releases(runner: Runner, asked: tuple[str, str]) -> dict[str, Release] | No
         name, namespace, status = release["name"], release["namespace"], release["status"]
         history = _json(runner, "helm", *asked, "history", name, "-n", namespace, "--max", "1", "-o", "json")
         said = history[-1].get("description", "") if history and status == "deployed" else ""
-        found[name] = Release(
-            namespace=namespace,
-            status=status,
-            fingerprint=said.removeprefix(DESCRIPTION) if said.startswith(DESCRIPTION) else "",
-        )
+        mark = said.removeprefix(DESCRIPTION) if said.startswith(DESCRIPTION) else ""
+        found[name] = Release(namespace=namespace, status=status, mark=mark)
     return found
 
 
 def _json(runner: Runner, *arguments: str) -> Any:
     answer = runner.look(*arguments)
-    if answer.status != 0:
-        return None
     try:
-        return json.loads(answer.output)
+        return json.loads(answer.output) if answer.status == 0 else None
     except json.JSONDecodeError:
         return None
 
 
-def _tags(tags: list[dict[str, str]] | None) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in tags or ()}
+def _tags(thing: dict[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in thing.get("Tags") or ()}

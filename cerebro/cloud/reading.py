@@ -6,13 +6,12 @@ YAML itself says too little: keys given twice are refused here, and what pydanti
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cerebro.cloud.clusterfile import ClusterFile
@@ -29,32 +28,27 @@ def read(path: Path) -> ClusterFile:
         ClusterFileError: it cannot be read or has mistakes; the message has a line for each, with file, line and field.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as missing:
-        raise ClusterFileError(
-            f"{path}: no such file; infra/eksctl/cluster.yaml is one to begin with"
-        ) from missing
+        example = "infra/eksctl/cluster.yaml is one to begin with"
+        raise ClusterFileError(f"{path}: no such file; {example}") from missing
     except (OSError, UnicodeDecodeError) as problem:
         raise ClusterFileError(f"{path}: cannot be read: {problem}") from problem
-    return parse(text, str(path))
 
 
 def parse(text: str, source: str) -> ClusterFile:
     """The cluster file of a text; `source` is named in messages."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        twice = list(_repeated(root, ()))
         given = yaml.safe_load(text)
     except yaml.YAMLError as problem:
-        raise ClusterFileError(f"{source}: is no YAML: {_one_line(problem)}") from problem
-    if twice:
-        raise ClusterFileError(
-            "\n".join(f"{source}:{line}: {_path(place)}: given twice" for place, line in twice)
-        )
+        raise ClusterFileError(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
     if not isinstance(given, dict):
-        raise ClusterFileError(
-            f"{source}: must be a mapping with name, region, kubernetes, controller, workers, images"
-        )
+        parts = "name, region, kubernetes, controller, workers, images"
+        raise ClusterFileError(f"{source}: must be a mapping with {parts}")
+    twice = [f"{source}:{line}: {_path(place)}: given twice" for place, line in _repeated(root, ())]
+    if twice:
+        raise ClusterFileError("\n".join(twice))
     try:
         return ClusterFile.model_validate(given)
     except ValidationError as problem:
@@ -63,88 +57,65 @@ def parse(text: str, source: str) -> ClusterFile:
 
 
 def _mistake(source: str, root: yaml.Node | None, error: ErrorDetails) -> str:
-    place = tuple(error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        known = _fields(place[:-1])
-        close = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
-        message = (
-            f"no such field; did you mean {close[0]}?"
-            if close
-            else f"no such field; there are {', '.join(known)}"
-        )
-    elif error["type"] == "missing":
-        message = "is missing"
-    elif error["type"] == "value_error":
-        field, colon, rest = message.partition(": ")
-        if colon and field in _fields(place):  # a check over several fields names the one to change
-            place, message = (*place, field), rest
-    elif error["type"] in ("greater_than_equal", "less_than_equal", "string_pattern_mismatch"):
-        message = f"{message[0].lower()}{message[1:]}, not {error['input']!r}"
-    else:
-        message = message[0].lower() + message[1:]
+    place, message = tuple(error["loc"]), error["msg"]
+    match error["type"]:
+        case "extra_forbidden":
+            known = _fields(place[:-1])
+            close = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
+            message = "no such field; " + (
+                f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            )
+        case "missing":
+            message = "is missing"
+        case "value_error":
+            message = message.removeprefix("Value error, ")
+            field, colon, rest = message.partition(": ")
+            if colon and field in _fields(place):  # a check over several fields names the one to change
+                place, message = (*place, field), rest
+        case kind:
+            has_value = kind in ("greater_than_equal", "less_than_equal", "string_pattern_mismatch")
+            message = message[0].lower() + message[1:] + (f", not {error['input']!r}" if has_value else "")
     return f"{source}:{_line(root, place)}: {_path(place)}: {message}"
+
+
+def _children(node: yaml.Node | None) -> Iterator[tuple[int | str, int, yaml.Node]]:
+    """Key or index, line, and value of what is in a node."""
+    if isinstance(node, yaml.MappingNode):
+        yield from ((str(key.value), key.start_mark.line + 1, value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        yield from ((index, value.start_mark.line + 1, value) for index, value in enumerate(node.value))
 
 
 def _line(node: yaml.Node | None, place: Place) -> int:
     line = 1
     for step in place:
-        if isinstance(node, yaml.MappingNode):
-            found = [(key, value) for key, value in node.value if key.value == str(step)]
-            if not found:
-                return line
-            line, node = found[0][0].start_mark.line + 1, found[0][1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            node = node.value[step]
-            line = node.start_mark.line + 1
-        else:
-            return line
+        found = next((child for child in _children(node) if child[0] == step), None)
+        if found is None:
+            break
+        _, line, node = found
     return line
 
 
-def _repeated(node: yaml.Node | None, place: Place) -> list[tuple[Place, int]]:
-    found: list[tuple[Place, int]] = []
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            name = str(key.value)
-            if name in seen:
-                found.append(((*place, name), key.start_mark.line + 1))
-            seen.add(name)
-            found += _repeated(value, (*place, name))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            found += _repeated(value, (*place, index))
-    return found
+def _repeated(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
+    seen = set()
+    for key, line, value in _children(node):
+        if key in seen:
+            yield (*place, key), line
+        seen.add(key)
+        yield from _repeated(value, (*place, key))
 
 
-def _path(place: Sequence[int | str]) -> str:
-    text = ""
-    for step in place:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+def _path(place: Place) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
     return text.removeprefix(".") or "the file"
 
 
 def _fields(place: Place) -> list[str]:
-    model: Any = ClusterFile
+    """The fields that may stand at a place."""
+    schema = ClusterFile.model_json_schema()
+    node: Any = schema
     for step in place:
-        if isinstance(step, int):
-            continue
-        model = (
-            _model(model.model_fields[step].annotation)
-            if step in getattr(model, "model_fields", {})
-            else None
-        )
-    return list(model.model_fields) if model is not None else []
-
-
-def _model(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (list, Union, types.UnionType, Annotated):
-        return next(filter(None, map(_model, get_args(annotation))), None)
-    return None
-
-
-def _one_line(problem: object) -> str:
-    return " ".join(str(problem).split())
+        node = node.get("items" if isinstance(step, int) else "properties", {})
+        node = node if isinstance(step, int) else node.get(step, {})
+        node = schema["$defs"].get(node.get("$ref", "").rpartition("/")[2], node)
+    return list(node.get("properties", {}))

@@ -1,4 +1,4 @@
-"""The one place that starts executables: eksctl, kubectl, helm, aws.
+"""The one place that starts executables: eksctl, kubectl, helm, aws; and the log of what was done.
 
 No shell. Output of commands that change something is shown as it comes and kept in the journal; answers of commands
 that only look go to the journal alone. In a dry run the former are shown instead of run.
@@ -10,13 +10,12 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from cerebro.cloud.journal import Journal
 from cerebro.errors import ProvisionError
 
 _LAST_LINES = 15
@@ -24,6 +23,23 @@ _PATIENCE_S = 30.0
 """How long an executable may take to end after Ctrl-C before it is killed."""
 _LONGEST_LOOK_S = 120.0
 NOT_RUN = 127
+
+
+class Journal:
+    """The log of a cluster's commands: what was run, what it printed, how it ended. The code never reads it."""
+
+    def __init__(self, path: Path | None, now: Callable[[], datetime]) -> None:
+        """No path: nothing is kept, as in a dry run."""
+        self._path = path
+        self._now = now
+
+    def note(self, line: str) -> None:
+        """Append a line with the time."""
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{self._now().isoformat(timespec='seconds')} {line}\n")
 
 
 class CommandError(ProvisionError):
@@ -75,8 +91,15 @@ class Runner:
         self._journal.note(f"$ {shlex.join(arguments)}")
         if self.is_dry:
             return
+        found = self.find(arguments[0])
+        if found is None:
+            say = "`cerebro cluster create --dry-run` says what to install"
+            raise ProvisionError(f"{arguments[0]} is not on PATH; {say}")
         last: deque[str] = deque(maxlen=_LAST_LINES)
-        process = self._start(arguments, subprocess.STDOUT)
+        process = subprocess.Popen(
+            [str(found), *arguments[1:]], env=self._environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
+        )  # fmt: skip
         try:
             with process:
                 assert process.stdout is not None
@@ -93,41 +116,19 @@ class Runner:
 
     def look(self, *arguments: str) -> Answer:
         """Run a command that only looks, in a dry run as well; its status is the caller's to judge."""
-        if self.find(arguments[0]) is None:
-            return Answer(status=NOT_RUN, output="", errors=f"{arguments[0]} is not on PATH")
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-            process = self._start(arguments, errors.fileno())
-            try:
-                output, _ = process.communicate(timeout=_LONGEST_LOOK_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                return Answer(status=NOT_RUN, output="", errors=f"no answer within {_LONGEST_LOOK_S:.0f} s")
-            except KeyboardInterrupt:
-                self._end(process)
-                raise
-            errors.seek(0)
-            said = errors.read()
-        self._journal.note(
-            f"? {shlex.join(arguments)} -> status {process.returncode} {said.strip()[-500:]}".rstrip()
-        )
-        return Answer(status=process.returncode, output=output, errors=said)
-
-    def _start(self, arguments: Sequence[str], errors: int) -> subprocess.Popen[str]:
         found = self.find(arguments[0])
         if found is None:
-            raise ProvisionError(
-                f"{arguments[0]} is not on PATH; `cerebro cluster create --dry-run` says what to install"
-            )
-        return subprocess.Popen(
-            [str(found), *arguments[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=self._environment,
-            encoding="utf-8",
-            errors="replace",
-        )
+            return Answer(status=NOT_RUN, output="", errors=f"{arguments[0]} is not on PATH")
+        try:
+            ended = subprocess.run(
+                [str(found), *arguments[1:]], env=self._environment, stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=_LONGEST_LOOK_S, encoding="utf-8", errors="replace", check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Answer(status=NOT_RUN, output="", errors=f"no answer within {_LONGEST_LOOK_S:.0f} s")
+        said = ended.stderr.strip()[-500:]
+        self._journal.note(f"? {shlex.join(arguments)} -> status {ended.returncode} {said}".rstrip())
+        return Answer(status=ended.returncode, output=ended.stdout, errors=ended.stderr)
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:

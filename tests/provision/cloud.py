@@ -63,7 +63,6 @@ class Cloud:
     identities: set[str] = field(default_factory=set)
     quotas: dict[str, float] = field(default_factory=dict)
     stack_reasons: dict[str, str] = field(default_factory=dict)
-    now: float = 0.0
     ticks: list[Callable[[], None]] = field(default_factory=list)
     """Run, first to last, one at each time somebody waits."""
 
@@ -78,9 +77,8 @@ class Cloud:
         made.cloud = self
         return made
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, _: float) -> None:
         """Time passes; whatever was due happens."""
-        self.now += seconds
         if self.ticks:
             self.ticks.pop(0)()
 
@@ -159,6 +157,8 @@ class Cloud:
                 return {"addons": sorted(self.addons)}
             case "DescribeAddon":
                 name = path.rsplit("/", 1)[1]
+                if name not in self.addons:
+                    return {"Error": {"Code": "ResourceNotFoundException", "Message": f"No addon: {name}"}}
                 return {"addon": {"addonName": name, "status": self.addons[name]}}
             case "ListPodIdentityAssociations":
                 return {"associations": [{"serviceAccount": name} for name in sorted(self.identities)]}

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,9 @@ if importlib.util.find_spec("moto") is None:
 
 from moto import mock_aws
 
+from cerebro.cloud.actions import create, delete
 from cerebro.cloud.clusterfile import ClusterFile
-from cerebro.cloud.creating import create
-from cerebro.cloud.deleting import delete
-from cerebro.cloud.opening import open_site
-from cerebro.cloud.site import Patience, Site
+from cerebro.cloud.site import Site, open_site
 from tests.provision.cloud import Cloud
 from tests.provision.standins import standins
 
@@ -88,19 +87,18 @@ class Desk:
             is_dry=is_dry,
             show=self.lines.append,
             environment={"PATH": f"{self.folder / 'bin'}"},
-            patience=Patience(interval_s=15.0, sleep=self.cloud.sleep, clock=lambda: self.cloud.now),
             session=self.cloud.session(),
         )
 
     def create(self, *, is_dry: bool = False) -> None:
         """`cerebro cluster create`."""
         self.lines.clear()
-        create(self.site(is_dry=is_dry), self.chart, None)
+        create(self.site(is_dry=is_dry))
 
     def delete(self, *, is_dry: bool = False, confirm: Callable[[str], bool] = lambda _: True) -> None:
         """`cerebro cluster delete`."""
         self.lines.clear()
-        delete(self.site(is_dry=is_dry), self.chart, confirm)
+        delete(self.site(is_dry=is_dry), confirm)
 
     def shape(self) -> dict[str, Any]:
         """The world without what differs from one creation to the next: ids."""
@@ -116,8 +114,9 @@ class Desk:
             "groups": dict(world.groups),
             "addons": dict(world.addons),
             "identities": world.identities,
-            "mounted": sorted(world.file_system.mounted.values()) if world.file_system else None,
-            "group": (world.file_system_group is not None, world.is_file_system_group_open),
+            "mounted": (world.file_system.state, world.file_system.num_mounted)
+            if world.file_system
+            else None,
             "classes": classes,
             "releases": releases,
             "resources": kinds,
@@ -149,6 +148,7 @@ def new_desk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         )  # a thousand public snapshots would be listed
         with mock_aws():
             cloud = Cloud()
+            monkeypatch.setattr("botocore.waiter.time", SimpleNamespace(sleep=cloud.wait))
             with standins(folder / "bin", cloud.execute):
                 desk = Desk(cloud=cloud, folder=folder)
                 desk.write()

@@ -10,7 +10,7 @@ import yaml
 from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
-from cerebro.cloud.eksctl_config import NETWORK_ADDONS
+from cerebro.cloud.manifests import NETWORK_ADDONS
 from cerebro.cloud.names import STACK_TAG, cluster_stack, group_stack
 
 if TYPE_CHECKING:

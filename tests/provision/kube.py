@@ -60,10 +60,10 @@ class FakeKube:
                 return 0, VERSIONS["kubectl"]
             case ["get", *_]:
                 return 0, json.dumps({"items": self._items()})
-            case ["apply", *_]:
-                return self._apply(_value(arguments, "-f"))
-            case ["delete", "storageclass", name]:
-                self.classes.pop(name, None)
+            case ["replace", *_]:
+                assert "--force" in arguments, "parameters of a class cannot be changed"
+                documents = yaml.safe_load_all(Path(_value(arguments, "-f")).read_text())
+                self.classes |= {document["metadata"]["name"]: document for document in documents}
             case ["delete", "namespace", *_]:
                 self._delete_claims()
             case ["delete", "service" | "ingress" as kind, name]:
@@ -83,18 +83,6 @@ class FakeKube:
             made.append({"kind": kind.capitalize(), "metadata": metadata, "spec": spec, "status": status})
         made += [{"kind": "PersistentVolumeClaim", "metadata": {"name": claim}} for claim in self.claims]
         return made
-
-    def _apply(self, path: str) -> Answer:
-        for document in yaml.safe_load_all(Path(path).read_text()):
-            name = document["metadata"]["name"]
-            there = self.classes.get(name)
-            if there is not None and there["parameters"] != document["parameters"]:
-                return (
-                    1,
-                    f'The StorageClass "{name}" is invalid: parameters: Forbidden: updates are forbidden',
-                )
-            self.classes[name] = document
-        return 0, "applied"
 
     def _delete_claims(self) -> None:
         self.claims.clear()

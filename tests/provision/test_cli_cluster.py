@@ -14,7 +14,7 @@ from tests.provision.conftest import Desk
 def at_terminal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A process whose PATH and credentials are the desk's."""
     monkeypatch.setenv("PATH", str(desk.folder / "bin"))
-    monkeypatch.setattr("cerebro.cloud.opening.open_session", lambda _: desk.cloud.session())
+    monkeypatch.setattr("cerebro.cloud.site.open_session", lambda _: desk.cloud.session())
     monkeypatch.setenv("CEREBRO_HOME", str(desk.folder / "home"))
     return desk
 
@@ -69,13 +69,10 @@ def test_a_mistake_in_the_file_is_one_line_and_status_1(
 
 def test_the_chart_is_the_files_or_the_checkouts(desk: Desk) -> None:
     """And where there is none, it is said what to do."""
-    from cerebro.cloud.opening import find_chart
-
     desk.write(install={"chart": {"path": "nowhere"}})
-    assert "nowhere is no chart" in str(find_chart(desk.site(), desk.path)[1])
+    assert "nowhere is no chart" in str(desk.site().chart_problem)
     desk.write(install={"chart": {"path": "chart"}})
-    assert find_chart(desk.site(), desk.path) == (desk.folder / "chart", None)
+    assert (desk.site().chart, desk.site().chart_problem) == (desk.folder / "chart", None)
     desk.write(install={})
-    chart, problem = find_chart(desk.site(), desk.path)
-    assert chart == Path(__file__).parents[2] / "deploy" / "helm" / "cerebro"
-    assert problem is None
+    assert desk.site().chart == Path(__file__).parents[2] / "deploy" / "helm" / "cerebro"
+    assert desk.site().chart_problem is None

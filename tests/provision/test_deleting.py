@@ -14,7 +14,7 @@ from tests.provision.conftest import EKSCTL_STOPS, Desk
 
 def assert_empty(desk: Desk) -> None:
     """Nothing bears the cluster's name any more."""
-    assert desk.site().observe(with_resources=True) == World()
+    assert desk.site().observe(with_resources=True) == World(name="demo")
     assert desk.cloud.paid_for() == []
 
 
@@ -42,7 +42,7 @@ def test_a_half_made_cluster_goes(desk: Desk, part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", range(10))
+@pytest.mark.parametrize("at", range(7))
 def test_a_creation_broken_anywhere_goes(desk: Desk, at: int) -> None:
     """Wherever creation stopped, the change it stopped at included."""
     desk.cloud.fault = Fault(at=at, after_effect=True)
@@ -99,6 +99,28 @@ def test_load_balancers_go_before_the_network(desk: Desk) -> None:
     assert_empty(desk)
 
 
+def test_a_file_system_of_an_earlier_version_is_used_and_goes(desk: Desk) -> None:
+    """It was made without a stack of CloudFormation, under a token, with a security group of its own."""
+    half_made(desk, 7)
+    efs, ec2 = desk.cloud.client("efs"), desk.cloud.client("ec2")
+    tags = [{"Key": "cerebro/cluster", "Value": "demo"}]
+    system = efs.create_file_system(CreationToken="cerebro-demo", Tags=tags)["FileSystemId"]
+    cluster = desk.site().observe().cluster
+    assert cluster is not None
+    group = ec2.create_security_group(
+        GroupName="cerebro-demo-efs", VpcId=cluster.network, Description="NFS",
+        TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
+    )["GroupId"]  # fmt: skip
+    for subnet in cluster.subnets:
+        efs.create_mount_target(FileSystemId=system, SubnetId=subnet, SecurityGroups=[group])
+    desk.create()
+    assert [each["FileSystemId"] for each in efs.describe_file_systems()["FileSystems"]] == [system]
+    assert not any(stack.startswith("cerebro-") for stack in desk.cloud.stacks())
+    desk.delete()
+    assert_empty(desk)
+    assert group not in [each["GroupId"] for each in ec2.describe_security_groups()["SecurityGroups"]]
+
+
 def test_logs_go(desk: Desk) -> None:
     """CloudWatch would keep them for ever."""
     desk.cloud.client("logs").create_log_group(logGroupName="/aws/eks/demo/cluster")
@@ -151,7 +173,7 @@ def test_a_dry_run_shows_what_would_go(desk: Desk) -> None:
     before, num_changes = desk.shape(), len(desk.cloud.changes)
     desk.delete(is_dry=True)
     assert "$ eksctl delete cluster --name demo" in desk.said
-    assert "efs delete-file-system" in desk.said
+    assert "cloudformation delete-stack" in desk.said
     assert len(desk.cloud.changes) == num_changes
     assert desk.shape() == before
 

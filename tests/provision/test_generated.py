@@ -12,16 +12,17 @@ import pytest
 import yaml
 
 from cerebro.cloud.clusterfile import ClusterFile
-from cerebro.cloud.eksctl_config import ADDONS, S3_ACCOUNTS, configuration
 from cerebro.cloud.manifests import (
+    ADDONS,
+    S3_ACCOUNTS,
     chart_fingerprint,
+    configuration,
     fingerprint,
-    monitoring_values,
     overlaid,
-    platform_values,
+    release,
     storage_classes,
 )
-from cerebro.cloud.names import SHARD_CLASS, SHARED_CLASS
+from cerebro.cloud.names import MONITORING, PLATFORM
 from tests.deploy.tools import helm
 from tests.provision.conftest import FILE
 
@@ -29,6 +30,17 @@ REPOSITORY = Path(__file__).parents[2]
 SCHEMA = REPOSITORY.parent / "shared" / "data" / "eksctl-schema.json"
 CHART = REPOSITORY / "deploy" / "helm" / "cerebro"
 ZONES = ("us-east-1b", "us-east-1a")
+
+
+def platform_values(file: ClusterFile) -> Any:
+    """Of the platform's chart."""
+    return release(file, PLATFORM, CHART).values
+
+
+def monitoring_values(file: ClusterFile) -> Any:
+    """Of the monitoring's."""
+    return release(file, MONITORING, CHART).values
+
 
 CPU: dict[str, Any] = {
     **FILE,
@@ -144,7 +156,7 @@ def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> No
     classes = {
         each["spec"]["storageClassName"] for each in objects if each["kind"] == "PersistentVolumeClaim"
     }
-    assert classes <= {SHARED_CLASS, SHARD_CLASS}
+    assert classes <= {"efs-sc", "gp3"}
     services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
     assert {"cerebro-dispatcher", "cerebro-notebook"} <= services  # as the user is told to forward them
 

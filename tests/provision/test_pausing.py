@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.cloud.looking import status_lines
-from cerebro.cloud.pausing import pause, resume
+from cerebro.cloud.actions import pause, resume, status_lines
 from cerebro.errors import ProvisionError
 from tests.provision.conftest import Desk
 
@@ -22,7 +21,7 @@ def test_pause_and_resume(desk: Desk) -> None:
     pause(desk.site())
     assert nodes(desk) == {"control": 0, "spot": 0, "firm": 0}
     assert desk.cloud.changes[num_changes:] == ["eks UpdateNodegroupConfig"] * 3
-    assert "paused" in "\n".join(status_lines(desk.site(), desk.chart))
+    assert "paused" in "\n".join(status_lines(desk.site()))
     pause(desk.site())  # twice is once
     assert len(desk.cloud.changes) == num_changes + 3
     resume(desk.site())
@@ -70,17 +69,17 @@ def test_what_does_not_exist_cannot_be_paused(desk: Desk) -> None:
 
 def test_status_tells_states_nodes_and_costs(desk: Desk) -> None:
     """Of nothing, of a half-made cluster, of a whole one."""
-    assert list(status_lines(desk.site(), desk.chart)) == ["There is nothing of demo in us-east-1."]
+    assert list(status_lines(desk.site())) == ["There is nothing of demo in us-east-1."]
     desk.cloud.eksctl_stops_after = 4
     with pytest.raises(ProvisionError):
         desk.create()
-    half = "\n".join(status_lines(desk.site(), desk.chart))
+    half = "\n".join(status_lines(desk.site()))
     assert "nodes spot" in half
     assert "CREATE_FAILED" in half
     assert "eksctl-demo-nodegroup-spot: ROLLBACK_FAILED" in half
     assert "not as in the file: node groups" in half
     desk.create()
-    whole = "\n".join(status_lines(desk.site(), desk.chart))
+    whole = "\n".join(status_lines(desk.site()))
     assert "release          cerebro: deployed" in whole
     assert "nodes spot             2 of 2  g5.xlarge spot  ACTIVE" in whole
     for cost in (

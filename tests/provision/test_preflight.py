@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from cerebro.cloud.capacity import Machine, Verdict, check_machines, class_of
 from cerebro.cloud.clusterfile import ClusterFile
-from cerebro.cloud.preflight import Preflight, Verdict, check
-from cerebro.cloud.preflight.machines import Machine, check_machines
-from cerebro.cloud.preflight.quotas import class_of
-from cerebro.cloud.preflight.tools import parse_version
+from cerebro.cloud.preflight import Preflight, check, parse_version
 from tests.provision.conftest import FILE, Desk
 
 
-def checked(desk: Desk, chart_problem: str | None = None) -> Preflight:
+def checked(desk: Desk) -> Preflight:
     """All checks, and that they changed nothing."""
-    found = check(desk.site(), chart_problem)
+    found = check(desk.site())
     assert desk.cloud.changes == []
     return found
 
@@ -81,7 +79,7 @@ def test_missing_credentials_are_said_and_the_rest_is_left_out(
     """With how to sign in; one knows what was not looked up."""
     site = desk.site()
     monkeypatch.setattr(type(site.aws), "has_credentials", False)
-    found = check(site, None)
+    found = check(site)
     assert "aws configure" in said(found, "credentials")
     assert "not looked up: instance types" in said(found, "AWS")
     assert [finding.name for finding in found.failed] == ["credentials"]
@@ -166,7 +164,7 @@ def test_what_runs_already_is_not_asked_for_again(desk: Desk) -> None:
     """A cluster that stands needs no further quota for what it has."""
     desk.create()
     desk.cloud.quotas |= {"L-3819A6DF": 8, "L-DB2E81BA": 4, "L-1216C47A": 4, "L-F678F1CE": 1, "L-0263D0A3": 1}
-    assert check(desk.site(), None).failed == []
+    assert check(desk.site()).failed == []
 
 
 def test_zones_that_do_not_offer_a_type_are_refused(desk: Desk) -> None:
@@ -184,7 +182,8 @@ def test_a_zone_without_eks_is_refused(desk: Desk) -> None:
 
 def test_a_missing_chart_is_refused(desk: Desk) -> None:
     """Before an hour is spent on what it would run on."""
-    assert checked(desk, "there is no chart").failed[0].name == "install.chart.path"
+    desk.write(install={"chart": {"path": "nowhere"}})
+    assert checked(desk).failed[0].name == "install.chart.path"
 
 
 def test_versions_are_found_in_what_tools_say() -> None:
@@ -193,7 +192,7 @@ def test_versions_are_found_in_what_tools_say() -> None:
     assert parse_version("v3.18.4+gd80839c") == (3, 18, 4)
     assert parse_version("aws-cli/2.27.0 Python/3.13.3") == (2, 27, 0)
     assert parse_version("0.215.0-dev+abc") == (0, 215, 0)
-    assert parse_version("what?") is None
+    assert parse_version("what?") == ()
 
 
 def test_quota_classes_are_those_of_aws() -> None:
