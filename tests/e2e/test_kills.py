@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cerebro.data.mapped import MappedRows
@@ -11,7 +13,12 @@ from tests.e2e.specs import TinyETL, TinyTraining
 SERVICES = ("redis", "kvs_api", "controller", "dispatcher")
 
 
-@pytest.mark.parametrize("victim", [*SERVICES, "worker", "child"])
+def slow(*victims: str) -> list[Any]:
+    """Victims by themselves, in the slow tests: the fast ones kill each of them in one run, or a child instead."""
+    return [pytest.param(victim, marks=pytest.mark.slow) for victim in victims]
+
+
+@pytest.mark.parametrize("victim", [*slow(*SERVICES, "worker"), "child"])
 def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str, victim: str) -> None:
     """While a unit is in its middle a process is killed; the run ends by itself, each unit committed once."""
     experiment = lab.attach(prepared)
@@ -35,14 +42,16 @@ def test_kills_at_any_moment_of_one_run(lab: Lab, prepared: str) -> None:
     fit = lab.fit(experiment, TinyTraining(), tags="abcd", epochs=3)
     log = lab.log(experiment)
     log.skip()
-    for victim in ("redis", "worker-0", "kvs_api", "controller", "worker-1", "redis", "controller"):
+    for victim in (
+        "redis", "worker-0", "dispatcher", "kvs_api", "controller", "worker-1", "redis", "controller",
+    ):  # fmt: skip
         log.until_type("TaskCommitted")
         lab.kill(victim)
     assert lab.result(fit, experiment).failures() == {}
     lab.check(experiment)
 
 
-@pytest.mark.parametrize("victim", ["redis", "worker", "child"])
+@pytest.mark.parametrize("victim", [*slow("redis", "worker"), "child"])
 def test_a_killed_process_leaves_no_trace_in_the_data(lab: Lab, victim: str) -> None:
     """Preprocessing is interrupted in the middle of a shard; every row is there once in the end."""
     experiment = lab.experiment()
