@@ -30,11 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cerebro.data.manifests import FailedRow, Source
+from cerebro.data.manifests import NAMED_ROWS, FailedRow, Source
 from cerebro.errors import CerebroError, PreemptedError, RetryableError
 from cerebro.runtime.tether import end_with
 from cerebro.runtime.tracebacks import line_of, text_of
-from cerebro.worker.preprocessing.failures import NAMED
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Bench, Preprocessor
@@ -283,7 +282,7 @@ def _observer(
 
     def on_row(position: int, failed: FailedRow | None) -> None:
         if failed is not None:
-            if mine[_FAILED] < NAMED:  # told before it is counted: who sees the count can name rows
+            if mine[_FAILED] < NAMED_ROWS:  # told before it is counted: who sees the count can name rows
                 pipe.send(("failed", (position, failed)))
             mine[_FAILED] += 1
         mine[_DONE] += 1

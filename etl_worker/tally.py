@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from cerebro.data.manifests import FailedRow, ShardManifest
-from cerebro.worker.preprocessing.failures import NAMED, named
+from cerebro.data.manifests import NAMED_ROWS, FailedRow, ShardManifest, named_rows
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress, ProgressCallback
 from etl_worker.errors import TooManyFailedError
 
@@ -50,7 +49,7 @@ class Tally:
         """Since when more have failed than may."""
         self.shards: list[ShardManifest] = list(done)
         for shard in done:
-            for place, row in enumerate(shard.failed[:NAMED]):
+            for place, row in enumerate(shard.failed[:NAMED_ROWS]):
                 self.saw_failure(shard.start + place, row)
 
     def add(self, shard: ShardManifest) -> None:
@@ -88,14 +87,14 @@ class Tally:
             self._progress(EtlProgress(rows_done=done, rows_failed=failed, rows_total=self._total))
         if failed > self._job.max_failed_fraction * self._total:
             self._doomed_at = now if self._doomed_at is None else self._doomed_at
-            if final or len(self._failures) >= NAMED or now - self._doomed_at >= SEARCH_S:
+            if final or len(self._failures) >= NAMED_ROWS or now - self._doomed_at >= SEARCH_S:
                 raise self._too_many(failed)
 
     def _too_many(self, failed: int) -> TooManyFailedError:
         rows = [row for _, row in sorted(self._failures.items())]
         error = TooManyFailedError(
             f"preprocessing of split {self._job.split!r} ended: {failed} of the {self._total} rows of a partition "
-            f"failed ({failed / self._total:.1%}; allowed are {self._job.max_failed_fraction:.1%}){named(rows)}",
+            f"failed ({failed / self._total:.1%}; allowed are {self._job.max_failed_fraction:.1%}){named_rows(rows)}",
             failed,
             rows,
         )

@@ -14,7 +14,7 @@ always; a manifest that says otherwise cannot be made. The files themselves are 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ from cerebro.data.trees import RowId
 from cerebro.errors import DataError
 
 SCHEMA_VERSION = 1
+
+NAMED_ROWS = 20
+"""Failed rows that an error names at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,3 +208,13 @@ class PartitionManifest:
             ),
             layout=None if value["layout"] is None else Layout.from_json(value["layout"]),
         )
+
+
+def named_rows(rows: Sequence[FailedRow]) -> str:
+    """Failed rows in words, to be put behind a sentence: a line per row. Their tracebacks are left out.
+
+    The sentence has no colon at its end: where there is one line only, it stands alone.
+    """
+    told = [f"  row {row.id!r}: {row.error.partition(chr(10))[0]}" for row in rows[:NAMED_ROWS]]
+    more = [f"  and {len(rows) - NAMED_ROWS:,} more"] if len(rows) > NAMED_ROWS else []
+    return "\n".join(["", *told, *more])

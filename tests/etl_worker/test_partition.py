@@ -16,12 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.data.manifests import FailedRow
+from cerebro.data.manifests import NAMED_ROWS, FailedRow
 from cerebro.data.partitions import failed_rows, find_partitions, read_manifest
 from cerebro.errors import LocatorError, MetadataError, RowError, SpecError
 from cerebro.runtime.tracebacks import text_of
 from cerebro.spec import ETLSpec, Mode
-from cerebro.worker.preprocessing.failures import NAMED
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.errors import TooManyFailedError
 from etl_worker.tally import SEARCH_S, Tally
@@ -173,8 +172,8 @@ def test_a_job_that_fails_for_one_row_looks_for_more(tmp_path: Path, cores: int)
     large = make_job(tmp_path / "large", list(range(2000)), cores=cores)
     with pytest.raises(TooManyFailedError) as caught:
         preprocess(large, lambda: FailOn(range(2000), tmp_path / "log"), nothing)
-    assert len(caught.value.rows) >= NAMED
-    assert str(caught.value).count("\n  row ") == NAMED
+    assert len(caught.value.rows) >= NAMED_ROWS
+    assert str(caught.value).count("\n  row ") == NAMED_ROWS
 
 
 def test_looking_for_more_failed_rows_takes_no_longer_than_it_may(tmp_path: Path) -> None:

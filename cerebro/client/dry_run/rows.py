@@ -10,11 +10,10 @@ from cerebro.client.dry_run.outcome import TriedRows
 from cerebro.contract.base import Split
 from cerebro.contract.records import Locator, Locators
 from cerebro.data.locators import read_metadata
-from cerebro.data.manifests import FailedRow, PartitionManifest, Source
+from cerebro.data.manifests import FailedRow, PartitionManifest, Source, named_rows
 from cerebro.data.partitions import write_manifest
 from cerebro.data.tables import write_table
 from cerebro.errors import RowError
-from cerebro.worker.preprocessing.failures import named
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, Spec
 from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Preprocessor, initialize, open_preprocessor
@@ -51,7 +50,7 @@ def try_rows(spec: Spec, locators: Locators, most: int, folder: Path) -> Iterato
         shard = preprocessor.shard(ShardRange(index=0, start=0, stop=rows), on_row)
         if failed:
             raise RowError(
-                f"{len(failed)} of the first {rows} rows of split {split!r} failed{named(failed)}\n"
+                f"{len(failed)} of the first {rows} rows of split {split!r} failed{named_rows(failed)}\n"
                 f"The first, row {failed[0].id!r}:\n{failed[0].traceback.rstrip()}"
             )
         partition = PartitionManifest.of(preprocessor.source, [shard])

@@ -1,0 +1,191 @@
+"""``cerebro up``, ``down``, ``status``, ``doctor``, ``logs``: the cluster on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cerebro.errors import ClusterError
+
+_FOLLOW = ("tail", "-F", "-n")
+
+
+def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    """Add what starts, shows, checks and ends the cluster on this machine."""
+    up = commands.add_parser(
+        "up", parents=[common], help="start the local cluster, or join the one that runs"
+    )
+    up.add_argument("--workers", type=count, metavar="N", help="number of workers (default: 2)")
+    up.add_argument(
+        "--foreground", action="store_true", help="stay in the foreground; Ctrl-C ends the cluster"
+    )
+    up.add_argument(
+        "--no-tensorboard", dest="tensorboard", action="store_false", help="do not start TensorBoard"
+    )
+    up.add_argument(
+        "--notebook",
+        action=argparse.BooleanOptionalAction,
+        help="start JupyterLab (default: if it is installed), with Cerebro's notebooks, joined to this cluster",
+    )
+    up.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)")
+    up.set_defaults(run=_up)
+
+    down = commands.add_parser("down", parents=[common], help="end the local cluster; experiments stay")
+    down.set_defaults(run=_down)
+
+    status = commands.add_parser("status", parents=[common], help="show services, workers and experiments")
+    status.add_argument(
+        "experiment", nargs="?", metavar="EXPERIMENT", help="show its runs and models instead"
+    )
+    status.set_defaults(run=_status)
+
+    doctor = commands.add_parser(
+        "doctor", parents=[common], help="check what can be wrong, and say how to fix it"
+    )
+    doctor.add_argument("--workers", type=count, metavar="N", help="check for that many workers")
+    doctor.set_defaults(run=_doctor)
+
+    logs = commands.add_parser("logs", parents=[common], help="show what services wrote")
+    logs.add_argument(
+        "service", nargs="?", metavar="SERVICE", help="such as kvs_api or worker-0 (default: all)"
+    )
+    logs.add_argument(
+        "-n", dest="lines", type=count, default=50, metavar="N", help="lines per log (default: 50)"
+    )
+    logs.add_argument(
+        "-f", dest="follow", action="store_true", help="follow: print what is written from now on, too"
+    )
+    logs.set_defaults(run=_logs)
+
+
+def _up(options: argparse.Namespace) -> int:
+    from cerebro.local import cluster
+
+    if options.foreground:
+        return _up_in_foreground(options)
+    info = cluster.start(
+        options.home,
+        workers=options.workers,
+        tensorboard=options.tensorboard,
+        notebook=options.notebook,
+        timeout_s=options.timeout,
+    )
+    print(f"Cerebro runs at {info.home} with {info.workers} workers.")
+    _warn_of_crowd(info.workers)
+    print(f"  web page     {info.dispatcher}")
+    print(f"  TensorBoard  {info.tensorboard or 'not started'}")
+    print(f"  JupyterLab   {info.notebook or 'not started'}")
+    print(f"  token        pages and JupyterLab ask for it: cat {info.home}/run/token")
+    print("`cerebro status` shows what it does, `cerebro down` ends it.")
+    return 0
+
+
+def _warn_of_crowd(workers: int) -> None:
+    from cerebro.cli.text import crowd
+    from cerebro.runtime.usage.cores import available
+
+    if warning := crowd(workers, available()):
+        print(warning, file=sys.stderr)
+
+
+def _up_in_foreground(options: argparse.Namespace) -> int:
+    from cerebro.local import notebooks
+    from cerebro.local.cluster import DEFAULT_WORKERS, notebook_options, version
+    from cerebro.local.home import ClusterHome, find_running
+
+    home = ClusterHome(options.home)
+    if find_running(home) is not None:
+        raise ClusterError(
+            f"a cluster runs at {home.path} already: see `cerebro status`, end it with `cerebro down`"
+        )
+    _warn_of_crowd(options.workers or DEFAULT_WORKERS)
+    command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]
+    command += ["--workers", str(options.workers or DEFAULT_WORKERS)]
+    command += () if options.tensorboard else ("--no-tensorboard",)
+    if options.notebook:
+        notebooks.require()
+    command += notebook_options(options.notebook)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # Ctrl-C then reaches the supervisor itself
+
+
+def _down(options: argparse.Namespace) -> int:
+    from cerebro.local import cluster
+    from cerebro.local.home import ClusterHome
+
+    home = ClusterHome(options.home).path
+    print(f"The cluster at {home} has ended." if cluster.stop(home) else f"No cluster runs at {home}.")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from cerebro.cli import status as cli_status
+    from cerebro.local.home import ClusterHome, find_running
+
+    info, kvs = None, cli_status.remote_client(os.environ) if options.home is None else None
+    if kvs is None:
+        home = ClusterHome(options.home)
+        info = find_running(home)
+        if info is None:
+            raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
+        kvs = cli_status.client(info)
+    if options.experiment:
+        state, problem = cli_status.load_readable(kvs, options.experiment)
+        print(*cli_status.state_lines(state, troubles=kvs.troubles().pods), sep="\n")
+        if problem is not None:
+            raise problem
+        return 0
+    if info is not None:
+        print(*cli_status.cluster_lines(info), sep="\n", flush=True)
+    print(*cli_status.store_lines(kvs), sep="\n")
+    return 0 if info is None or cli_status.is_well(info) else 1
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from cerebro.cli import doctor
+    from cerebro.local.home import ClusterHome
+
+    found = []
+    for check in doctor.examine(ClusterHome(options.home), os.environ, workers=options.workers):
+        found.append(check)
+        print(f"{check.verdict:<5} {check.name:<12} {check.message}", flush=True)
+        if check.mend:
+            print(f"{'':<18} -> {check.mend}", flush=True)
+    fails = sum(check.verdict is doctor.Verdict.FAIL for check in found)
+    warnings = sum(check.verdict is doctor.Verdict.WARN for check in found)
+    print(f"{len(found)} checks: {fails} failed, {warnings} to look at.")
+    return 1 if fails else 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from cerebro.local import logs
+    from cerebro.local.home import ClusterHome
+
+    files = _log_files(ClusterHome(options.home).logs, options.service)
+    if options.follow:
+        sys.stdout.flush()
+        os.execvp(_FOLLOW[0], [*_FOLLOW, str(options.lines), *map(str, files)])
+    for path in files:
+        if len(files) > 1:
+            print(f"==> {path} <==")
+        print(*logs.tail(path, options.lines), sep="\n")
+    return 0
+
+
+def _log_files(folder: Path, name: str | None) -> list[Path]:
+    known = sorted(folder.rglob("*.log"))
+    if name is None:
+        chosen = [path for path in known if path.parent == folder]  # services; tasks have folders
+    else:
+        chosen = [path for path in known if str(path.relative_to(folder)).removesuffix(".log") == name]
+    if chosen:
+        return chosen
+    names = ", ".join(
+        str(path.relative_to(folder)).removesuffix(".log") for path in known if path.parent == folder
+    )
+    what = f"no log {name!r} in {folder}" if name else f"no logs in {folder}"
+    raise ClusterError(f"{what}: " + (f"there are {names}" if names else "no cluster has run there"))

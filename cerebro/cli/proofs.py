@@ -1,0 +1,51 @@
+"""``cerebro replay``, ``selftest``: whether training can be repeated, and whether a cluster works."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any
+
+
+def register(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add them to the subcommands of ``cerebro``."""
+    replay = commands.add_parser(
+        "replay", parents=[common], help="train again in one process, in the logged order"
+    )
+    replay.add_argument("experiment", metavar="EXPERIMENT")
+    replay.add_argument("--run", dest="fit", metavar="R", help="a fit run (default: the newest finished one)")
+    replay.add_argument("--model", metavar="M", help="one model (default: all)")
+    replay.add_argument(
+        "--scratch",
+        metavar="FOLDER",
+        help="where training data that this machine lacks is made again; removed afterwards "
+        "(default: on the shard volume, or in the user's cache folder)",
+    )
+    replay.set_defaults(run=_replay)
+
+    selftest = commands.add_parser("selftest", parents=[common], help="try the cluster on a tiny data set")
+    selftest.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds in all (default: 600)"
+    )
+    selftest.set_defaults(run=_selftest)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    # By name: replaying trains models, and nothing that trains is to be loaded with the command line.
+    replay = importlib.import_module("cerebro.client.replay")
+    return int(
+        replay.main(
+            options.experiment,
+            run=options.fit,
+            model=options.model,
+            home=options.home,
+            scratch=options.scratch,
+        )
+        or 0
+    )
+
+
+def _selftest(options: argparse.Namespace) -> int:
+    # By name, as above: it trains.
+    trial = importlib.import_module("cerebro.client.selftest.trial")
+    return int(trial.run(options.home, timeout_s=options.timeout))
