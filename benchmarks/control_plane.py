@@ -26,7 +26,7 @@ from cerebro.contract.records import ExperimentRecord, Hyperparameters, Locator,
 from cerebro.contract.runs import EtlRequest, FitRequest, Request
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.encoding import encode
 
@@ -83,7 +83,7 @@ def _idlers(plane: ControlPlane) -> Iterator[int]:
     environment = os.environ | {"CEREBRO_SERVER": plane.server, "CEREBRO_TOKEN": plane.token}
     environment["CEREBRO_VOLUMES"] = tempfile.gettempdir()
     command = [sys.executable, "-m", "benchmarks.idlers", str(WORKERS), str(UNIT_S)]
-    process = subprocess.Popen(tethered(command), env=environment, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(with_parent_death_signal(command), env=environment, stderr=subprocess.DEVNULL)
     try:
         yield process.pid
     finally:

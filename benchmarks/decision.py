@@ -34,8 +34,8 @@ from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.state import TaskKey
 from controller.advisor import Advisor, ChildHelper
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
-from controller.crew import Seen, World
 from controller.decide import Step
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import DATASET, Scenario
@@ -71,10 +71,10 @@ class TimedCore(Core):
         """Count this as part of the next decision."""
         self._applied += seconds
 
-    def decide(self, world: World) -> list[Step]:
+    def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
         """Timed."""
         began = time.perf_counter()
-        steps = super().decide(world)
+        steps = super().decide(snapshot)
         self.taken.append(self._applied + time.perf_counter() - began)
         self._applied = 0.0
         if len(self.taken) >= DECISIONS:
@@ -108,11 +108,11 @@ def benchmark() -> list[Figure]:
         _at_most(f"{case}, median", found["median_ms"], 5, "ms", f"{found['median_ms']:.2f} ms", note),
         _at_most(f"{case}, 99th percentile", found["p99_ms"], 20, "ms", f"{found['p99_ms']:.2f} ms"),
         _at_most(
-            f"the first decision with {MODELS:,} models on {MANY_WORKERS:,} idle workers, the board made for it",
+            f"the first decision with {MODELS:,} models on {MANY_WORKERS:,} idle workers, with the dispatch state made",
             first["s"],
             3,
             "s",
-            f"{first['s']:.2f} s, of which the board {first['board_s']:.2f} s",
+            f"{first['s']:.2f} s, of which the dispatch state {first['board_s']:.2f} s",
             f"a unit for each of the {first['units']:,} workers",
         ),
         _at_most(
@@ -168,13 +168,15 @@ def _first() -> dict[str, float]:
     core = Core(_RECORD)
     for event in _opening(MANY_WORKERS):
         core.apply(event)
-    seen = {n: Seen(incarnation="a", weight=1.0, kinds=("train",), holdings=()) for n in core.state.workers}
+    seen = {
+        n: WorkerView(incarnation="a", weight=1.0, kinds=("train",), holdings=()) for n in core.state.workers
+    }
     began = time.perf_counter()
-    board = core.board
+    dispatch_state = core.fit
     made = time.perf_counter()
-    steps = core.decide(World(workers=seen))
+    steps = core.decide(ClusterSnapshot(workers=seen))
     ended = time.perf_counter()
-    if board is None or len(steps) != MANY_WORKERS:
+    if dispatch_state is None or len(steps) != MANY_WORKERS:
         raise RuntimeError(f"{len(steps)} units were assigned to {MANY_WORKERS} workers")
     return {"s": ended - began, "board_s": made - began, "units": len(steps)}
 

@@ -25,7 +25,7 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators, Worker
 from cerebro.contract.tasks import TrainTask
 from cerebro.errors import ClusterError
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 
 BAR = 5_000.0
 WORKERS, POINTS, REPORTS = 8, 100, 40
@@ -79,7 +79,10 @@ def benchmark() -> Figure:
 def _report_all(plane: ControlPlane) -> None:
     environment = os.environ | {"CEREBRO_SERVER": plane.server, "CEREBRO_TOKEN": plane.token}
     done = subprocess.run(
-        tethered([sys.executable, "-m", "benchmarks.points"]), env=environment, check=False, timeout=300
+        with_parent_death_signal([sys.executable, "-m", "benchmarks.points"]),
+        env=environment,
+        check=False,
+        timeout=300,
     )
     if done.returncode != 0:
         raise ClusterError("the reports were not all taken: see above")

@@ -15,7 +15,7 @@ from cerebro.errors import ClusterError
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST, reserve
 from cerebro.local.services import Plan, Service, services
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 
 NEEDED = ("redis", "kvs_api", "controller")
 _PATIENCE_S = 30.0
@@ -63,7 +63,11 @@ def control_plane(folder: Path, needed: Collection[str] = NEEDED) -> Iterator[Co
 def _running(service: Service, home: ClusterHome) -> Iterator[subprocess.Popen[bytes]]:
     with home.log(service.name).open("ab") as log:
         process = subprocess.Popen(
-            tethered(service.command), env=dict(service.environment), stdout=log, stderr=log, cwd=home.path
+            with_parent_death_signal(service.command),
+            env=dict(service.environment),
+            stdout=log,
+            stderr=log,
+            cwd=home.path,
         )
     try:
         yield process

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
-from cerebro.scheduling.board import NEVER, Choice
+from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, TaskState, Worker
 from cerebro.state.workers import QUEUE_DEPTH
-from controller import placement, tasks
-from controller.crew import World
-from controller.fit_board import FitBoard
+from controller import replication, tasks
+from controller.cluster_snapshot import ClusterSnapshot
+from controller.fit_dispatch import FitDispatch
 
 LOOKAHEAD_S = 1.0
 """The next task is given so long, and the time to load a model, before the present one is expected to end. Earlier, and
@@ -35,17 +35,21 @@ _SOON_S = 1e-3
 
 
 def assign(
-    record: ExperimentRecord, state: ExperimentState, run: Run, board: FitBoard | None, world: World
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    fit: FitDispatch | None,
+    snapshot: ClusterSnapshot,
 ) -> list[api.Assign | api.Revoke]:
-    """Assignments, and queued units to take back. `board`, needed for fit runs, is left as it was."""
+    """Assignments, and queued units to take back. `fit`, needed for fit runs, is left as it was."""
     assigner = _Assigner(record, state, run)
-    for worker, key in placement.making(state, run, board, assigner.load, is_filling=world.is_filling):
+    for worker, key in replication.making(state, run, fit, assigner.load, is_filling=snapshot.is_filling):
         assigner.give(worker, key)
-    if run.kind != "fit" or board is None:
+    if run.kind != "fit" or fit is None:
         for depth in range(1, QUEUE_DEPTH + 1):
             assigner.give_ready(depth)
         return [*assigner.steps]
-    units = _Units(assigner, board, world.now)
+    units = _Units(assigner, fit, snapshot.now)
     try:
         return units.decide()
     finally:
@@ -59,7 +63,7 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
     )
 
 
-def due_s(fit: FitBoard, worker: Worker, now: float) -> float:
+def due_s(fit: FitDispatch, worker: Worker, now: float) -> float:
     """Seconds until the worker is to be given the task after its present one; 0: now."""
     present = fit.present(worker)
     due_s = present - now - LOOKAHEAD_S - fit.times.load_s if present is not None else 0.0
@@ -146,19 +150,19 @@ class _Assigner:
 
 
 class _Units:
-    """Lets the policy choose training units, tentatively on the board."""
+    """Lets the policy choose training units, tentatively on the dispatch state."""
 
-    def __init__(self, assigner: _Assigner, fit: FitBoard, now: float) -> None:
+    def __init__(self, assigner: _Assigner, fit: FitDispatch, now: float) -> None:
         self._assigner, self._fit = assigner, fit
         self._places = [w for w in assigner.alive if w.trains]
         self._barred = self._bar()
         self._soon = [w for w in self._places if not due_s(fit, w, now)]
         self._started: list[int] = []
-        self._freed = list(fit.board.free)
+        self._freed = list(fit.dispatch_state.free)
 
     def decide(self) -> list[api.Assign | api.Revoke]:
         """The steps that `assign` returns for an open fit run."""
-        left = self._fit.board.worker_left
+        left = self._fit.dispatch_state.worker_left
         self._fill(1, self._places, self._interrupted)
         # Validation delays training: it goes where least is left to train.
         calmest_first = sorted(
@@ -175,12 +179,12 @@ class _Units:
         return [*self._assigner.steps]
 
     def undo(self) -> None:
-        """Leave the board as it was: the log will tell it of what took effect."""
+        """Leave the dispatch state as it was: the log will tell it of what took effect."""
         for model in reversed(self._started):
-            self._fit.board.release(model)
-        self._fit.board.free = self._freed
+            self._fit.dispatch_state.release(model)
+        self._fit.dispatch_state.free = self._freed
         for model, worker, seconds in self._barred:
-            self._fit.board.time[model][worker] = seconds
+            self._fit.dispatch_state.time[model][worker] = seconds
 
     def _bar(self) -> list[tuple[int, int, float]]:
         """Keep models off the workers where a unit of theirs ran out of memory, while another one could take it; and
@@ -189,14 +193,16 @@ class _Units:
         Returns:
             What to put back: (model, worker, estimated seconds).
         """
-        board, barred = self._fit.board, []
+        dispatch_state, barred = self._fit.dispatch_state, []
         for model, (partition, exhausted) in self._fit.cautious.items():
-            if model not in board.running and not exhausted.issuperset(board.holders(partition)):
+            if model not in dispatch_state.running and not exhausted.issuperset(
+                dispatch_state.holders(partition)
+            ):
                 for worker in exhausted:
-                    barred.append((model, worker, board.time[model][worker]))
-                    board.time[model][worker] = NEVER
+                    barred.append((model, worker, dispatch_state.time[model][worker]))
+                    dispatch_state.time[model][worker] = NEVER
         for model, _, holders in self._bound():
-            times = board.time[model]
+            times = dispatch_state.time[model]
             others = [w for w, s in enumerate(times) if w not in holders and s != NEVER]
             barred += [(model, w, times[w]) for w in others]
             for worker in others:
@@ -205,13 +211,13 @@ class _Units:
 
     def _is_to_be_alone(self, worker: Worker) -> bool:
         """Whether it has a unit that ran out of memory before: then no other model may be loaded meanwhile."""
-        index, running = self._fit.worker(worker.name), self._fit.board.running
+        index, running = self._fit.worker(worker.name), self._fit.dispatch_state.running
         return any(model in running and running[model].worker == index for model in self._fit.cautious)
 
     def _fill(self, depth: int, among: list[Worker], choose: Callable[[list[int]], Choice | None]) -> None:
-        board, load = self._fit.board, self._assigner.load
+        dispatch_state, load = self._fit.dispatch_state, self._assigner.load
         # A worker takes one unit at a time; queued ones count as running, so their place is free for the next.
-        board.free = [max(1, free) for free in board.free]
+        dispatch_state.free = [max(1, free) for free in dispatch_state.free]
         workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
         while workers and (choice := choose(workers)):
             if depth > 1 and choice.model in self._fit.cautious:
@@ -219,9 +225,9 @@ class _Units:
                 workers.remove(choice.worker)
                 continue
             key, name = self._fit.key(choice), self._fit.workers[choice.worker]
-            board.start(choice)
+            dispatch_state.start(choice)
             self._started.append(choice.model)
-            board.free[choice.worker] = 1
+            dispatch_state.free[choice.worker] = 1
             self._assigner.give(name, key)
             if load[name] >= depth:
                 workers.remove(choice.worker)
@@ -234,7 +240,7 @@ class _Units:
         policy = self._policy()
         if not isinstance(policy, CriticalFirst):
             return self._choose
-        board = self._fit.board
+        dispatch_state = self._fit.dispatch_state
         ahead: Iterator[Choice] = iter(())
 
         def choose(workers: list[int]) -> Choice | None:
@@ -243,38 +249,38 @@ class _Units:
             if interrupted is not None:
                 return interrupted
             for choice in ahead:
-                if choice.worker in workers and choice.model not in board.running:
+                if choice.worker in workers and choice.model not in dispatch_state.running:
                     return choice
-            ahead = policy.choices(board, tuple(workers))
+            ahead = policy.choices(dispatch_state, tuple(workers))
             return next(ahead, None)
 
         return choose
 
     def _interrupted(self, workers: list[int]) -> Choice | None:
         """A unit that was interrupted, at the worker that has least left to do of those that can take it."""
-        board = self._fit.board
+        dispatch_state = self._fit.dispatch_state
         for model, partition, holders in self._bound():
             able = [w for w in holders if w in workers]
             if able:
-                return Choice(min(able, key=lambda w: (board.worker_left[w], w)), model, partition)
+                return Choice(min(able, key=lambda w: (dispatch_state.worker_left[w], w)), model, partition)
         return None
 
     def _bound(self) -> Iterator[tuple[int, int, list[int]]]:
         """(model, partition, holders that can run it) of each interrupted unit that is still to be done, has such a
         holder, and whose model is idle."""
-        board = self._fit.board
+        dispatch_state = self._fit.dispatch_state
         for model, epoch, partition in sorted(self._fit.interrupted):
-            is_open = board.epoch[model] == epoch and board.open[model] >> partition & 1
-            holders = [w for w in board.holders(partition) if board.time[model][w] != NEVER]
-            if is_open and holders and model not in board.running:
+            is_open = dispatch_state.epoch[model] == epoch and dispatch_state.open[model] >> partition & 1
+            holders = [w for w in dispatch_state.holders(partition) if dispatch_state.time[model][w] != NEVER]
+            if is_open and holders and model not in dispatch_state.running:
                 yield model, partition, holders
 
     def _by_policy(self, workers: list[int]) -> Choice | None:
-        board, rng = self._fit.board, self._assigner.rng
-        choice = self._policy().choose(board, workers, rng)
-        if choice is None and not board.running:
+        dispatch_state, rng = self._fit.dispatch_state, self._assigner.rng
+        choice = self._policy().choose(dispatch_state, workers, rng)
+        if choice is None and not dispatch_state.running:
             # Nothing runs whose end the policy could be waiting for.
-            return POLICIES[DEFAULT_POLICY].choose(board, workers, rng)
+            return POLICIES[DEFAULT_POLICY].choose(dispatch_state, workers, rng)
         return choice
 
     def _policy(self) -> Policy:
@@ -297,18 +303,18 @@ class _Units:
     def _is_wanted(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind != "train":
             return key.kind in worker.kinds and key.kind != "etl"
-        board, index = self._fit.board, self._fit.worker(worker.name)
+        dispatch_state, index = self._fit.dispatch_state, self._fit.worker(worker.name)
         model = self._fit.model(key.model or "")
-        if not board.open[model] & board.held[index] or model not in board.running:
+        if not dispatch_state.open[model] & dispatch_state.held[index] or model not in dispatch_state.running:
             return False
-        queued = board.running.pop(model)
-        free, board.free[index] = board.free[index], 1
+        queued = dispatch_state.running.pop(model)
+        free, dispatch_state.free[index] = dispatch_state.free[index], 1
         try:
             # The model may be bound to the holders of its interrupted unit: it would only be queued there again.
             is_bound = any(m == model and index not in holders for m, _, holders in self._bound())
             choice = None if is_bound else self._choose([index])
         finally:
-            board.running[model] = queued
-            board.free[index] = free
+            dispatch_state.running[model] = queued
+            dispatch_state.free[index] = free
         # The unit itself, or another one of its model, which is held up by being queued.
         return choice is not None and choice.model == model

@@ -1,8 +1,8 @@
 """The controller's core of one experiment: events in, steps out. No I/O, no clock, no generator that is not seeded.
 
 Live, after a crash and in simulations it is the same object: a fold of the log with one question to ask of it. What is
-read of the past is folded into the state alone; the board is made from that once there is something to decide, at a
-fraction of what it takes to keep it in step.
+read of the past is folded into the state alone; the dispatch state is made from that once there is something to decide,
+at a fraction of what it takes to keep it in step.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, TaskKey
 from controller.assigning import due_s
-from controller.crew import World
+from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
-from controller.fit_board import FitBoard
+from controller.fit_dispatch import FitDispatch
 from controller.unit_times import UnitTimes
 
 
@@ -31,18 +31,18 @@ class Core:
         self.record = record
         self.state = ExperimentState(name=record.name)
         self._times: UnitTimes | None = None
-        self._board: FitBoard | None = None
+        self._fit: FitDispatch | None = None
 
     @property
-    def board(self) -> FitBoard | None:
+    def fit(self) -> FitDispatch | None:
         """Of the fit run that is worked on, `None` while there is none."""
-        if self._board is None:
+        if self._fit is None:
             run = self.state.active_run()
             if run is None or not run.models:
                 return None
-            self._board = FitBoard.of(self.state, run, self._times_of(run))
-        self._board.see_holders(self.state)
-        return self._board
+            self._fit = FitDispatch.of(self.state, run, self._times_of(run))
+        self._fit.see_holders(self.state)
+        return self._fit
 
     def apply(self, event: Event, *, is_news: bool = True) -> None:
         """Take one event in.
@@ -63,13 +63,13 @@ class Core:
                 self._times.apply(run, event)
             elif run.models:
                 self._times = UnitTimes.of(run)
-        if self._board is not None:
+        if self._fit is not None:
             active = self.state.active_run()
-            is_of_it = is_news and active is not None and active.id == self._board.run
-            if is_of_it and self._board.knows(event):
-                self._board.apply(self.state, event)
+            is_of_it = is_news and active is not None and active.id == self._fit.run
+            if is_of_it and self._fit.knows(event):
+                self._fit.apply(self.state, event)
             else:
-                self._board = None
+                self._fit = None
 
     def _times_of(self, run: Run) -> UnitTimes:
         if self._times is None or self._times.run != run.id:
@@ -78,17 +78,17 @@ class Core:
 
     def start_over(self) -> None:
         """Make what is kept beside the state anew, from the state, when it is asked for."""
-        self._times = self._board = None
+        self._times = self._fit = None
 
     def wake_s(self, now: float) -> float:
         """Seconds until there is something to decide although nothing happens: a worker is about to end its unit.
         Infinite if there is no such worker."""
-        fit = self.board
+        fit = self.fit
         if fit is None:
             return math.inf
         busy = (w for w in self.state.workers.values() if w.is_alive and len(w.open_tasks) == 1)
         return min((due for worker in busy if (due := due_s(fit, worker, now))), default=math.inf)
 
-    def decide(self, world: World) -> list[Step]:
+    def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait."""
-        return decide(self.record, self.state, world, self.board)
+        return decide(self.record, self.state, snapshot, self.fit)

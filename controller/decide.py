@@ -1,4 +1,5 @@
-"""What to do next: the controller's pure core. State, board and world in, steps out; no I/O, no clock, no memory.
+"""What to do next: the controller's pure core. State, dispatch_state and snapshot in, steps out; no I/O, no clock, no
+memory.
 
 Everything is decided anew from the state at each call, so a controller that was restarted, or that reads an
 event it did not expect, needs no special case. Steps are compare-and-set in the store: one that comes too
@@ -26,25 +27,25 @@ from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Tas
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
 from controller.assigning import assign, revoke_task
-from controller.crew import SILENT, Away, World
-from controller.fit_board import FitBoard
+from controller.cluster_snapshot import SILENT, ClusterSnapshot, Liveness
+from controller.fit_dispatch import FitDispatch
 from controller.orchestrator import Exit
-from controller.placement import unmakable
+from controller.replication import unmakable
 
 Step = api.Assign | api.Revoke | api.Note | api.Dequeue
 
 
 def decide(
-    record: ExperimentRecord, state: ExperimentState, world: World, board: FitBoard | None
+    record: ExperimentRecord, state: ExperimentState, snapshot: ClusterSnapshot, fit: FitDispatch | None
 ) -> list[Step]:
-    """The steps to take now; empty when there is nothing to do but wait. `board` is left as it was.
+    """The steps to take now; empty when there is nothing to do but wait. `fit` is left as it was.
 
     A run that is still queued is planned by the loop, because that reads metadata.
     """
     run = state.active_run()
     if run is None:
         return []
-    steps = list(_workers(state, world))
+    steps = list(_workers(state, snapshot))
     if steps:
         # What workers can do has changed: decide on the rest once the log says so.
         return steps
@@ -62,11 +63,15 @@ def decide(
     report = [_note(epoch_report(state, run, epoch))] if epoch else []
     if report and run.is_complete():
         return [*report]  # more epochs may be complete, if the model they waited for was given up
-    return [*report, *_go_on(record, state, run, world, board)]
+    return [*report, *_go_on(record, state, run, snapshot, fit)]
 
 
 def _go_on(
-    record: ExperimentRecord, state: ExperimentState, run: Run, world: World, board: FitBoard | None
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
 ) -> list[Step]:
     """The steps of a run that is neither to be stopped nor to fail."""
     if run.is_complete():
@@ -75,27 +80,27 @@ def _go_on(
         reason = run.storage_full.message
         return [_note(RunPaused(run=run.id, reason=reason, needs_bytes=run.storage_full.needs_bytes))]
     if run.state is RunState.PAUSED:
-        has_room = run.needs_bytes and world.free_bytes >= run.needs_bytes
+        has_room = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
         return [_note(RunResumed(run=run.id))] if has_room else []
-    return [*assign(record, state, run, board, world)]
+    return [*assign(record, state, run, fit, snapshot)]
 
 
 # --- workers ------------------------------------------------------------------------------------
 
 
-def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
-    for name, seen in world.workers.items():
+def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step]:
+    for name, seen in snapshot.workers.items():
         known = state.workers.get(name)
         is_replaced = known is not None and known.incarnation != seen.incarnation
         if known is not None and is_replaced:
-            yield from _lose(state, known, seen.before, Away.GONE)
+            yield from _lose(state, known, seen.before, Liveness.GONE)
         elif known is not None and seen.absence is not None:
             yield from _lose(state, known, seen.absence.exit, seen.absence.how)
         elif known is not None and known.is_ending:
-            yield from _lose(state, known, _ENDING, Away.LEAVING)
+            yield from _lose(state, known, _ENDING, Liveness.LEAVING)
             continue
         elif known is not None and not known.is_alive:
-            yield from _lose(state, known, SILENT, Away.SILENT)
+            yield from _lose(state, known, SILENT, Liveness.SILENT)
         if seen.absence is None and (
             known is None or is_replaced or (not known.is_alive and not known.open_tasks)
         ):
@@ -110,8 +115,8 @@ def _workers(state: ExperimentState, world: World) -> Iterator[Step]:
                 )
             )
     for name, known in state.workers.items():
-        if name not in world.workers and not known.is_removed:
-            yield from _lose(state, known, _REMOVED, Away.GONE)
+        if name not in snapshot.workers and not known.is_removed:
+            yield from _lose(state, known, _REMOVED, Liveness.GONE)
             if not known.is_alive and not known.open_tasks:
                 yield _note(WorkerRemoved(worker=name, reason=_REMOVED.reason))
 
@@ -122,7 +127,7 @@ _ENDING = Exit(reason="it was asked to end", kind=FailureKind.PREEMPTED)
 _REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
 
 
-def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Away) -> Iterator[Step]:
+def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Liveness) -> Iterator[Step]:
     """Take back what a worker has, as far as it may be taken; say so, if that is news.
 
     A live lease is respected unless its holder is known to be gone: then nobody could renew it. What runs at a worker
@@ -130,13 +135,13 @@ def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Away) -> Iter
     """
     for key in worker.open_tasks:
         task = state.runs[TaskKey.parse(key).run].tasks[key]
-        if how is not Away.LEAVING or task.state is TaskState.ASSIGNED:
+        if how is not Liveness.LEAVING or task.state is TaskState.ASSIGNED:
             yield api.Revoke(
                 task=key,
                 attempt=task.attempt,
                 worker=worker.name,
                 reason=f"{worker.name}: {exit.reason}",
-                force=how is Away.GONE,
+                force=how is Liveness.GONE,
                 loss=exit.kind,
             )
     if worker.is_alive:

@@ -1,7 +1,7 @@
 """Deleting experiments: what they left on the volumes, and what the store knows of them.
 
-Level-triggered: an experiment that is to be deleted is found in the store, at take-over and whenever the cluster's bell
-rings, until the store has forgotten it; so a deletion that was cut short anywhere goes on. Its folders are moved aside,
+Level-triggered: an experiment that is to be deleted is found in the store, at take-over and after each notification,
+until the store has forgotten it; so a deletion that was cut short anywhere goes on. Its folders are moved aside,
 a rename each; then the store forgets it, which frees its name, and says in the same step which data sets nobody uses
 any more: those are moved aside, too, while workers do the same with their shards.
 

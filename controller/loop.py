@@ -25,17 +25,17 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState, Run, RunState, whole
 from controller.advisor import Advisor, Helper
 from controller.assigning import revoke_task
+from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
-from controller.crew import World
 from controller.decide import Step
 from controller.deletion import Deletion
-from controller.kept import KeptCores
+from controller.event_logging import fields, line
+from controller.fold_cache import FoldCache
+from controller.membership import Membership
 from controller.metrics import Metrics
 from controller.orchestrator import Orchestrator
 from controller.preparation_process import prepare_etl
-from controller.roster import Roster
 from controller.settings import Settings
-from controller.telling import fields, line
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +77,13 @@ class Controller:
         self._metrics = metrics or Metrics()
         self._kvs, self._settings, self._observer = kvs, settings, observer
         self._advisor = Advisor(helper)
-        self._cores = KeptCores()
+        self._cores = FoldCache()
         self._cluster = 0
         self._term = 0
         self._led_until = 0.0
         self._decided = self._watched = 0.0
         self._deletion = Deletion(kvs, settings.volumes, observer.forget, self._renew)
-        self._roster = Roster(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
+        self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
         self._store_ahead_s = time.time() - time.monotonic()
         self.stop = threading.Event()
         self.turned = time.monotonic()
@@ -96,7 +96,7 @@ class Controller:
                 if not self._lead():
                     self.stop.wait(self._settings.tick_s)
                     continue
-                self._roster.tend()
+                self._membership.tend()
                 self._deletion.tend(self._term)
                 entry = next(iter(self._kvs.queue()), None)
                 if entry is None:
@@ -105,7 +105,7 @@ class Controller:
                 else:
                     self._work_or_quarantine(entry)
             except RetryableError as error:
-                self._roster.store_was_away()
+                self._membership.store_was_away()
                 self._metrics.leading.set(0)
                 log.warning("store away: %s", error)
             except ConflictError as error:
@@ -162,15 +162,15 @@ class Controller:
             self._perform(core, [api.Dequeue(run=entry.run)])
             return
         while not self.stop.is_set() and self._lead():
-            self._roster.tend()
+            self._membership.tend()
             self._deletion.tend(self._term)
             planned = self._advisor.advise(core)
             run = state.active_run()
             if run is None:
                 return
-            world = self._look(state)
+            snapshot = self._look(state)
             with self._metrics.deciding():
-                steps = core.decide(world)
+                steps = core.decide(snapshot)
             if planned is not None:
                 steps.insert(0, api.Note(event=planned))
             if not steps and run.state is RunState.QUEUED and run.plan is None:
@@ -195,10 +195,10 @@ class Controller:
         for step, outcome in zip(steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s: %s", line(step), outcome.reason)
-                self._roster.look_again()
+                self._membership.look_again()
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
                 # Whether there is room again is to be asked of the workers, not of what they said before.
-                self._roster.look_again()
+                self._membership.look_again()
         self._apply(core, answer.events)
         # With news there is something to decide on, also if they are why a step was refused.
         return bool(answer.events) or any(outcome.outcome == "done" for outcome in answer.outcomes)
@@ -274,15 +274,15 @@ class Controller:
         if self._lead():
             if time.monotonic() - self._watched >= self._settings.tick_s:
                 self._watch({}, 0.0)
-            self._roster.tend()
+            self._membership.tend()
 
-    # --- the world -------------------------------------------------------------------------------
+    # --- the snapshot -------------------------------------------------------------------------------
 
-    def _look(self, state: ExperimentState | None) -> World:
-        world = self._roster.world(self._now())
+    def _look(self, state: ExperimentState | None) -> ClusterSnapshot:
+        snapshot = self._membership.snapshot(self._now())
         if self._metrics.is_due():
-            self._metrics.look(state, world)
-        return world
+            self._metrics.look(state, snapshot)
+        return snapshot
 
     def _now(self) -> float:
         """The time that an event would have now, as far as the newest one tells: for when a unit is expected to end.
@@ -294,7 +294,7 @@ class Controller:
         self._watched = time.monotonic()
         if answer.cluster != self._cluster:
             self._cluster = answer.cluster
-            self._roster.hear()
+            self._membership.hear()
             self._deletion.look_again()
         return answer.events
 
@@ -312,7 +312,7 @@ class Controller:
             log.info("%s leads", answer.holder)
             return 0
         if answer.term != self._term:
-            self._roster.take_over()
+            self._membership.take_over()
             self._deletion.look_again()
         self._term = answer.term
         self._metrics.leading.set(1)

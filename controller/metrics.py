@@ -27,13 +27,13 @@ from cerebro.contract.tasks import KINDS, FailureKind
 from cerebro.runtime.health import registry
 from cerebro.runtime.usage.volumes import VolumeCollector
 from cerebro.state import ExperimentState, TaskKey, gap
-from controller.crew import Away, World
+from controller.cluster_snapshot import ClusterSnapshot, Liveness
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _LOOK_S = 5.0
 """Between two counts of workers: decisions come many times a second, scrapes every 15 s or so."""
 
-WORKER_STATES = ("busy", "idle", *Away)
+WORKER_STATES = ("busy", "idle", *Liveness)
 
 
 class _Projection(Protocol):
@@ -144,20 +144,20 @@ class Metrics:
         """Whether it is time to `look` again."""
         return self._monotonic() - self._looked >= _LOOK_S
 
-    def look(self, state: ExperimentState | None, world: World) -> None:
+    def look(self, state: ExperimentState | None, snapshot: ClusterSnapshot) -> None:
         """Count workers.
 
         Args:
             state: of the experiment that is worked on, if there is one.
         """
         self._looked = self._monotonic()
-        workers = Count(_states(state, world))
+        workers = Count(_states(state, snapshot))
         for name in WORKER_STATES:
             self._workers.labels(name).set(workers[name])
 
 
-def _states(state: ExperimentState | None, world: World) -> Iterator[str]:
-    for name, seen in world.workers.items():
+def _states(state: ExperimentState | None, snapshot: ClusterSnapshot) -> Iterator[str]:
+    for name, seen in snapshot.workers.items():
         if seen.absence is not None:
             yield seen.absence.how
         else:

@@ -21,7 +21,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import CerebroError, MetadataError
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 
@@ -73,7 +73,7 @@ def prepare_etl(
         weights=dict(weights),
         volumes=vars(volumes),
     )
-    command = tethered([sys.executable, "-P", "-m", "controller.preparation_process"])
+    command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.preparation_process"])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         said = _converse(process, question.model_dump_json().encode(), meanwhile)
     if process.returncode:

@@ -8,7 +8,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlRequest, EvaluatePlan, FitPlan, FitRequest
 from cerebro.contract.tasks import EtlTask, EvaluateTask, PredictTask, TaskBody, TrainTask
 from cerebro.errors import IllegalEventError
-from cerebro.state import ExperimentState, Run, TaskKey, place_of
+from cerebro.state import ExperimentState, Run, TaskKey, position_of
 
 
 def body(record: ExperimentRecord, state: ExperimentState, run: Run, key: TaskKey) -> TaskBody:
@@ -56,7 +56,7 @@ def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
         epoch=key.epoch,
         partition=key.partition,
         unit=len(model.visits),
-        place=place_of(model, run.plan.partitions, len(model.visits)),
+        place=position_of(model, run.plan.partitions, len(model.visits)),
         checkpoint=newest,
         keep=tuple(sorted(keep)),
     )

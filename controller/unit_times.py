@@ -1,7 +1,7 @@
 """What the units of a fit run have shown: how long they take, and how long it takes to load a model.
 
-A fold of the log beside the board (`controller.fit_board`), and apart from it: a board that is made anew knows all that
-the one before had learned.
+A fold of the log beside the dispatch state (`controller.fit_dispatch`), and apart from it: a dispatch state that is
+made anew knows all that the one before had learned.
 """
 
 from __future__ import annotations

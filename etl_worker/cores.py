@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from cerebro.data.manifests import NAMED_ROWS, FailedRow, Source
 from cerebro.errors import CerebroError, PreemptedError, RetryableError
-from cerebro.runtime.tether import end_with
+from cerebro.runtime.parent_death import end_with
 from cerebro.runtime.tracebacks import line_of, text_of
 from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
@@ -129,7 +129,7 @@ class Cores:
                     # Where this process writes now: the log of this attempt, not of the one the core was forked for.
                     send_handle(core.pipe, stream, core.process.pid)
             except OSError:
-                raise _obituary(core, self._counts) from None
+                raise _exit_reason(core, self._counts) from None
         return called
 
 
@@ -177,7 +177,7 @@ def _serve(
             # Beside the pipe's end of file, which does not come while a process that the core forked lives
             # on.
             if core.process.exitcode is not None and not core.pipe.poll():
-                raise _obituary(core, counts)
+                raise _exit_reason(core, counts)
         tally.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
 
 
@@ -201,11 +201,11 @@ def _receive(core: _Core, counts: NDArray[np.int64]) -> tuple[str, Any]:
     try:
         kind, content = core.pipe.recv()
     except (EOFError, OSError):
-        raise _obituary(core, counts) from None
+        raise _exit_reason(core, counts) from None
     return kind, content
 
 
-def _obituary(core: _Core, counts: NDArray[np.int64]) -> CoreDiedError:
+def _exit_reason(core: _Core, counts: NDArray[np.int64]) -> CoreDiedError:
     core.process.join()
     code = core.process.exitcode or 0
     how = f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

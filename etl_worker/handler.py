@@ -52,7 +52,7 @@ class Handler:
                 rows=seen.rows_done, rows_failed=seen.rows_failed, total_rows=seen.rows_total
             )
             if seen.rows_done < seen.rows_total:
-                self._context.give_way()
+                self._context.raise_if_ending()
 
         try:
             manifest = preprocess_partition(job, cores, progress, on_ready)

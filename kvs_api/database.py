@@ -23,9 +23,9 @@ from cerebro.contract import api
 from cerebro.runtime.draining import Draining
 from kvs_api import keys
 from kvs_api.clock import Clock
-from kvs_api.places import Places
+from kvs_api.long_poll_slots import LongPollSlots
 
-_SCRIPT = ("steps.lua", "experiments.lua", "quarantine.lua", "crew.lua")
+_SCRIPT = ("steps.lua", "experiments.lua", "quarantine.lua", "workers.lua")
 
 PAGE = 1000
 """Most entries one read returns."""
@@ -49,7 +49,7 @@ class Database:
     Args:
         url: Redis URL (``redis://`` or ``unix://``).
         draining: once it is wanted, blocking reads answer with what they have.
-        threads: requests served at once; see `Places` for how many of them may block.
+        threads: requests served at once; see `LongPollSlots` for how many of them may block.
         elapsed: see `Clock`.
     """
 
@@ -63,7 +63,7 @@ class Database:
     ) -> None:
         self._clock = Clock(self._join, elapsed)
         self._draining = draining or Draining()
-        self._places = Places(threads)
+        self._places = LongPollSlots(threads)
         # No retries: a repeated call is the client's business, and it waits between two of them.
         patience: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **patience)

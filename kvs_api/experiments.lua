@@ -99,7 +99,7 @@ function calls.append()
   if after[request.kind] then after[request.kind](seq) end
   if REOPENS[request.kind] then enqueue() end
   if request.once then remember(seq) end
-  ring(request.cluster)
+  notify(request.cluster)
   return {seq = seq}
 end
 
@@ -139,6 +139,6 @@ function calls.erase()
     request.log .. ':waiting',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')
   redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', wall, 'b', by, 'w', request.what)
-  ring(request.cluster)
+  notify(request.cluster)
   return {seq = 0}
 end

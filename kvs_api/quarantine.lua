@@ -12,7 +12,7 @@ function calls.quarantine()
     redis.call('LREM', request.queue, 0, request.name .. '/' .. run)
   end
   if redis.call('HEXISTS', marks, 'unreadable') == 0 then redis.call('HSET', marks, 'unreadable', request.problem) end
-  ring(request.cluster)
+  notify(request.cluster)
   return {seq = 0}
 end
 
@@ -26,6 +26,6 @@ function calls.restore()
     if not deleting then enqueue() end
   end
   redis.call('DEL', request.log .. ':waiting')
-  ring(request.cluster)
+  notify(request.cluster)
   return {seq = 0}
 end

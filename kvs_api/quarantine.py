@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from cerebro import errors
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from kvs_api import keys
-from kvs_api.crew import CrewStore
 from kvs_api.database import seq_of
+from kvs_api.workers import WorkerStore
 
 _UNKNOWN = Locators(train=Locator(metadata="unknown: the record cannot be read"))
 
 
-class QuarantineStore(CrewStore):
+class QuarantineStore(WorkerStore):
     """Reads and changes of marks that say what cannot be read."""
 
     def quarantine(self, name: str, problem: Unreadable, term: int) -> None:

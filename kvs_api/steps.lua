@@ -1,8 +1,8 @@
--- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and crew.py only.
+-- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and workers.py only.
 --
 -- One script in four files, joined in this order by kvs_api/database.py: this one (tasks: what the controller decides and
 -- workers report), experiments.lua (what clients append; the end of an experiment), quarantine.lua (experiments that cannot
--- be read), crew.lua (registrations, the lease).
+-- be read), workers.lua (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
@@ -58,7 +58,7 @@ local function append(log, event)
   return seq
 end
 
-local function ring(cluster)
+local function notify(cluster)
   local seq = redis.call('INCR', cluster .. ':seq')
   redis.call('XADD', cluster, 'MAXLEN', '~', 1000, seq .. '-0', 'e', '1')
 end
@@ -146,7 +146,7 @@ function apply.note(step)
   if step.dataset then use(step) end
   if step.ended then
     redis.call('LREM', step.queue, 0, step.ended)
-    ring(step.cluster)
+    notify(step.cluster)
   end
   return done()
 end
@@ -156,7 +156,7 @@ function apply.dequeue(step)
     return refused('event ' .. request.newest .. ' was not seen: it may have opened the run')
   end
   if redis.call('LREM', step.queue, 0, step.entry) == 0 then return already() end
-  ring(step.cluster)
+  notify(step.cluster)
   return done()
 end
 
@@ -258,7 +258,7 @@ function calls.report()
   redis.call('HSET', request.worker, 'reported', now, 'free', request.free, 'running', request.running)
   if request.leaving ~= '' and redis.call('HGET', request.worker, 'leaving') ~= request.leaving then
     redis.call('HSET', request.worker, 'leaving', request.leaving)
-    ring(request.cluster)
+    notify(request.cluster)
   end
   if not is_repeated() then keep_live() end
   if request.record then redis.call('HSET', request.worker, 'record', request.record) end

@@ -21,7 +21,7 @@ from cerebro.contract.tasks import (
     EtlTask,
     EvaluateTask,
     ModelTask,
-    Place,
+    Position,
     PredictTask,
     TaskBody,
     TaskResult,
@@ -37,7 +37,7 @@ from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import Context
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
@@ -147,7 +147,7 @@ class Handler:
             epoch=body.epoch,
             partition=body.partition,
         )
-        self._context.insist()
+        self._context.raise_if_ended()
         trained = time.monotonic()
         if values := feed.values():
             total = feed.num_rows
@@ -178,7 +178,7 @@ class Handler:
         metrics: dict[str, float] = {}
         if isinstance(body, EvaluateTask):
             metrics = evaluate(spec, trainee, feed, body.hyperparams, seed=seed)
-            self._context.insist()
+            self._context.raise_if_ended()
         else:
             with evaluating(trainee, seed=seed):
                 returned = spec.predict(trainee.modules, trainee.checkpoint, feed, dict(body.hyperparams))
@@ -215,12 +215,14 @@ class Handler:
         return self._mapped[folders]
 
     def _feed(
-        self, loader: PartitionLoader, *, epoch: int, unit: int = 0, place: Place | None = None
-    ) -> Feed:
+        self, loader: PartitionLoader, *, epoch: int, unit: int = 0, place: Position | None = None
+    ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
-                self._context.give_way()
+                self._context.raise_if_ending()
 
-        return Feed(loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, place=place)
+        return InstrumentedLoader(
+            loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, place=place
+        )

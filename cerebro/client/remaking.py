@@ -24,7 +24,7 @@ from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Dataset, ExperimentState, TaskKey
 from cerebro.worker.agent.memory import own_group
-from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
 _HANDLER = "etl_worker.handler"
@@ -130,7 +130,7 @@ class Remaking:
             cores=cores,
         )
         codes = {task.code: self.connection.kvs.code(task.code).encoded}
-        setting = Setting(handler=_HANDLER, python=self.python, archive=self.archive)
+        setting = ChildSpec(handler=_HANDLER, python=self.python, archive=self.archive)
         child = ChildProcess(setting, settings, own_group())
         try:
             log = volumes.logs / "etl.log"
@@ -140,7 +140,7 @@ class Remaking:
                     return TaskResult.model_validate(message["result"])
                 if message.get("is") == "failed":
                     raise DataError(Failure.model_validate(message["failure"]).message)
-            raise DataError(child.bury().message)
+            raise DataError(child.reap().message)
         finally:
             child.kill()
 

@@ -30,14 +30,14 @@ from cerebro.data.misc import fetch_misc
 from cerebro.data.partitions import find_partitions
 from cerebro.errors import ConflictError
 from cerebro.local.home import ClusterHome
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import SubEpochSpec
-from cerebro.state import ExperimentState, Model, Run, RunState, place_of
+from cerebro.state import ExperimentState, Model, Run, RunState, position_of
 from cerebro.usercode.encoding import decode
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, default_device, train_unit
 
@@ -108,7 +108,7 @@ def main(
         command = [python_for(archive, own), "-P", "-m", "cerebro.cli", "replay", experiment, "--run", fit.id]
         command += [*options, "--home", str(ClusterHome(home).path)]
         return subprocess.run(
-            tethered(command), cwd=archive, env={**os.environ, _ARCHIVE: archive}, check=False
+            with_parent_death_signal(command), cwd=archive, env={**os.environ, _ARCHIVE: archive}, check=False
         ).returncode
     is_equal = True
     for found in replay(
@@ -260,7 +260,7 @@ def _train(
         train_unit(
             spec,
             trainee,
-            Feed(loader, epoch=visit.epoch, unit=unit, place=place_of(model, rows, unit)),
+            InstrumentedLoader(loader, epoch=visit.epoch, unit=unit, place=position_of(model, rows, unit)),
             model.hyperparams,
             seed=request.seed,
             model=model.id,

@@ -147,7 +147,7 @@ class ModelTask(Contract):
     hang_timeout_s: float
 
 
-class Place(Contract):
+class Position(Contract):
     """Where a unit is in its model's training. Of what is not told of a unit, it is all there is.
 
     Attributes:
@@ -172,7 +172,7 @@ class TrainTask(ModelTask):
     partition: int
     unit: int
     """How many units this model has finished before: 0 creates the model."""
-    place: Place | None = None
+    place: Position | None = None
     """`None` where a version that did not tell assigned the unit."""
     checkpoint: CheckpointRef | None
     keep: tuple[str, ...] = ()

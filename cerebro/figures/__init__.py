@@ -24,11 +24,11 @@ from cerebro.figures.schedule import (
     Outcome,
     PlannedSpan,
     Span,
-    crew,
     landmarks,
     planned,
     schedule,
     spans,
+    worker_rows,
 )
 from cerebro.figures.still import still
 
@@ -49,7 +49,6 @@ __all__ = [
     "Table",
     "Theme",
     "colour",
-    "crew",
     "curves",
     "dash",
     "description",
@@ -70,4 +69,5 @@ __all__ = [
     "spans",
     "still",
     "table",
+    "worker_rows",
 ]

@@ -18,7 +18,7 @@ from cerebro.local.liveness import EVERY_S, LOOKS, Watch
 from cerebro.local.logs import open_log
 from cerebro.local.processes import ProcessId, identify
 from cerebro.local.services import Service
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0
@@ -73,7 +73,7 @@ class Child:
             log = open_log(self._log)
             try:
                 self._process = subprocess.Popen(
-                    tethered(self.service.command, self.service.niceness),
+                    with_parent_death_signal(self.service.command, self.service.niceness),
                     env=dict(self.service.environment),
                     cwd=self._folder,
                     stdin=subprocess.DEVNULL,

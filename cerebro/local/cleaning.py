@@ -1,7 +1,7 @@
 """What an unclean end can leave behind, and its removal.
 
-A supervisor that was killed takes its services with it (`tether`), so this mostly finds nothing. It is for
-what the leash cannot hold: programs that user code started in sessions of their own, and a machine that lost
+A supervisor that was killed takes its services with it (`parent_death`), so this mostly finds nothing. It is for
+what the signal does not reach: programs that user code started in sessions of their own, and a machine that lost
 power.
 """
 

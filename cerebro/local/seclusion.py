@@ -23,7 +23,7 @@ def private_network() -> bool:
     """Leave the network for one that has a loopback interface only; whether the kernel allowed it.
 
     To be called before any thread is started. Sockets that are open stay in the network they were made in. The process
-    keeps its user, its files, and what ties it to its parent (`cerebro.runtime.tether`).
+    keeps its user, its files, and what ties it to its parent (`cerebro.runtime.parent_death`).
     """
     if sys.platform != "linux" or not _is_allowed():
         return False

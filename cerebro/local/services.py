@@ -58,7 +58,7 @@ class Service:
         live: what it is asked from then on; one that does not answer is killed, and started anew. None: nothing.
         required: whether the cluster counts as ready only with it.
         renewed: whether it is started anew when what was added to the cluster changes its environment.
-        niceness: see `tethered`; what runs beside training lets it go first.
+        niceness: see `with_parent_death_signal`; what runs beside training lets it go first.
     """
 
     name: str

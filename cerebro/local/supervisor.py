@@ -1,8 +1,8 @@
 """Keeps a list of services running: starts them in order, restarts what ends, and leaves nothing behind.
 
 Knows processes, not what they do: the list is data (`services`). One thread that sleeps until a signal
-arrives (a child ended; we are to stop) or the next thing is due. One thread only, also because the leash of a
-child (`tether`) is tied to the thread that started it.
+arrives (a child ended; we are to stop) or the next thing is due. One thread only, also because the kernel
+sends a child its signal (`parent_death`) when the thread that started it ends.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Supervisor:
                 child.kill()
 
     def _end_orphans(self) -> None:
-        """End what a service that was killed had started, in groups of its own, without a leash."""
+        """End what a service that was killed had started, in groups of its own, which no signal reaches."""
         orphans = processes.orphans(self._home.path, os.getpid())
         for process in orphans:
             logger.warning("ending process %s, which a service left behind", process.pid)

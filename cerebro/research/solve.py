@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from cerebro.errors import InstanceError
 from cerebro.research.validator import validate
 from cerebro.scheduling.allotment import allotments
-from cerebro.scheduling.board import Board, Choice
 from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.exact import solve_exact
 from cerebro.scheduling.planner import plan
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy
@@ -113,11 +113,11 @@ class _InTime:
         self.is_late = False
         self._policy, self._until = policy, until
 
-    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """The policy's choice while there is time, then that of critical first."""
         if not self.is_late and time.monotonic() >= self._until:
             self.is_late, self._policy = True, CriticalFirst()
-        return self._policy.choose(board, workers, rng)
+        return self._policy.choose(state, workers, rng)
 
 
 def _dispatched(problem: Problem, name: str, until: float, seed: int) -> Solution:

@@ -6,7 +6,7 @@ every `Problem`: a row is a chain of units at their fastest, one epoch after the
 *set* of workers, since with replicas nobody knows which of the holders will run a unit; and where a unit may run in
 several ways, row and column pull in different directions, which is bounded by weighing them against each other.
 
-Knows problems only: no board, policy or schedule. Every bound holds by itself; the largest is taken.
+Knows problems only: no dispatch state, policy or schedule. Every bound holds by itself; the largest is taken.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """From priorities to a schedule: what the planner's search does thousands of times a second.
 
-It owns speed, and nothing else: the same problem that `Board` and the dispatch engine treat one event at a time, with
+It owns speed, and nothing else: the same problem that `DispatchState` and the dispatch engine treat one event at a
+    time, with
 its numbers laid out in plain lists and every choice made by sorted order. The engine is not used for the search,
 because asking a policy costs some ten times as much for each unit, and a search is as good as the number of schedules
 it sees. It must not know what is searched for, nor why.

@@ -1,8 +1,8 @@
-"""Runs a policy against a problem in virtual time: a discrete-event engine over `Board`.
+"""Runs a policy against a problem in virtual time: a discrete-event engine over `DispatchState`.
 
 Used wherever the whole controller would be too much: by the planner, hundreds of times before an epoch, and by the
 study of policies. It decides anew at every event, as the controller does, and lets the policy see nothing but the
-board. A unit that is lost with its worker is open again at once (seed paper, section 5.6); lost attempts are no part
+state. A unit that is lost with its worker is open again at once (seed paper, section 5.6); lost attempts are no part
 of the schedule.
 """
 
@@ -13,8 +13,8 @@ import math
 import random
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.board import Board, Choice, Running
 from cerebro.scheduling.conditions import Conditions, Reality
+from cerebro.scheduling.dispatch_state import Choice, DispatchState, Running
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
@@ -56,8 +56,8 @@ class _Run:
         self._policy = policy
         self._reality = Reality(problem, conditions, seed)
         self._rng = random.Random(f"choices {seed}")
-        self._board = Board(conditions.estimated(problem))
-        self._holdings = list(self._board.held)
+        self._state = DispatchState(conditions.estimated(problem))
+        self._holdings = list(self._state.held)
         self._ready = [not seconds for seconds in problem.worker_ready]
         self._visits = [self._count(partition) for partition in range(problem.num_partitions)]
         self._wanted = problem.all_partitions
@@ -84,7 +84,7 @@ class _Run:
         for model, seconds in enumerate(self._problem.model_ready):
             if seconds:
                 self._events.append((seconds, _MODEL_READY, model))
-                self._board.running[model] = Running(_NOWHERE, _NOWHERE, seconds)
+                self._state.running[model] = Running(_NOWHERE, _NOWHERE, seconds)
         heapq.heapify(self._events)
 
     def schedule(self) -> Schedule:
@@ -112,9 +112,9 @@ class _Run:
             elif kind == _GO:
                 self._go(subject, now)
             elif kind == _COME:
-                self._board.set_held(subject, self._holdings[subject])
+                self._state.set_held(subject, self._holdings[subject])
             elif kind == _MODEL_READY:
-                del self._board.running[subject]
+                del self._state.running[subject]
             else:
                 self._ready[subject] = True
         return now
@@ -123,8 +123,8 @@ class _Run:
         if self._due.get(model) != now:
             return  # of an attempt that was lost
         del self._due[model]
-        board = self._board
-        worker, partition, started = board.running[model]
+        state = self._state
+        worker, partition, started = state.running[model]
         way = self._problem.strategies[model][worker][0]
         self._units.append(
             Unit(
@@ -133,35 +133,35 @@ class _Run:
                 worker=worker,
                 start=started,
                 end=now,
-                epoch=board.epoch[model],
+                epoch=state.epoch[model],
                 gpus=way.gpus,
                 technique=way.technique,
             )
         )
-        board.finish(model, now)
+        state.finish(model, now)
         self._visits[partition] -= 1
         if not self._visits[partition]:
             self._wanted &= ~(1 << partition)
 
     def _go(self, worker: int, now: float) -> None:
-        board = self._board
-        board.now = now
-        for model in [model for model, running in board.running.items() if running.worker == worker]:
+        state = self._state
+        state.now = now
+        for model in [model for model, running in state.running.items() if running.worker == worker]:
             del self._due[model]
-            board.release(model)
-        board.set_held(worker, 0)
+            state.release(model)
+        state.set_held(worker, 0)
 
     # --- what is decided -------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
-        board, free = self._board, self._board.free
+        state, free = self._state, self._state.free
         # Workers that are done for good are not offered: to find nothing for them costs as much as to find something.
-        idle = [w for w, gpus in enumerate(free) if gpus and board.held[w] & self._wanted and self._ready[w]]
-        board.now = now
+        idle = [w for w, gpus in enumerate(free) if gpus and state.held[w] & self._wanted and self._ready[w]]
+        state.now = now
         while idle:
-            choice = self._policy.choose(board, idle, self._rng)
+            choice = self._policy.choose(state, idle, self._rng)
             if choice is None and not self._due:
-                choice = self._fallback.choose(board, idle, self._rng)
+                choice = self._fallback.choose(state, idle, self._rng)
             if choice is None:
                 return
             self._start(choice, now)
@@ -170,14 +170,14 @@ class _Run:
 
     def _start(self, choice: Choice, now: float) -> None:
         worker, model, partition = choice
-        self._board.start(choice, now)
-        work = self._reality.work(model, partition, worker, self._board.epoch[model])
+        self._state.start(choice, now)
+        work = self._reality.work(model, partition, worker, self._state.epoch[model])
         self._due[model] = end = self._reality.end(worker, now, work)
         heapq.heappush(self._events, (end, _END, model))
 
     def _stuck(self) -> str:
-        board, problem = self._board, self._problem
-        model, mask = next((model, mask) for model, mask in enumerate(board.open) if mask)
+        state, problem = self._state, self._problem
+        model, mask = next((model, mask) for model, mask in enumerate(state.open) if mask)
         partition = (mask & -mask).bit_length() - 1
         held = ", ".join(problem.workers[w] for w in problem.places(model, partition))
         return (

@@ -2,8 +2,8 @@
 
 Heuristics first, then restarts, then local search, until the makespan meets the lower bound (then it is optimal, and
 there is nothing left to look for) or time is up. Meant to run beside training: it never blocks on anything, and the
-schedule it returns stays good as long as units take about what they were estimated to. It must not know of boards,
-workers' health or noise; whether a plan is worth following is for `cerebro.scheduling.advice`.
+schedule it returns stays good as long as units take about what they were estimated to. It must not know of dispatch
+states, workers' health or noise; whether a plan is worth following is for `cerebro.scheduling.advice`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
 from cerebro.state.mending import whole
 from cerebro.state.models import Model, ModelState
-from cerebro.state.places import place_of
+from cerebro.state.positions import position_of
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.steering import Action
@@ -36,8 +36,8 @@ __all__ = [
     "explained",
     "gap",
     "lost_because",
-    "place_of",
     "plan_line",
+    "position_of",
     "schedule_lines",
     "schedule_now",
     "schedule_of",

@@ -149,10 +149,10 @@ class ExperimentState:
                 self._note(event)
             case WorkerJoined():
                 workers.join(self.workers, event)
-                self._crew_changed(event.worker)
+                self._workers_changed(event.worker)
             case WorkerLost():
                 workers.lose(self.workers, event)
-                self._crew_changed(event.worker)
+                self._workers_changed(event.worker)
             case WorkerRemoved():
                 workers.remove(self.workers, event)
             case _:
@@ -229,7 +229,7 @@ class ExperimentState:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _crew_changed(self, worker: str) -> None:
+    def _workers_changed(self, worker: str) -> None:
         """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
         if self.workers[worker].trains:
             for run in self.runs.values():

@@ -27,7 +27,9 @@ from cerebro.state import breaks, models
 from cerebro.state.models import ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
-RunWish = RunStopRequested | RunResumed | ModelStopRequested | ModelResumed | ModelRetried | SchedulerChanged
+RunCommand = (
+    RunStopRequested | RunResumed | ModelStopRequested | ModelResumed | ModelRetried | SchedulerChanged
+)
 """Events by which users steer a run."""
 
 
@@ -95,7 +97,7 @@ def _what(event: ClientEvent) -> str:
 # --- runs and models ---------------------------------------------------------------------------------
 
 
-def steer(run: Run, event: RunWish) -> bool:
+def steer(run: Run, event: RunCommand) -> bool:
     """Do what a user asked of a run; whether that had any effect."""
     match event:
         case RunStopRequested() | RunResumed():
@@ -112,7 +114,7 @@ def steer(run: Run, event: RunWish) -> bool:
             return _reschedule(run, event)
 
 
-def move(run: Run, event: RunWish | RunStarted | RunPaused) -> bool:
+def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:
     """Change a run's state by the table; whether it allows that. What belonged to the state before is forgotten."""
     targets = TRANSITIONS.get((run.state, event.type))
     if targets is None:

@@ -24,7 +24,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.state import Run, RunState
 from controller.advisor.question import Question, order_from_json, question, to_json
 from controller.core import Core
-from controller.fit_board import FitBoard
+from controller.fit_dispatch import FitDispatch
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class _Found:
     seconds: float
     order: tuple[PlannedUnit, ...]
     asked: float
-    """The board's time from which the order's times count."""
+    """The dispatch state's time from which the order's times count."""
     is_last: bool
     """Nothing better is to be looked for in this round."""
 
@@ -78,26 +78,26 @@ class _Occasion:
     """What makes a plan worth looking for again.
 
     Attributes:
-        crew: the run and its workers.
+        workers: the run and its workers.
         given_up: models that go no further: they failed, or a user stopped them for now.
         epochs: completed.
         knowledge: grows by one whenever the units observed have grown by half: a plan made on little is looked at
             again.
     """
 
-    crew: tuple[object, ...]
+    workers: tuple[object, ...]
     given_up: tuple[str, ...]
     epochs: int
     knowledge: int
 
     @classmethod
-    def of(cls, core: Core, fit: FitBoard) -> _Occasion:
+    def of(cls, core: Core, fit: FitDispatch) -> _Occasion:
         places = [worker for worker in core.state.workers.values() if worker.trains]
         workers = tuple((w.name, w.is_alive, w.since, len(w.holdings)) for w in places)
         run = core.state.runs[fit.run]
         given_up = tuple(model.id for model in run.models.values() if model.is_cut_short)
         return cls(
-            crew=(core.state.name, fit.run, workers),
+            workers=(core.state.name, fit.run, workers),
             given_up=given_up,
             epochs=len(run.epochs),
             knowledge=int(math.log(max(1, fit.times.estimates.observations), 1.5)),
@@ -124,17 +124,17 @@ class Advisor:
 
     def advise(self, core: Core) -> SchedulePlanned | None:
         """What to follow from now on, if that has changed since the last call. To be called after every change."""
-        fit = core.board
+        fit = core.fit
         if fit is None or not _is_wanted(core, fit):
             self.forget()
             return None
         run = core.state.runs[fit.run]
         occasion = _Occasion.of(core, fit)
-        is_new_crew = self._round is None or occasion.crew != self._round.crew
-        if is_new_crew or (self._stage is Stage.NONE and self._round != occasion):
+        are_workers_new = self._round is None or occasion.workers != self._round.workers
+        if are_workers_new or (self._stage is Stage.NONE and self._round != occasion):
             if all(
                 fit.times.estimates.knows(model)
-                for model, is_left in zip(fit.models, fit.board.open, strict=True)
+                for model, is_left in zip(fit.models, fit.dispatch_state.open, strict=True)
                 if is_left
             ):
                 self._round, self._found = occasion, None
@@ -143,7 +143,7 @@ class Advisor:
         answer = self._helper.answer() if self._stage is not Stage.NONE else None
         return self._take(fit, run, answer) if answer is not None else None
 
-    def _ask(self, stage: Stage, fit: FitBoard, run: Run) -> None:
+    def _ask(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
         asked = question(fit)
         if asked is None:
             self._finish()
@@ -160,7 +160,7 @@ class Advisor:
         self._stage, self._asked, self._found = Stage.NONE, None, None
         self._helper.rest()
 
-    def _take(self, fit: FitBoard, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
+    def _take(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
         if "error" in answer:
             log.warning("no plan for %s: %s", fit.run, answer["error"])
             self._finish()
@@ -186,7 +186,7 @@ class Advisor:
             )
         return None
 
-    def _judged(self, fit: FitBoard, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
+    def _judged(self, fit: FitDispatch, run: Run, answer: Mapping[str, Any]) -> SchedulePlanned | None:
         found = self._found
         assert found is not None
         self._found = None
@@ -198,14 +198,14 @@ class Advisor:
             answer,
             source=found.source,
             order=tuple(
-                unit._replace(start_s=round(unit.start_s - (fit.board.now - found.asked), 3))
+                unit._replace(start_s=round(unit.start_s - (fit.dispatch_state.now - found.asked), 3))
                 for unit in found.order
             ),
             seconds=found.seconds,
             makespan_s=answer["planned_s"],
         )
 
-    def _go_on(self, fit: FitBoard, run: Run, *, is_last: bool) -> None:
+    def _go_on(self, fit: FitDispatch, run: Run, *, is_last: bool) -> None:
         if is_last:
             self._finish()
         else:
@@ -219,7 +219,7 @@ def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
 
 
 def _noted(
-    fit: FitBoard,
+    fit: FitDispatch,
     answer: Mapping[str, Any],
     *,
     source: str,
@@ -238,12 +238,12 @@ def _noted(
     )
 
 
-def _is_wanted(core: Core, fit: FitBoard) -> bool:
+def _is_wanted(core: Core, fit: FitDispatch) -> bool:
     run = core.state.runs[fit.run]
     return (
         run.planner
         and run.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
         and len(fit.workers) > 1
-        and max(fit.board.worker_left) > _SHORTEST_S
+        and max(fit.dispatch_state.worker_left) > _SHORTEST_S
     )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cerebro.runtime.tether import BACKGROUND, tethered
+from cerebro.runtime.parent_death import BACKGROUND, with_parent_death_signal
 
 
 @dataclass
@@ -85,7 +85,7 @@ class ChildHelper:
 
 
 def _started() -> _Child:
-    command = tethered([sys.executable, "-P", "-m", "controller.advisor.child"], BACKGROUND)
+    command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.advisor.child"], BACKGROUND)
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -13,7 +13,7 @@ from typing import Any
 from cerebro.contract.runs import PlannedUnit
 from cerebro.scheduling.policies.following import Entry
 from cerebro.scheduling.problem import Problem, Strategy
-from controller.fit_board import FitBoard
+from controller.fit_dispatch import FitDispatch
 
 HORIZON = 400
 """Units a problem reaches ahead, at least to the end of the present epoch. Further ahead, noise undoes any plan."""
@@ -24,7 +24,7 @@ MAX_UNITS = 5000
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A problem, and what its indices stand for: names, because a board's own indices may change meanwhile.
+    """A problem, and what its indices stand for: names, because a dispatch state's own indices may change meanwhile.
 
     Attributes:
         problem: what is left.
@@ -69,27 +69,27 @@ class Question:
         return tuple(found)
 
 
-def question(fit: FitBoard) -> Question | None:
+def question(fit: FitDispatch) -> Question | None:
     """What is left to run; `None` if it is too little or too much to plan."""
-    board = fit.board
-    models = tuple(m for m, mask in enumerate(board.open) if mask)
-    partitions = tuple(p for p in range(len(board.sizes)) if board.holders(p))
+    dispatch_state = fit.dispatch_state
+    models = tuple(m for m, mask in enumerate(dispatch_state.open) if mask)
+    partitions = tuple(p for p in range(len(dispatch_state.sizes)) if dispatch_state.holders(p))
     if not models or not partitions or len(models) * len(partitions) > MAX_UNITS:
         return None
     left = tuple(_left(fit, m, partitions) for m in models)
     if sum(mask.bit_count() for mask in left) < 2:
         return None
-    epochs = min(board.epochs - board.epoch[m] + 1 for m in models)
-    if len(partitions) < len(board.sizes):
+    epochs = min(dispatch_state.epochs - dispatch_state.epoch[m] + 1 for m in models)
+    if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
     ready = _ready(fit)
     problem = Problem(
         models=tuple(fit.models[m] for m in models),
         workers=tuple(fit.workers),
         gpus=(1,) * len(fit.workers),
-        strategies=tuple(tuple((Strategy(seconds=t),) for t in board.time[m]) for m in models),
-        holders=tuple(board.holders(p) for p in partitions),
-        sizes=tuple(board.sizes[p] for p in partitions),
+        strategies=tuple(tuple((Strategy(seconds=t),) for t in dispatch_state.time[m]) for m in models),
+        holders=tuple(dispatch_state.holders(p) for p in partitions),
+        sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=max(1, min(epochs, HORIZON // (len(models) * len(partitions)))),
         left=left,
         model_ready=tuple(ready.get(("model", m), 0.0) for m in models),
@@ -100,28 +100,30 @@ def question(fit: FitBoard) -> Question | None:
         models=problem.models,
         workers=problem.workers,
         partitions=tuple(fit.partitions[p] for p in partitions),
-        first_epochs=tuple(board.epoch[m] for m in models),
-        now=board.now,
+        first_epochs=tuple(dispatch_state.epoch[m] for m in models),
+        now=dispatch_state.now,
     )
 
 
-def _left(fit: FitBoard, model: int, partitions: Sequence[int]) -> int:
-    mask = fit.board.open[model]
-    running = fit.board.running.get(model)
+def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
+    mask = fit.dispatch_state.open[model]
+    running = fit.dispatch_state.running.get(model)
     if running:
         mask &= ~(1 << running.partition)
     return sum((mask >> p & 1) << place for place, p in enumerate(partitions))
 
 
-def _ready(fit: FitBoard) -> dict[tuple[str, int], float]:
+def _ready(fit: FitDispatch) -> dict[tuple[str, int], float]:
     """Seconds from now until models and workers are expected to be idle."""
-    board = fit.board
+    dispatch_state = fit.dispatch_state
     found: dict[tuple[str, int], float] = {}
     # A worker runs its units in the order in which they were given to it.
-    for model, running in sorted(board.running.items(), key=lambda item: item[1].started):
-        expected = board.seconds(model, running.partition, running.worker)
+    for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].started):
+        expected = dispatch_state.seconds(model, running.partition, running.worker)
         before = found.get(("worker", running.worker))
-        end = max(0.0, running.started + expected - board.now) if before is None else before + expected
+        end = (
+            max(0.0, running.started + expected - dispatch_state.now) if before is None else before + expected
+        )
         found["worker", running.worker] = found["model", model] = end
     return found
 

@@ -17,12 +17,12 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor.advisor import Advisor, Helper
+from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
-from controller.crew import World, seen
 from controller.decide import Step
-from controller.simulation.crew import Crew
 from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario
 from controller.simulation.store import VirtualStore
+from controller.simulation.virtual_workers import VirtualWorkers
 
 
 class Simulation:
@@ -42,7 +42,7 @@ class Simulation:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._wake = 0.0
-        self._crew = Crew(scenario, self.store, plan, now=lambda: self.now, at=self._at)
+        self._workers = VirtualWorkers(scenario, self.store, plan, now=lambda: self.now, at=self._at)
         self._record = self.store.create_experiment(
             ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")))
         )
@@ -69,7 +69,7 @@ class Simulation:
             RuntimeError: nothing can happen any more, or more than `limit` things did.
         """
         if not is_begun:
-            self._crew.begin()
+            self._workers.begin()
             self._tick()
         for _ in range(limit):
             self._control()
@@ -99,7 +99,7 @@ class Simulation:
         while True:
             self._fold(self.store.events(EXPERIMENT, self.core.state.seq), is_news=self.core.state.seq > 0)
             planned = self.advisor.advise(self.core) if self.advisor else None
-            steps = self.core.decide(self.world())
+            steps = self.core.decide(self.snapshot())
             if planned is not None:
                 steps.insert(0, api.Note(event=planned))
             run = self.core.state.active_run()
@@ -125,20 +125,20 @@ class Simulation:
             self._start_controller()
             return True
         self._fold(answer.events)
-        self._crew.deliver()
+        self._workers.deliver()
         return any(outcome.outcome == "done" for outcome in answer.outcomes)
 
     def _fold(self, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
             self.core.apply(event, is_news=is_news)
 
-    def world(self) -> World:
+    def snapshot(self) -> ClusterSnapshot:
         """The workers as the controller sees them now."""
-        fleet = self._crew.fleet() if self._scenario.has_pods else None
-        return World(
+        fleet = self._workers.fleet() if self._scenario.has_pods else None
+        return ClusterSnapshot(
             now=self.now,
             workers={
-                status.record.worker: seen(
+                status.record.worker: worker_view(
                     status, fleet, silent_s=status.silent_s, lease_s=self._scenario.lease_s
                 )
                 for status in self.store.workers()
@@ -154,8 +154,8 @@ class Simulation:
         return RunStarted(run="etl-1", plan=EtlPlan(dataset=DATASET, splits={"train": tuple(parts)}))
 
     def _tick(self) -> None:
-        """Heartbeats, and a look at the world, five times a lease."""
-        self._crew.beat()
+        """Heartbeats, and a look at the snapshot, five times a lease."""
+        self._workers.beat()
         self._at(self.now + self._scenario.lease_s / 5, self._tick)
 
     def _at(self, time: float, action: Callable[[], None]) -> None:

@@ -26,14 +26,14 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.crew_store import VirtualCrewStore
 from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
+from controller.simulation.worker_store import VirtualWorkerStore
 
 _OPENS = (RunRequested, RunResumed, ModelResumed, ModelRetried)
 """Events after which a run may be open."""
 
 
-class VirtualStore(VirtualCrewStore):
+class VirtualStore(VirtualWorkerStore):
     """The methods of `cerebro.runtime.kvs.KvsClient` that a simulation needs, with the same meaning.
 
     Args:
@@ -99,7 +99,7 @@ class VirtualStore(VirtualCrewStore):
             (self._archived.add if event.is_archived else self._archived.discard)(experiment)
         if isinstance(event, DeletionRequested):
             self._deleting[experiment] = event.model_copy(update={"seq": seq})
-        self._bells += 1
+        self._notifications += 1
         return seq
 
     def _known(self, experiment: str, event: ClientEvent) -> int:
@@ -141,7 +141,7 @@ class VirtualStore(VirtualCrewStore):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
         self._audit.append(AuditEntry(time=self._now(), by=by, what=f"deleted experiment {name}"))
-        self._bells += 1
+        self._notifications += 1
 
     def _set_reclaim(self, datasets: set[str]) -> None:
         self._reclaim = Reclaim(seq=self._reclaim.seq + 1, datasets=tuple(sorted(datasets)))
@@ -186,7 +186,7 @@ class VirtualStore(VirtualCrewStore):
     def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
         """Events of the named logs after their cursors, and the number of notifications; never blocks."""
         news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
-        return api.WatchAnswer(events=news, cluster=self._bells)
+        return api.WatchAnswer(events=news, cluster=self._notifications)
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """Apply the controller's steps atomically."""

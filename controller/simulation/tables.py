@@ -87,7 +87,7 @@ class Tables:
         """Data set -> experiments whose runs use it."""
         self._reclaim = Reclaim()
         self._audit: list[AuditEntry] = []
-        self._bells = 0
+        self._notifications = 0
         """How often something of the cluster has changed that a controller waits for."""
         self._wish: SizeRequest | None = None
         self._troubles = Troubles()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from cerebro.errors import ClusterError
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 
 MOST_BYTES = 8 << 20
 """Of an answer: five hundred lines that were found, or an image of 4 MiB as text, fit."""
@@ -69,7 +69,7 @@ class Children:
 
     def _ask(self, question: bytes, timeout_s: float) -> Said:
         environment = {name: text for name, text in os.environ.items() if not name.startswith(self._withheld)}
-        command = tethered([sys.executable, "-P", "-m", self._module])
+        command = with_parent_death_signal([sys.executable, "-P", "-m", self._module])
         deadline = time.monotonic() + timeout_s
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment

@@ -30,7 +30,7 @@ def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> D
     draw = partial(
         figures.schedule,
         spans,
-        workers=figures.crew(read_model.state, spans),
+        workers=figures.worker_rows(read_model.state, spans),
         models=list(run.models),
         landmarks=figures.landmarks(read_model.state, run, now),
         planned=figures.planned(run, now),

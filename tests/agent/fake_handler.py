@@ -144,7 +144,7 @@ class Handler:
         if do == "preempt":
             raise PreemptedError("user code's own")
         if do == "lie":
-            self._context.has_given_way = True
+            self._context.has_raised = True
         if do == "spy":
             _spy()
         if do == "spec":
@@ -186,7 +186,7 @@ class Handler:
             self._context.listen()
             self._context.progress(rows=0, total_rows=5, batch=batch, final=True)
             if leaves:
-                self._context.give_way()
+                self._context.raise_if_ending()
             threading.Event().wait(0.01)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cerebro.worker.agent import allocator
 from cerebro.worker.agent.memory import own_group
-from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
 GIB = 1 << 30
@@ -31,7 +31,7 @@ def test_a_user_who_sets_one_of_these_has_chosen(own: str) -> None:
 def environment_of_child(root: Path) -> bytes:
     """What the kernel has of it."""
     told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}
-    setting = Setting(handler="tests.agent.fake_handler", python=sys.executable, archive="")
+    setting = ChildSpec(handler="tests.agent.fake_handler", python=sys.executable, archive="")
     child = ChildProcess(setting, Settings.from_environment(told), own_group())
     try:
         return Path(f"/proc/{child.pid}/environ").read_bytes()

@@ -13,7 +13,7 @@ from cerebro.contract.tasks import MAX_MESSAGE, MAX_TRACEBACK, Failure, FailureK
 from cerebro.contract.texts import cleaned
 from cerebro.errors import DataError, MetricError, SpecError
 from cerebro.worker.agent.child import failure_of
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.unit import checked_metrics
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
@@ -95,7 +95,7 @@ def test_frames_of_the_platform_are_left_out() -> None:
         def __iter__(self) -> object:
             return iter(items())
 
-    failure = caught(lambda: users(lambda: list(Feed(Loader()))))  # type: ignore[arg-type]
+    failure = caught(lambda: users(lambda: list(InstrumentedLoader(Loader()))))  # type: ignore[arg-type]
     assert "cerebro/" not in failure.traceback
     assert [failure.traceback.count(name) for name in ("in users", "in items", "in fail", "Traceback")] == [
         1

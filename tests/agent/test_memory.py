@@ -12,7 +12,7 @@ import pytest
 
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.worker.agent.memory import MemoryGroup, offer_to_killer, own_group
-from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.agent.crew import ROOT
 
@@ -99,7 +99,7 @@ class Started:
                 "CEREBRO_CORES": "1",
             }
         )
-        setting = Setting(handler="tests.agent.fake_handler", python=sys.executable, archive="")
+        setting = ChildSpec(handler="tests.agent.fake_handler", python=sys.executable, archive="")
         group = MemoryGroup(events=self.files / "memory.events", limit=self.files / "memory.max")
         self.child = ChildProcess(setting, settings, group)
 
@@ -116,7 +116,7 @@ def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
     """The message names the limit and what to raise."""
     os.killpg(started.child.pid, 9)
     write(started.files, v2(3))
-    failure = started.child.bury()
+    failure = started.child.reap()
     assert failure.kind is FailureKind.OUT_OF_MEMORY
     assert "2.00 GiB" in failure.message
     assert "raise the memory limit of the workers" in failure.message
@@ -125,7 +125,7 @@ def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
 def test_a_death_without_it_is_a_crash(started: Started) -> None:
     """Somebody killed it; where the kernel counts, there is nothing to guess."""
     os.killpg(started.child.pid, 9)
-    failure = started.child.bury()
+    failure = started.child.reap()
     assert (failure.kind, failure.message) == (FailureKind.CRASH, "the process ended by signal SIGKILL")
 
 
@@ -134,7 +134,7 @@ def test_without_a_counter_it_is_guessed(started: Started) -> None:
     started.child._kills = None
     (started.files / "memory.events").unlink()
     os.killpg(started.child.pid, 9)
-    failure = started.child.bury()
+    failure = started.child.reap()
     assert failure.kind is FailureKind.CRASH
     assert "perhaps for lack of memory" in failure.message
 
@@ -173,10 +173,10 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
             "CEREBRO_CORES": "1",
         }
     )
-    setting = Setting(handler="tests.agent.hungry_handler", python=sys.executable, archive="")
+    setting = ChildSpec(handler="tests.agent.hungry_handler", python=sys.executable, archive="")
     child = ChildProcess(setting, settings, group)
     child._process.wait()
-    return child.bury()
+    return child.reap()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.children import IDLE_S, Children
 from cerebro.worker.agent.memory import MemoryGroup
-from cerebro.worker.agent.process import Setting
+from cerebro.worker.agent.process import ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.agent.crew import ROOT, Crew, crew, is_running, kvs, service, shared_service, until
 
@@ -115,7 +115,7 @@ class Kept:
 
     def task(self, handler: str, archive: str = "") -> int:
         """Does one; returns the pid of its process."""
-        child = self.children.take(Setting(handler=handler, python=sys.executable, archive=archive))
+        child = self.children.take(ChildSpec(handler=handler, python=sys.executable, archive=archive))
         self.children.done(is_spent=False)
         return child.pid
 
@@ -160,7 +160,7 @@ def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> N
     etl = kept.task(ETL)
     kept.use(50, droppable=45)
     assert not kept.children.is_crowded()
-    model = kept.children.take(Setting(handler=MODEL, python=sys.executable, archive=""))
+    model = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
     kept.use(95)
     assert kept.children.is_crowded()
     kept.children.make_room()
@@ -183,7 +183,7 @@ def test_a_machine_without_a_limit_can_be_short_too(kept: Kept) -> None:
 
 def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
     """What failed may have left its modules in any state."""
-    child = kept.children.take(Setting(handler=ETL, python=sys.executable, archive=""))
+    child = kept.children.take(ChildSpec(handler=ETL, python=sys.executable, archive=""))
     kept.children.done(is_spent=True)
     assert not is_running(child.pid)
     assert kept.task(ETL) != child.pid
@@ -191,7 +191,7 @@ def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
 
 def test_a_process_that_waits_rests(kept: Kept, tmp_path: Path) -> None:
     """Once, and again after its next task; at once when another one has something to do."""
-    child = kept.children.take(Setting(handler=MODEL, python=sys.executable, archive=""))
+    child = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
     child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
     kept.children.done(is_spent=False)
     kept.children.tidy()
@@ -202,7 +202,7 @@ def test_a_process_that_waits_rests(kept: Kept, tmp_path: Path) -> None:
 
 def test_resting_reaches_the_handler(kept: Kept, tmp_path: Path) -> None:
     """In the process that runs user code."""
-    child = kept.children.take(Setting(handler=MODEL, python=sys.executable, archive=""))
+    child = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
     child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
     kept.children.done(is_spent=False)
     child.rest()

@@ -126,7 +126,7 @@ def test_the_log_decides_the_same_again() -> None:
             fresh = Core(kept.record)
             for earlier in simulation.log[: number + 1]:
                 fresh.apply(earlier)
-            assert fresh.decide(simulation.world()) == kept.decide(simulation.world())
+            assert fresh.decide(simulation.snapshot()) == kept.decide(simulation.snapshot())
 
 
 @settings(deadline=None, max_examples=10)
@@ -155,7 +155,7 @@ def test_a_question_survives_json() -> None:
     core, asked = Core(simulation.store.experiment(EXPERIMENT)), 0
     for event in simulation.log:
         core.apply(event)
-        found = question(core.board) if core.board else None
+        found = question(core.fit) if core.fit else None
         if found is not None:
             told = from_json(to_json(found.problem))
             assert (told.strategies, told.left, told.holders) == (
@@ -174,8 +174,8 @@ def test_a_process_answers_and_is_gone_after_rest() -> None:
     asked = None
     for event in simulation.log:
         core.apply(event)
-        if asked is None and core.board is not None:
-            asked = question(core.board)
+        if asked is None and core.fit is not None:
+            asked = question(core.fit)
     assert asked is not None
     helper = ChildHelper()
     message = {"ask": "plan", "problem": to_json(asked.problem), "sigma": 0.0}

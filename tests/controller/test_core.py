@@ -28,7 +28,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
-from controller.crew import SILENT, Absence, Away, Seen, World
+from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import DATASET, EXPERIMENT, Outage, Scenario
 
@@ -322,10 +322,10 @@ def test_a_task_that_takes_its_worker_down_each_time_is_given_up() -> None:
 def test_a_full_disk_of_a_worker_that_went_away_keeps_nobody_waiting() -> None:
     """What a silent worker last said of its volume no longer counts."""
     told: Any = {"incarnation": "0", "weight": 1, "kinds": (), "holdings": ()}
-    world = World(
+    snapshot = ClusterSnapshot(
         workers={
-            "gone": Seen(**told, absence=Absence(how=Away.SILENT, exit=SILENT), free_bytes=0),
-            "here": Seen(**told, free_bytes=1000),
+            "gone": WorkerView(**told, absence=Absence(how=Liveness.SILENT, exit=SILENT), free_bytes=0),
+            "here": WorkerView(**told, free_bytes=1000),
         }
     )
-    assert world.free_bytes == 1000
+    assert snapshot.free_bytes == 1000

@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.records import PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
-from controller.crew import SILENT, STARTED_ANEW, Absence, Away, are_coming, seen
+from controller.cluster_snapshot import SILENT, STARTED_ANEW, Absence, Liveness, are_coming, worker_view
 from controller.orchestrator import Exit, Fleet, Pod
 
 LEASE_S = 10.0
@@ -38,7 +38,7 @@ def fleet(**fields: Any) -> Fleet:
 
 
 REF = PodRef(name="w-0", uid="1", container="etl")
-GONE, LEAVING = Away.GONE, Away.LEAVING
+GONE, LEAVING = Liveness.GONE, Liveness.LEAVING
 NO_POD = Exit(reason="its pod w-0 is no longer there", kind=FailureKind.PREEMPTED)
 OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKind.PREEMPTED)
 
@@ -47,15 +47,15 @@ OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKin
     ("given", "silent_s", "expected"),
     [
         pytest.param(None, 0.0, None, id="no manager, heard of"),
-        pytest.param(None, 11.0, (Away.SILENT, SILENT), id="no manager, silent"),
+        pytest.param(None, 11.0, (Liveness.SILENT, SILENT), id="no manager, silent"),
         pytest.param(fleet(), 0.0, None, id="its pod is there"),
-        pytest.param(fleet(), 11.0, (Away.SILENT, SILENT), id="its pod is there, it is silent"),
+        pytest.param(fleet(), 11.0, (Liveness.SILENT, SILENT), id="its pod is there, it is silent"),
         pytest.param(Fleet(pods={}, size=1), 0.0, (GONE, NO_POD), id="no such pod"),
         pytest.param(fleet(uid="2"), 0.0, (GONE, OTHER_POD), id="another pod"),
         pytest.param(fleet(dead=EVICTED), 0.0, (GONE, EVICTED), id="its pod is dead"),
         pytest.param(fleet(dead=KILLED, leaving=DRAINED), 0.0, (GONE, KILLED), id="dead while leaving"),
         pytest.param(fleet(leaving=DRAINED), 0.0, (LEAVING, DRAINED), id="its pod is leaving"),
-        pytest.param(fleet(leaving=DRAINED), 11.0, (Away.SILENT, DRAINED), id="leaving, and silent"),
+        pytest.param(fleet(leaving=DRAINED), 11.0, (Liveness.SILENT, DRAINED), id="leaving, and silent"),
         pytest.param(fleet(dead=EVICTED), 11.0, (GONE, EVICTED), id="dead, and silent"),
         pytest.param(fleet(ended={"etl": KILLED}), 0.0, (GONE, KILLED), id="its container has ended"),
         pytest.param(fleet(ended={"etl": KILLED}), 60.0, (GONE, KILLED), id="its container is in back-off"),
@@ -65,9 +65,9 @@ OTHER_POD = Exit(reason="its pod w-0 was replaced by a new one", kind=FailureKin
         ),
     ],
 )
-def test_absence(given: Fleet | None, silent_s: float, expected: tuple[Away, Exit] | None) -> None:
+def test_absence(given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit] | None) -> None:
     """What is known for certain comes before what is announced, and that before silence."""
-    found = seen(status(pod=REF), given, silent_s=silent_s, lease_s=LEASE_S)
+    found = worker_view(status(pod=REF), given, silent_s=silent_s, lease_s=LEASE_S)
     assert found.absence == (Absence(how=expected[0], exit=expected[1]) if expected else None)
 
 
@@ -81,26 +81,28 @@ SIGTERM = Exit(reason="SIGTERM: w-0-etl was asked to end", kind=FailureKind.PREE
         pytest.param(fleet(), 0.0, (LEAVING, SIGTERM), id="its pod is there"),
         pytest.param(fleet(leaving=DRAINED), 0.0, (LEAVING, DRAINED), id="its pod is leaving, too"),
         pytest.param(fleet(uid="2"), 0.0, (GONE, OTHER_POD), id="another pod"),
-        pytest.param(None, 11.0, (Away.SILENT, SIGTERM), id="silent by now"),
+        pytest.param(None, 11.0, (Liveness.SILENT, SIGTERM), id="silent by now"),
     ],
 )
 def test_a_worker_that_says_that_it_leaves(
-    given: Fleet | None, silent_s: float, expected: tuple[Away, Exit]
+    given: Fleet | None, silent_s: float, expected: tuple[Liveness, Exit]
 ) -> None:
     """It is believed, with or without a cluster manager, which may know more."""
     told = status(pod=REF).model_copy(update={"leaving": SIGTERM.reason})
-    found = seen(told, given, silent_s=silent_s, lease_s=LEASE_S)
+    found = worker_view(told, given, silent_s=silent_s, lease_s=LEASE_S)
     assert found.absence == Absence(how=expected[0], exit=expected[1])
 
 
 def test_a_worker_outside_pods_is_lost_by_silence_only() -> None:
     """A cluster manager has nothing to say of it."""
-    assert seen(status(), Fleet(pods={}, size=0), silent_s=0.0, lease_s=LEASE_S).absence is None
+    assert worker_view(status(), Fleet(pods={}, size=0), silent_s=0.0, lease_s=LEASE_S).absence is None
 
 
 def test_a_pod_that_does_not_start_in_the_place_of_another_says_why() -> None:
     """The loss carries what one can do something about."""
-    found = seen(status(pod=REF), fleet(uid="2", trouble="image not found"), silent_s=0.0, lease_s=LEASE_S)
+    found = worker_view(
+        status(pod=REF), fleet(uid="2", trouble="image not found"), silent_s=0.0, lease_s=LEASE_S
+    )
     assert found.absence is not None
     assert found.absence.exit.reason.endswith("which does not start: image not found")
 
@@ -116,7 +118,7 @@ def test_a_pod_that_does_not_start_in_the_place_of_another_says_why() -> None:
 )
 def test_the_end_of_the_process_before(given: Fleet | None, expected: Exit) -> None:
     """A container's last exit in this pod; in a new pod, that the old one was replaced."""
-    assert seen(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
+    assert worker_view(status(pod=REF), given, silent_s=0.0, lease_s=LEASE_S).before == expected
 
 
 @pytest.mark.parametrize(
@@ -128,14 +130,14 @@ def test_granted_gpus_are_the_weight_unless_one_was_given(
     """The container for ETL sees none of the GPUs that its data is for; who gives a weight has a reason."""
     told = status(pod=REF)
     told = told.model_copy(update={"record": told.record.model_copy(update={"weight": registered})})
-    assert seen(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
+    assert worker_view(told, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S).weight == weight
 
 
 def test_a_pod_that_cannot_be_made_is_not_on_its_way() -> None:
     """Nobody waits for it, and whoever ran in it is lost for that reason."""
     without = Fleet(pods={}, size=1, unmade={"w-0": "Kubernetes does not make it: exceeded quota"})
     assert not are_coming([status(pod=REF)], without)
-    absence = seen(status(pod=REF), without, silent_s=0.0, lease_s=LEASE_S).absence
+    absence = worker_view(status(pod=REF), without, silent_s=0.0, lease_s=LEASE_S).absence
     assert absence is not None
     assert "exceeded quota" in absence.exit.reason
 

@@ -28,7 +28,7 @@ from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller import tasks
-from controller.placement import making
+from controller.replication import making
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outage, Preemption, Scenario, UnitTime
 from tests.controller.test_core import (
@@ -101,7 +101,7 @@ def test_workers_for_etl_are_no_places_to_train() -> None:
     assert report is not None
     assert report.idle_s == pytest.approx(0.0)
     assert all(set(epoch.idle_s) == {"worker-0", "worker-1"} for epoch in run.epochs)
-    assert simulation.core.board is None
+    assert simulation.core.fit is None
 
 
 def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:

@@ -19,8 +19,8 @@ from cerebro.contract.records import ExperimentRecord, Holding, Locator, Locator
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
 from cerebro.state import TaskKey
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
-from controller.crew import Seen, World
 from controller.simulation.scenario import DATASET
 from tests.controller.counting import steps
 from tests.controller.test_core import plan, request
@@ -50,10 +50,10 @@ def begun(models: int, workers: int, *, epochs: int = 1, validated: bool = False
     return core
 
 
-def world(core: Core) -> World:
-    return World(
+def snapshot(core: Core) -> ClusterSnapshot:
+    return ClusterSnapshot(
         workers={
-            name: Seen(incarnation="a", weight=1.0, kinds=tuple(worker.kinds), holdings=())
+            name: WorkerView(incarnation="a", weight=1.0, kinds=tuple(worker.kinds), holdings=())
             for name, worker in core.state.workers.items()
         }
     )
@@ -65,8 +65,8 @@ def test_many_equal_idle_workers_get_a_unit_each() -> None:
     costs = {}
     for size in (40, 80):
         core = begun(size, size)
-        seen = world(core)
-        assert core.board is not None
+        seen = snapshot(core)
+        assert core.fit is not None
         costs[size] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
         given = [step for step in core.decide(seen) if isinstance(step, api.Assign)]
         assert len({step.worker for step in given}) == size
@@ -79,7 +79,7 @@ def busy(models: int, workers: int, *, epochs: int = 2, validated: bool = False)
     core = begun(models, workers, epochs=epochs, validated=validated)
     now = 0.0
     for _ in range(2):
-        for step in core.decide(world(core)):
+        for step in core.decide(snapshot(core)):
             assert isinstance(step, api.Assign)
             told: dict[str, Any] = {"task": step.task, "attempt": step.attempt, "worker": step.worker}
             core.apply(TaskAssigned(**told, time=now))
@@ -94,7 +94,7 @@ def test_a_decision_while_all_are_busy_costs_the_same_with_more_models(validated
     costs = {}
     for models in (100, 1000):
         core = busy(models, 4, validated=validated)
-        seen = world(core)
+        seen = snapshot(core)
         assert core.decide(seen) == []
         costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
     assert costs[1000] <= costs[100] + 10
@@ -137,7 +137,7 @@ def test_a_decision_on_predictions_costs_the_same_with_more_tasks() -> None:
     costs = {}
     for models in (10, 100):
         core = predicting(models)
-        seen = world(core)
+        seen = snapshot(core)
         assert len(core.decide(seen)) == 1
         costs[models] = steps(lambda core=core, seen=seen: core.decide(seen))  # type: ignore[misc]
     assert costs[100] <= costs[10] + 10

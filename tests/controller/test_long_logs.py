@@ -17,7 +17,7 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller import loop
 from controller.advisor import ChildHelper
-from controller.kept import KeptCores
+from controller.fold_cache import FoldCache
 from controller.settings import Settings
 from tests.controller.test_loop import Nobody, Store
 from tests.state.stories import SHA
@@ -155,18 +155,18 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
 # --- what is kept -------------------------------------------------------------------------------
 
 
-def filled(kept: KeptCores, of: ExperimentRecord, events: int) -> None:
+def filled(kept: FoldCache, of: ExperimentRecord, events: int) -> None:
     with kept.of(of) as core:
         for number in range(core.state.seq, events):
             core.apply(request(f"etl-{number}"))
 
 
-def known(kept: KeptCores, of: ExperimentRecord) -> int:
+def known(kept: FoldCache, of: ExperimentRecord) -> int:
     with kept.of(of) as core:
         return core.state.seq
 
 
-def fold_until(kept: KeptCores, error: Exception) -> None:
+def fold_until(kept: FoldCache, error: Exception) -> None:
     with kept.of(record("one")) as core:
         core.apply(request("etl-1"))
         raise error
@@ -174,7 +174,7 @@ def fold_until(kept: KeptCores, error: Exception) -> None:
 
 def test_what_is_kept_is_bounded() -> None:
     """The experiments that were used longest ago go first."""
-    kept = KeptCores(most_events=10)
+    kept = FoldCache(most_events=10)
     for name in ("one", "two", "three"):
         filled(kept, record(name), 4)
     assert [known(kept, record(name)) for name in ("three", "two", "one")] == [4, 4, 0]
@@ -182,21 +182,21 @@ def test_what_is_kept_is_bounded() -> None:
 
 def test_a_log_that_is_too_long_is_not_kept() -> None:
     """It is read again."""
-    kept = KeptCores(most_events=10)
+    kept = FoldCache(most_events=10)
     filled(kept, record("one"), 11)
     assert known(kept, record("one")) == 0
 
 
 def test_another_experiment_of_the_same_name_is_another_one() -> None:
     """Of the one that was deleted nothing is left."""
-    kept = KeptCores()
+    kept = FoldCache()
     filled(kept, record("one", created=1.0), 3)
     assert known(kept, record("one", created=2.0)) == 0
 
 
 def test_a_store_that_is_away_costs_no_fold() -> None:
     """What was folded is as sound as before."""
-    kept = KeptCores()
+    kept = FoldCache()
     with pytest.raises(StoreUnavailableError):
         fold_until(kept, StoreUnavailableError("away"))
     assert known(kept, record("one")) == 1
@@ -204,7 +204,7 @@ def test_a_store_that_is_away_costs_no_fold() -> None:
 
 def test_a_fold_that_failed_is_made_anew() -> None:
     """Nobody knows how far it had come."""
-    kept = KeptCores()
+    kept = FoldCache()
     with pytest.raises(IllegalEventError):
         fold_until(kept, IllegalEventError("does not fit"))
     assert known(kept, record("one")) == 0

@@ -115,13 +115,13 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
     story.fit()
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
     made._apply(core, story.log)
-    assert core.board is not None
+    assert core.fit is not None
     checkpoint = CheckpointRef(name="c", checksum="-", size=1)
     story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint))
     return made, core, story
 
 
-@pytest.mark.parametrize("where", ["fit_board.FitBoard", "unit_times.UnitTimes"])
+@pytest.mark.parametrize("where", ["fit_dispatch.FitDispatch", "unit_times.UnitTimes"])
 @pytest.mark.parametrize("error", [ZeroDivisionError, IllegalEventError, MemoryError])
 def test_an_error_of_the_schedule_is_none_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type[Exception]
@@ -138,9 +138,9 @@ def test_an_error_of_the_schedule_is_none_of_the_log(
     assert core.state == story.state
     fresh = Core(core.record)
     made._apply(fresh, story.log, is_news=False)
-    assert core.board is not None
-    assert fresh.board is not None
-    one, other = core.board.board, fresh.board.board
+    assert core.fit is not None
+    assert fresh.fit is not None
+    one, other = core.fit.dispatch_state, fresh.fit.dispatch_state
     assert (one.free, one.held, one.epoch, one.open) == (other.free, other.held, other.epoch, other.open)
 
 

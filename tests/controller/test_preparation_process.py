@@ -100,4 +100,6 @@ def test_the_caller_goes_on_meanwhile(
 
 def _replace(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Let the process run another program."""
-    monkeypatch.setattr(preparation_process, "tethered", lambda _: [sys.executable, "-c", script])
+    monkeypatch.setattr(
+        preparation_process, "with_parent_death_signal", lambda _: [sys.executable, "-c", script]
+    )

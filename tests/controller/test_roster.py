@@ -11,8 +11,8 @@ import pytest
 from cerebro.contract.records import PodRef, SizeRequest, Troubles, WorkerRecord
 from cerebro.errors import ClusterError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
+from controller.membership import Membership
 from controller.orchestrator import Fleet, Pod
-from controller.roster import Roster
 from controller.simulation.store import VirtualStore
 
 
@@ -41,10 +41,10 @@ def store() -> VirtualStore:
     return VirtualStore(lambda: 0.0)
 
 
-def roster(store: VirtualStore, manager: Manager | None) -> Roster:
+def membership(store: VirtualStore, manager: Manager | None) -> Membership:
     """One that looks at every call."""
     # The simulation's store has the methods that are used here, with the same meaning.
-    return Roster(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0)
+    return Membership(cast(KvsClient, store), manager, lease_s=10.0, tick_s=0.0)
 
 
 def record(number: int, **fields: Any) -> WorkerRecord:
@@ -64,7 +64,7 @@ def test_a_wish_is_handed_on_once(store: VirtualStore) -> None:
     manager = Manager()
     store.ask_size(SizeRequest(workers=5))
     for _ in range(3):
-        roster(store, manager).tend()
+        membership(store, manager).tend()
     assert manager.sizes == [5]
     assert store.size() is None
 
@@ -73,9 +73,9 @@ def test_a_refusal_is_kept_for_who_wished(store: VirtualStore) -> None:
     """And not tried again and again."""
     manager = Manager(error=ClusterError("the quota is 4 nodes"))
     store.ask_size(SizeRequest(workers=5))
-    roster(store, manager).tend()
+    membership(store, manager).tend()
     manager.error = None
-    roster(store, manager).tend()
+    membership(store, manager).tend()
     assert store.size() == SizeRequest(workers=5, problem="the quota is 4 nodes")
     assert manager.sizes == []
 
@@ -84,17 +84,17 @@ def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
     """The wish stays pending."""
     manager = Manager(error=StoreUnavailableError("no answer"))
     store.ask_size(SizeRequest(workers=5))
-    roster(store, manager).tend()
+    membership(store, manager).tend()
     assert store.size() == SizeRequest(workers=5)
     manager.error = None
-    roster(store, manager).tend()
+    membership(store, manager).tend()
     assert manager.sizes == [5]
 
 
 def test_without_a_manager_a_wish_is_answered(store: VirtualStore) -> None:
     """Nobody waits for what cannot be."""
     store.ask_size(SizeRequest(workers=5))
-    roster(store, None).tend()
+    membership(store, None).tend()
     wish = store.size()
     assert wish is not None
     assert "no cluster manager" in wish.problem
@@ -105,16 +105,16 @@ def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualS
     for number in range(4):
         store.register(record(number))
     store.register(record(9, worker="guest", pod=None))
-    watcher = roster(store, Manager(pods=fleet(0, 2, size=2)))
+    watcher = membership(store, Manager(pods=fleet(0, 2, size=2)))
     watcher.tend()
     assert [status.record.worker for status in store.workers()] == ["guest", "w-0", "w-1", "w-2"]
-    assert set(watcher.world(0.0).workers) == {"guest", "w-0", "w-1", "w-2"}
+    assert set(watcher.snapshot(0.0).workers) == {"guest", "w-0", "w-1", "w-2"}
 
 
 def test_nothing_is_removed_while_the_pods_are_not_known(store: VirtualStore) -> None:
     """A cluster manager that is not heard is no reason to forget anybody."""
     store.register(record(7))
-    roster(store, Manager(pods=None)).tend()
+    membership(store, Manager(pods=None)).tend()
     assert len(store.workers()) == 1
 
 
@@ -126,11 +126,11 @@ def test_workers_on_their_way_are_waited_for_a_minute(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     manager = Manager(pods=fleet(0, size=2))
     store.register(record(0))
-    watcher = roster(store, manager)
+    watcher = membership(store, manager)
 
     def is_filling(at: float) -> bool:
         clock[0] = at
-        return watcher.world(0.0).is_filling
+        return watcher.snapshot(0.0).is_filling
 
     assert [is_filling(at) for at in (100.0, 159.0, 161.0)] == [True, True, False]
     manager.pods = fleet(0, 1, 2, size=3)
@@ -146,7 +146,7 @@ def test_workers_on_their_way_are_waited_for_a_minute(
 
 def test_who_takes_over_tells_what_keeps_pods_again(store: VirtualStore) -> None:
     """Another controller may have told otherwise meanwhile."""
-    watcher = roster(store, Manager(pods=fleet(0, size=1, trouble="no node fits")))
+    watcher = membership(store, Manager(pods=fleet(0, size=1, trouble="no node fits")))
     watcher.tend()
     store.tell_troubles(Troubles())
     watcher.take_over()
@@ -157,7 +157,7 @@ def test_who_takes_over_tells_what_keeps_pods_again(store: VirtualStore) -> None
 def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:
     """Until they run."""
     manager = Manager(pods=fleet(0, size=1, trouble="the image cannot be pulled"))
-    watcher = roster(store, manager)
+    watcher = membership(store, manager)
     watcher.tend()
     assert store.troubles() == Troubles(pods={"w-0": "the image cannot be pulled"})
     manager.pods = fleet(0, size=1)
@@ -178,7 +178,7 @@ def test_the_store_is_asked_for_a_wish_only_when_there_may_be_one(
 
     monkeypatch.setattr(store, "size", counted)
     manager = Manager()
-    watcher = roster(store, manager)
+    watcher = membership(store, manager)
     for _ in range(3):
         watcher.tend()
     assert asked == [None]

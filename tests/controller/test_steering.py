@@ -30,7 +30,7 @@ from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
-from tests.controller.test_fit_board import all_here, core_of, told_step_by_step
+from tests.controller.test_fit_dispatch import all_here, core_of, told_step_by_step
 from tests.state.stories import Story, unit
 
 
@@ -148,9 +148,9 @@ def test_another_scheduler_dispatches_from_then_on(scheduler: str) -> None:
     story = Story()
     story.fit(models=2)
     story.tell(wish)
-    board = core_of(story).board
-    assert board is not None
-    assert board.dispatch is board.policy is POLICIES.get(scheduler, POLICIES["lrptw"])
+    dispatch_state = core_of(story).fit
+    assert dispatch_state is not None
+    assert dispatch_state.dispatch is dispatch_state.policy is POLICIES.get(scheduler, POLICIES["lrptw"])
 
 
 WISHES: list[Callable[[str], ClientEvent]] = [stop, resume, retry]
@@ -172,8 +172,8 @@ moments = st.lists(
     times=st.randoms(use_true_random=False),
 )
 def test_whatever_is_wished_whenever_the_promises_hold(wishes, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
-    """Models visit each partition once per epoch, one worker each; the board says what the state says; nothing is
-    left in the queue, and models that were stopped or failed in the end can go on to their end."""
+    """Models visit each partition once per epoch, one worker each; the dispatch state says what the state says; nothing
+    is left in the queue, and models that were stopped or failed in the end can go on to their end."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times)
     made = [(time, wish(f"m{model:02}")) for time, wish, model in wishes]

@@ -20,7 +20,7 @@ from cerebro.runtime.volumes import Volumes
 from cerebro.state import Model, Run
 from cerebro.usercode.encoding import decode
 from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import create, train_unit
 
@@ -62,7 +62,7 @@ def replayed(run: Run, model: Model, kvs: KvsClient, volumes: Volumes) -> dict[s
             train_unit(
                 spec,
                 trainee,
-                Feed(loader),
+                InstrumentedLoader(loader),
                 model.hyperparams,
                 seed=seed,
                 model=model.id,

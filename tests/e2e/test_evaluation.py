@@ -10,7 +10,7 @@ import torch
 from cerebro.data.loader import PartitionLoader
 from cerebro.local.scaling import scale
 from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import create, evaluate, restore
 from tests.e2e.conftest import MakeLab
@@ -67,7 +67,11 @@ def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: Make
         trainee = create(Ranking(), result.best.hyperparams, seed=3, model="m00", device=cpu)
         restore(trainee, checkpoints.load(lab.volumes.checkpoints, result.best.checkpoint, cpu))
         expected = evaluate(
-            Ranking(), trainee, Feed(loader), result.best.hyperparams, seed=unit_seed(3, "m00", 1, -1)
+            Ranking(),
+            trainee,
+            InstrumentedLoader(loader),
+            result.best.hyperparams,
+            seed=unit_seed(3, "m00", 1, -1),
         )
         assert table.loc["m00", list(expected)].to_dict() == expected
         assert expected["num_rows"] == 41

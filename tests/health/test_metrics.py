@@ -21,11 +21,11 @@ from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult, Trai
 from cerebro.state import epoch_report
 from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
 from cerebro.worker.agent.metrics import _Idle
-from controller import telling
-from controller.crew import SILENT, Absence, Away, Seen, World
+from controller import event_logging
+from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.event_logging import fields
 from controller.metrics import WORKER_STATES
 from controller.metrics import Metrics as ControllerMetrics
-from controller.telling import fields
 from kvs_api.metrics import Metrics as KvsMetrics
 from kvs_api.store import Store
 from tests.health.exposed import QuietStore, families, registries
@@ -214,8 +214,8 @@ def test_workers_are_counted_by_state() -> None:
     """All states are there, so that a sum over them is a number; a worker that is silent or leaves is not idle."""
     story, metrics = told()
     seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "holdings": ()}
-    quiet = Seen(**seen, absence=Absence(how=Away.SILENT, exit=SILENT))
-    metrics.look(story.state, World(workers={"worker-0": Seen(**seen), "worker-9": quiet}))
+    quiet = WorkerView(**seen, absence=Absence(how=Liveness.SILENT, exit=SILENT))
+    metrics.look(story.state, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
     name = "cerebro_controller_workers"
     assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
         "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
@@ -260,7 +260,7 @@ def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
         api.Assign(**attempt, incarnation="a", body=body),
         RunFinished(run="fit-1", outcome="failed", error="x" * 10**6),
     ]
-    lines = [telling.line(one) for one in told]
+    lines = [event_logging.line(one) for one in told]
     assert max(map(len, lines)) < 2100
     for text in lines:
         assert not re.search("hunter2|m0001|0.125", text)

@@ -11,7 +11,7 @@ import redis
 
 from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
-from cerebro.contract.tasks import Place, TrainTask
+from cerebro.contract.tasks import Position, TrainTask
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
 from tests.kvs_api.bench import Bench, worker
@@ -116,7 +116,7 @@ def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
         epoch=1,
         partition=0,
         unit=0,
-        place=Place(epochs=3, units=6),
+        place=Position(epochs=3, units=6),
         checkpoint=None,
     )
     step = api.Assign(task=unit.key, attempt=1, worker="worker-0", incarnation="a", body=unit)

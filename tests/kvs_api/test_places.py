@@ -12,7 +12,7 @@ import pytest
 from cerebro.contract.records import ExperimentRecord
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
-from kvs_api.places import Places, most_waiting
+from kvs_api.long_poll_slots import LongPollSlots, most_waiting
 from kvs_api.store import Store
 from tests.kvs_api.bench import LOCATORS, requested
 from tests.kvs_api.real import Replica, Service
@@ -31,7 +31,7 @@ def test_sixteen_threads_or_half_of_them_are_for_others(threads: int, most: int)
 
 def test_places_are_given_back() -> None:
     """Also after an error; nobody gets one that is taken, and a queue that is full does not wait."""
-    places = Places(2)
+    places = LongPollSlots(2)
     with suppress(ValueError), places.place(0.0) as is_held:
         assert is_held
         raise ValueError

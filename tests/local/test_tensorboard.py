@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from cerebro.local import processes, tensorboard
 from cerebro.local.processes import MARKER
 from cerebro.runtime import tickets
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.tickets import LASTS_S, Kind
 from controller.event_file import EventFile, Scalar
 
@@ -171,7 +171,9 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     program = "import sys; from cerebro.local import seclusion, tensorboard; "
     if request.param == "where they may not":
         program += "seclusion.private_network = lambda: False; "
-    command = tethered([sys.executable, "-P", "-c", f"{program} tensorboard.main()", *arguments])
+    command = with_parent_death_signal(
+        [sys.executable, "-P", "-c", f"{program} tensorboard.main()", *arguments]
+    )
     process = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
     patience = urllib3.Retry(connect=40, backoff_factor=0.05, backoff_max=1.0)
     with urllib3.PoolManager() as http:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.research.validator import validate
-from cerebro.scheduling.board import Board, Choice
 from cerebro.scheduling.conditions import Conditions, Outage
 from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.problem import Problem, open_shop
@@ -74,10 +74,10 @@ def test_what_the_plan_does_not_cover_is_dispatched() -> None:
 
 def test_a_dropped_model_is_passed_over() -> None:
     """Its entries hold up nobody."""
-    board = Board(TWO)
-    board.drop(1)
+    state = DispatchState(TWO)
+    state.drop(1)
     following = Following([Entry(0, 1, 1, 0), Entry(0, 0, 1, 0)])
-    assert following.choose(board, [0], random.Random(0)) == Choice(0, 0, 0)
+    assert following.choose(state, [0], random.Random(0)) == Choice(0, 0, 0)
 
 
 def test_units_of_a_lost_worker_are_dispatched_to_other_holders() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.scheduling.board import Board, Choice
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.dispatch import dispatch
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.pairing import pair
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
@@ -34,8 +34,8 @@ def mean_ratio(name: str, cases: list[Problem]) -> float:
     )
 
 
-def idle(board: Board) -> list[int]:
-    return [worker for worker, gpus in enumerate(board.free) if gpus]
+def idle(state: DispatchState) -> list[int]:
+    return [worker for worker, gpus in enumerate(state.free) if gpus]
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -45,31 +45,31 @@ def test_a_choice_is_eligible_repeatable_and_leaves_the_board_alone(
     name: str, problem: Problem, data: st.DataObject
 ) -> None:
     """At any point of any run: what is chosen could start, the same again gives the same, and nothing is written to."""
-    board, policy = Board(problem), POLICIES[name]
+    state, policy = DispatchState(problem), POLICIES[name]
     for _ in range(data.draw(st.integers(0, 12))):
-        choices = [(w, m, mask) for w in range(problem.num_workers) for m, mask in board.eligible(w)]
-        if choices and (not board.running or data.draw(st.booleans())):
+        choices = [(w, m, mask) for w in range(problem.num_workers) for m, mask in state.eligible(w)]
+        if choices and (not state.running or data.draw(st.booleans())):
             worker, model, mask = data.draw(st.sampled_from(choices))
-            board.start(Choice(worker, model, mask.bit_length() - 1), board.now)
-        elif board.running:
-            board.finish(data.draw(st.sampled_from(sorted(board.running))), board.now + 1.0)
-    before = copy.deepcopy(board.__dict__)
-    choice = policy.choose(board, idle(board), random.Random(5))
-    assert policy.choose(board, idle(board), random.Random(5)) == choice
-    assert board.__dict__ == before
+            state.start(Choice(worker, model, mask.bit_length() - 1), state.now)
+        elif state.running:
+            state.finish(data.draw(st.sampled_from(sorted(state.running))), state.now + 1.0)
+    before = copy.deepcopy(state.__dict__)
+    choice = policy.choose(state, idle(state), random.Random(5))
+    assert policy.choose(state, idle(state), random.Random(5)) == choice
+    assert state.__dict__ == before
     if choice is not None:
         assert any(
-            m == choice.model and mask >> choice.partition & 1 for m, mask in board.eligible(choice.worker)
+            m == choice.model and mask >> choice.partition & 1 for m, mask in state.eligible(choice.worker)
         )
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_nothing_eligible_is_no_choice(name: str) -> None:
     """With every model dropped, or no worker idle, a policy has no answer."""
-    board = Board(open_shop([[1.0, 2.0]]))
-    assert POLICIES[name].choose(board, [], random.Random(0)) is None
-    board.drop(0)
-    assert POLICIES[name].choose(board, [0, 1], random.Random(0)) is None
+    state = DispatchState(open_shop([[1.0, 2.0]]))
+    assert POLICIES[name].choose(state, [], random.Random(0)) is None
+    state.drop(0)
+    assert POLICIES[name].choose(state, [0, 1], random.Random(0)) is None
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"cyclic"}))
@@ -77,14 +77,14 @@ def test_nothing_eligible_is_no_choice(name: str) -> None:
 @given(problem=problems(max_gpus=2, is_begun=False))
 def test_a_policy_without_waits_finds_what_is_eligible(name: str, problem: Problem) -> None:
     """If a worker could start anything, somebody is given a unit; but a slow holder may leave it to a fast one."""
-    board = Board(problem)
-    while any(any(board.eligible(worker)) for worker in idle(board)):
-        choice = POLICIES[name].choose(board, idle(board), random.Random(1))
+    state = DispatchState(problem)
+    while any(any(state.eligible(worker)) for worker in idle(state)):
+        choice = POLICIES[name].choose(state, idle(state), random.Random(1))
         if choice is None:
-            assert board.is_replicated
-            assert board.running
+            assert state.is_replicated
+            assert state.running
             break
-        board.start(choice)
+        state.start(choice)
 
 
 @pytest.mark.parametrize("name", ["lrptw", "cyclic"])
@@ -106,50 +106,50 @@ def test_cyclic_meets_the_bound_of_near_equal_times() -> None:
 @given(problem=open_shops(max_models=6, max_workers=5))
 def test_cyclic_always_goes_on_by_itself(problem: Problem) -> None:
     """In an open shop somebody's turn has always come: while nothing runs, the policy itself has an answer."""
-    board = Board(problem)
-    while any(board.open):
-        choice = POLICIES["cyclic"].choose(board, idle(board), random.Random(0))
+    state = DispatchState(problem)
+    while any(state.open):
+        choice = POLICIES["cyclic"].choose(state, idle(state), random.Random(0))
         if choice is not None:
-            board.start(choice)
+            state.start(choice)
         else:
-            board.finish(min(board.running))
+            state.finish(min(state.running))
 
 
 def test_critical_first_serves_the_busiest_worker_with_the_longest_model() -> None:
     """Worker 1 has most work, model 1 too."""
-    board = Board(open_shop([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]]))
-    assert POLICIES["lrptw"].choose(board, [0, 1], random.Random(0)) == Choice(1, 1, 1)
+    state = DispatchState(open_shop([[1.0, 2.0], [3.0, 6.0], [2.0, 4.0]]))
+    assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Choice(1, 1, 1)
 
 
 def test_critical_first_visits_the_scarcest_partition() -> None:
     """What others hold too is kept for later; of two such the one whose other holder is busier comes first."""
-    scarce = Board(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0], [0, 2]]))
+    scarce = DispatchState(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0], [0, 2]]))
     assert POLICIES["lrptw"].choose(scarce, [0], random.Random(0)) == Choice(0, 0, 1)
-    busy = Board(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0, 2], [2]]))
+    busy = DispatchState(open_shop([[1.0, 1.0, 1.0]], available=[[0, 1], [0, 2], [2]]))
     assert POLICIES["lrptw"].choose(busy, [0], random.Random(0)) == Choice(0, 0, 1)
 
 
 def test_critical_first_leaves_long_units_to_fast_holders() -> None:
     """A worker ten times slower than the other holder takes the short model, or none: the long one would end last."""
-    board = Board(open_shop([[1.0, 10.0], [0.1, 1.0]], available=[[0, 1], [0, 1]]))
-    assert POLICIES["lrptw"].choose(board, [1], random.Random(0)) == Choice(1, 1, 0)
-    board.drop(1)
-    assert POLICIES["lrptw"].choose(board, [1], random.Random(0)) is None
-    assert POLICIES["lrptw"].choose(board, [0, 1], random.Random(0)) == Choice(0, 0, 0)
+    state = DispatchState(open_shop([[1.0, 10.0], [0.1, 1.0]], available=[[0, 1], [0, 1]]))
+    assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) == Choice(1, 1, 0)
+    state.drop(1)
+    assert POLICIES["lrptw"].choose(state, [1], random.Random(0)) is None
+    assert POLICIES["lrptw"].choose(state, [0, 1], random.Random(0)) == Choice(0, 0, 0)
 
 
 def test_a_unit_that_does_not_fit_now_is_not_chosen() -> None:
     """With one GPU of two taken, a model that needs both has to wait, and another one goes first."""
-    board = Board(multi_gpu([2], {"a": {0: {1: 1.0}}, "b": {0: {2: 9.0}}, "c": {0: {1: 1.0}}}))
-    board.start(Choice(0, 0, 0))
+    state = DispatchState(multi_gpu([2], {"a": {0: {1: 1.0}}, "b": {0: {2: 9.0}}, "c": {0: {1: 1.0}}}))
+    state.start(Choice(0, 0, 0))
     for name in sorted(set(POLICIES) - {"cyclic"}):
-        assert POLICIES[name].choose(board, [0], random.Random(0)) == Choice(0, 2, 0)
+        assert POLICIES[name].choose(state, [0], random.Random(0)) == Choice(0, 2, 0)
 
 
 def test_random_order_draws_every_eligible_unit_of_a_worker_alike() -> None:
     """Two models with two partitions each are four units, as in Q of algorithm 1."""
-    board = Board(open_shop([[1.0], [1.0]], available=[[0], [0]]))
-    drawn = [POLICIES["random"].choose(board, [0], random.Random(seed)) for seed in range(400)]
+    state = DispatchState(open_shop([[1.0], [1.0]], available=[[0], [0]]))
+    drawn = [POLICIES["random"].choose(state, [0], random.Random(seed)) for seed in range(400)]
     counts = [drawn.count(Choice(0, model, partition)) for model in range(2) for partition in range(2)]
     assert sum(counts) == 400
     assert min(counts) > 70
@@ -170,9 +170,9 @@ def test_dry_runs_are_better_than_random_and_no_worse_than_critical_first() -> N
 
 def test_dry_runs_degrade_to_critical_first_on_a_huge_board() -> None:
     """More units than may be played for one decision: no dry run is begun."""
-    board = Board(narrow(300, 10, 0))
-    chosen = POLICIES["monte-carlo"].choose(board, idle(board), random.Random(0))
-    assert chosen == POLICIES["lrptw"].choose(board, idle(board), random.Random(0))
+    state = DispatchState(narrow(300, 10, 0))
+    chosen = POLICIES["monte-carlo"].choose(state, idle(state), random.Random(0))
+    assert chosen == POLICIES["lrptw"].choose(state, idle(state), random.Random(0))
 
 
 def test_pairing_serves_everybody_it_can_and_the_urgent_first() -> None:

@@ -7,9 +7,9 @@ from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey, TaskState
-from controller.crew import Seen, World
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.decide import decide
-from controller.fit_board import FitBoard
+from controller.fit_dispatch import FitDispatch
 from tests.state.stories import DATASET, Story, unit, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
@@ -18,7 +18,7 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 def decided(story: Story) -> list[str]:
     """What the controller does next, as text."""
     workers = {
-        name: Seen(
+        name: WorkerView(
             incarnation=worker.incarnation,
             weight=1.0,
             kinds=tuple(worker.kinds),
@@ -27,8 +27,8 @@ def decided(story: Story) -> list[str]:
         for name, worker in story.state.workers.items()
     }
     fits = [run for run in story.state.runs.values() if run.is_open and run.models]
-    board = FitBoard.of(story.state, fits[0]) if fits else None
-    return [str(step) for step in decide(RECORD, story.state, World(workers=workers), board)]
+    board = FitDispatch.of(story.state, fits[0]) if fits else None
+    return [str(step) for step in decide(RECORD, story.state, ClusterSnapshot(workers=workers), board)]
 
 
 def between_epochs() -> Story:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import TrainTask
-from cerebro.state import place_of
+from cerebro.state import position_of
 from controller import tasks
 from tests.state.stories import Story, unit
 
@@ -46,4 +46,4 @@ def test_the_steps_of_all_units_follow_each_other_to_the_last(
         steps += -(-rows[partition] // size)
         story.train(model.epoch, partition, rows=rows[partition])
     assert {place.total_steps for place in places} == {steps}
-    assert [place_of(model, sizes, number) for number in range(len(places))] == places
+    assert [position_of(model, sizes, number) for number in range(len(places))] == places

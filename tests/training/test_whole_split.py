@@ -20,7 +20,7 @@ from cerebro.data.loader import PartitionLoader
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, evaluate
 from controller import tasks
@@ -97,7 +97,7 @@ def save(volumes: Volumes, trainee: Trainee) -> CheckpointRef:
 def in_one_process(trainee: Trainee, folders: Sequence[Path]) -> dict[str, float]:
     loader = PartitionLoader(folders, batch_size=BATCH, seed=None)
     seed = unit_seed(0, "m00", 1, -1)
-    return evaluate(Ranking(), trainee, Feed(loader), {"batch_size": BATCH}, seed=seed)
+    return evaluate(Ranking(), trainee, InstrumentedLoader(loader), {"batch_size": BATCH}, seed=seed)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])

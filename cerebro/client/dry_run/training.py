@@ -9,14 +9,14 @@ from pathlib import Path
 
 from cerebro.client.dry_run.outcome import TriedRows, TriedStep
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import Place
+from cerebro.contract.tasks import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.tables import read_columns
 from cerebro.errors import SpecError
 from cerebro.spec import SubEpochSpec
 from cerebro.usercode.checks import has_method
 from cerebro.worker.training import checkpoint as checkpoints
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
@@ -85,12 +85,12 @@ class TrainingTrial:
         loader = self._loader("train", unit_seed(_SEED, _MODEL, epoch, 0))
         # Two epochs over one partition: each is a unit.
         steps = len(loader)
-        place = Place(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
+        place = Position(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
         with self._step("train" if epoch == 1 else "train again") as found:
             metrics = train_unit(
                 self._spec,
                 trainee,
-                Feed(loader, epoch=epoch, unit=epoch - 1, place=place),
+                InstrumentedLoader(loader, epoch=epoch, unit=epoch - 1, place=place),
                 self._hyperparams,
                 seed=_SEED,
                 model=_MODEL,
@@ -120,7 +120,7 @@ class TrainingTrial:
             self.metrics["test"] = evaluate(
                 self._spec,
                 trainee,
-                Feed(self._loader(split, None)),
+                InstrumentedLoader(self._loader(split, None)),
                 self._hyperparams,
                 seed=unit_seed(_SEED, _MODEL, 1, -1),
             )
@@ -134,7 +134,7 @@ class TrainingTrial:
         with self._step("predict") as found, evaluating(trainee, seed=unit_seed(_SEED, _MODEL, 1, -1)):
             loader = self._loader(split, None)
             returned = self._spec.predict(
-                trainee.modules, trainee.checkpoint, Feed(loader), dict(self._hyperparams)
+                trainee.modules, trainee.checkpoint, InstrumentedLoader(loader), dict(self._hyperparams)
             )
             self._folder.mkdir(parents=True, exist_ok=True)
             write_predictions(path, loader.stored_ids(), returned)

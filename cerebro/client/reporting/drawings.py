@@ -121,7 +121,7 @@ class Drawings:
         spans = figures.spans(self.run, self.now)
         return figures.schedule(
             spans,
-            workers=figures.crew(self.state, spans),
+            workers=figures.worker_rows(self.state, spans),
             models=tuple(self.run.models),
             landmarks=figures.landmarks(self.state, self.run, self.now),
             planned=figures.planned(self.run, self.now),

@@ -76,7 +76,7 @@ def _standing(run: Run, now: float, page: str) -> Html:
 
 
 def _figures(drawings: Drawings) -> dict[str, tuple[str, Figure | None]]:
-    """Place -> heading and figure."""
+    """Position -> heading and figure."""
     metric = drawings.request.metric
     return {
         "figure-curves": (f"Learning curves of {metric}", drawings.curves()),

@@ -2,6 +2,16 @@
 
 from cerebro.figures.schedule.drawing import schedule
 from cerebro.figures.schedule.planned import PlannedSpan, planned
-from cerebro.figures.schedule.spans import Landmarks, Outcome, Span, crew, landmarks, spans
+from cerebro.figures.schedule.spans import Landmarks, Outcome, Span, landmarks, spans, worker_rows
 
-__all__ = ["Landmarks", "Outcome", "PlannedSpan", "Span", "crew", "landmarks", "planned", "schedule", "spans"]
+__all__ = [
+    "Landmarks",
+    "Outcome",
+    "PlannedSpan",
+    "Span",
+    "landmarks",
+    "planned",
+    "schedule",
+    "spans",
+    "worker_rows",
+]

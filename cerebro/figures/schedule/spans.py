@@ -82,7 +82,7 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
     )
 
 
-def crew(state: ExperimentState, found: Iterable[Span]) -> list[str]:
+def worker_rows(state: ExperimentState, found: Iterable[Span]) -> list[str]:
     """Workers that run units, or ran one of these: worker-2 before worker-10."""
     there = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
     return sorted(there.union(span.worker for span in found), key=_by_number)

@@ -13,7 +13,7 @@ from functools import reduce
 from itertools import chain
 from operator import or_
 
-from cerebro.scheduling.board import NEVER, Board, Choice
+from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
 from cerebro.scheduling.policies.pairing import pair
 
 TOLERANCE = 1e-9
@@ -23,41 +23,41 @@ TOLERANCE = 1e-9
 class CriticalFirst:
     """Longest remaining processing time, of models and workers: the rule of this module."""
 
-    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """The unit of the most urgent worker and model that fit together."""
-        return next(self.choices(board, workers), None)
+        return next(self.choices(state, workers), None)
 
-    def choices(self, board: Board, workers: Sequence[int]) -> Iterator[Choice]:
-        """What `choose` would say again and again: each choice is started on the board, or the worker left out, before
-        the next is asked for. Workers are paired and sorted once, not for each of them."""
-        if board.is_replicated:
-            yield from _shared(board, workers)
+    def choices(self, state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
+        """What `choose` would say again and again: each choice is started on the dispatch state, or the worker left
+        out, before the next is asked for. Workers are paired and sorted once, not for each of them."""
+        if state.is_replicated:
+            yield from _shared(state, workers)
         elif len(workers) == 1:
-            yield from _choice(board, workers[0], most_left(board, workers[0]))
+            yield from _choice(state, workers[0], most_left(state, workers[0]))
         else:
-            yield from _in_turn(board, workers)
+            yield from _in_turn(state, workers)
 
 
-def _in_turn(board: Board, workers: Sequence[int]) -> Iterator[Choice]:
-    if workers and _is_scarce(board, workers):
-        models = [model for model, mask in enumerate(board.open) if mask and model not in board.running]
+def _in_turn(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
+    if workers and _is_scarce(state, workers):
+        models = [model for model, mask in enumerate(state.open) if mask and model not in state.running]
         # To find nothing for a worker costs as much as to find something, and at the end many have nothing.
-        wanted = reduce(or_, (board.open[model] for model in models), 0)
-        workers = [worker for worker in workers if board.held[worker] & wanted]
-        if len(workers) > 1 and _is_even(board, workers, models):
-            yield from _paired(board, workers, models)
+        wanted = reduce(or_, (state.open[model] for model in models), 0)
+        workers = [worker for worker in workers if state.held[worker] & wanted]
+        if len(workers) > 1 and _is_even(state, workers, models):
+            yield from _paired(state, workers, models)
             return
-    for worker in by_level(levels(board.worker_left, workers)):
-        yield from _choice(board, worker, most_left(board, worker))
+    for worker in by_level(levels(state.worker_left, workers)):
+        yield from _choice(state, worker, most_left(state, worker))
 
 
-def most_left(board: Board, worker: int) -> int | None:
+def most_left(state: DispatchState, worker: int) -> int | None:
     """The first of the eligible models with most work left."""
-    held, free, running, left = board.held[worker], board.free[worker], board.running, board.model_left
+    held, free, running, left = state.held[worker], state.free[worker], state.running, state.model_left
     best, most = None, -NEVER
     if held and free > 0:
-        time, need = board.time, board.need
-        for model, mask in enumerate(board.open):
+        time, need = state.time, state.need
+        for model, mask in enumerate(state.open):
             # The cheapest tests first: this loop is what a decision costs.
             if left[model] <= most or not mask & held or model in running:
                 continue
@@ -82,49 +82,49 @@ def by_level(level: dict[int, int]) -> list[int]:
     return sorted(level, key=lambda subject: (level[subject], subject))
 
 
-def _is_scarce(board: Board, workers: Sequence[int]) -> bool:
+def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
     """Whether one worker's choice could cost another one its last model, or the makespan. To be asked where all units
     take equally long, so that one of them tells how many a worker has left."""
-    loads = [board.worker_left[worker] for worker in workers]
-    if max(board.model_left) >= max(loads) * (1 - TOLERANCE):
+    loads = [state.worker_left[worker] for worker in workers]
+    if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
         return True  # a model that has as much left as the busiest worker must not be passed over
-    units_left = min(loads) / board.time[0][workers[0]]
-    return units_left - len(board.running) < len(workers)
+    units_left = min(loads) / state.time[0][workers[0]]
+    return units_left - len(state.running) < len(workers)
 
 
-def _is_even(board: Board, workers: Sequence[int], models: Sequence[int]) -> bool:
+def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> bool:
     """Whether all units take equally long, going by a row and a column of them.
 
     Where they do not, serving the most critical first was measured to be better than serving as many as can be.
     """
-    unit = board.time[models[0]][workers[0]]
-    row = (board.time[models[0]][worker] for worker in workers)
-    column = (board.time[model][workers[0]] for model in models)
+    unit = state.time[models[0]][workers[0]]
+    row = (state.time[models[0]][worker] for worker in workers)
+    column = (state.time[model][workers[0]] for model in models)
     return all(abs(seconds - unit) <= TOLERANCE * unit for seconds in chain(row, column))
 
 
-def _paired(board: Board, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
+def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> Iterator[Choice]:
     """What each of the workers gets that get any, the most urgent first."""
-    level = levels(board.model_left, models)
+    level = levels(state.model_left, models)
     models = by_level(level)
-    fits = _fits(board, by_level(levels(board.worker_left, workers)), models)
+    fits = _fits(state, by_level(levels(state.worker_left, workers)), models)
     found = pair(fits, [level[model] for model in models])
     for worker in fits:
         if worker in found:
-            yield from _choice(board, worker, models[found[worker]])
+            yield from _choice(state, worker, models[found[worker]])
 
 
-def _fits(board: Board, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:
+def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:
     """Worker -> mask of the models, by their places, that it could start now."""
-    need, time = board.need, board.time
+    need, time = state.need, state.time
     # Numbers are written with the highest place first, and Python reads them faster than it sets bits one by one.
-    wanted = [board.open[model] for model in reversed(models)]
+    wanted = [state.open[model] for model in reversed(models)]
     # Models that do not fit everywhere are few, if there are any.
     special = [m for m in models if NEVER in time[m] or max(need[m]) > 1]
     place = {model: place for place, model in enumerate(models)}
     found = {}
     for worker in workers:
-        held, free = board.held[worker], board.free[worker]
+        held, free = state.held[worker], state.free[worker]
         mask = int("".join(["1" if each & held else "0" for each in wanted]) or "0", 2) if free > 0 else 0
         for model in special:
             if need[model][worker] > free or time[model][worker] == NEVER:
@@ -133,45 +133,45 @@ def _fits(board: Board, workers: Sequence[int], models: Sequence[int]) -> dict[i
     return found
 
 
-def _choice(board: Board, worker: int, model: int | None) -> Iterator[Choice]:
+def _choice(state: DispatchState, worker: int, model: int | None) -> Iterator[Choice]:
     """The choice of a model, if there is one, on the first partition that is left."""
     if model is not None:
-        mask = board.open[model] & board.held[worker]
+        mask = state.open[model] & state.held[worker]
         yield Choice(worker, model, (mask & -mask).bit_length() - 1)
 
 
 # --- partitions with several holders ------------------------------------------------------------
 
 
-def _shared(board: Board, workers: Sequence[int]) -> Iterator[Choice]:
+def _shared(state: DispatchState, workers: Sequence[int]) -> Iterator[Choice]:
     """The same rule, where a worker need not take a unit because another one may.
 
     It leaves units that would end so much later here than on their fastest holder that they would determine the
     makespan: slow workers would else be given the longest models, being the last to end.
     """
-    horizon = max(*board.model_left, *board.worker_left)
-    for worker in by_level(levels(board.worker_left, workers)):
-        eligible = list(board.eligible(worker))
-        eligible.sort(key=lambda found: board.model_left[found[0]], reverse=True)
+    horizon = max(*state.model_left, *state.worker_left)
+    for worker in by_level(levels(state.worker_left, workers)):
+        eligible = list(state.eligible(worker))
+        eligible.sort(key=lambda found: state.model_left[found[0]], reverse=True)
         for model, mask in eligible:
-            partition = _least_shared(board, model, worker, mask, horizon - board.model_left[model])
+            partition = _least_shared(state, model, worker, mask, horizon - state.model_left[model])
             if partition is not None:
                 yield Choice(worker, model, partition)
                 break
 
 
-def _least_shared(board: Board, model: int, worker: int, mask: int, slack_s: float) -> int | None:
+def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slack_s: float) -> int | None:
     """Of the partitions in the mask the one whose other holders have most to do, among those that the worker serves at
     most `slack_s` seconds slower than their fastest holder."""
     best, most = None, -NEVER
-    row = board.time[model]
+    row = state.time[model]
     while mask:
         lowest = mask & -mask
         mask ^= lowest
         partition = lowest.bit_length() - 1
-        holders = board.holders(partition)
-        delay_s = (row[worker] - min(row[w] for w in holders)) * board.sizes[partition]
-        relief = min((board.worker_left[w] for w in holders if w != worker), default=NEVER)
+        holders = state.holders(partition)
+        delay_s = (row[worker] - min(row[w] for w in holders)) * state.sizes[partition]
+        relief = min((state.worker_left[w] for w in holders if w != worker), default=NEVER)
         if delay_s <= slack_s * (1 + TOLERANCE) and relief > most:
             best, most = partition, relief
     return best

@@ -6,8 +6,8 @@ models: 1.44 times the bound instead of 1.00).
 
 What has come about otherwise (a unit that is done, a model that was dropped, a worker that was lost) is passed over.
 Nobody waits long for what is late: meanwhile a worker runs what comes later in its list, or what the plan does not
-cover, which is left to a dispatch policy. Nothing is remembered: where the plan stands is read off the board, so a
-controller that is restarted goes on with the same plan.
+cover, which is left to a dispatch policy. Nothing is remembered: where the plan stands is read off the dispatch state,
+so a controller that is restarted goes on with the same plan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Schedule
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     epoch: int
     partition: int
     start: float = math.inf
-    """When it was to start, by the board's clock; infinite: it is waited for, however long."""
+    """When it was to start, by the dispatch state's clock; infinite: it is waited for, however long."""
 
 
 class Following:
@@ -65,54 +65,54 @@ class Following:
         )
         return cls(order, fallback=fallback)
 
-    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """The next planned unit; what the plan does not cover is dispatched by the fallback."""
         free = []
         for worker in workers:
-            ahead = (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(board, entry))
+            ahead = (entry for entry in self._of_worker.get(worker, ()) if _is_ahead(state, entry))
             due = next(ahead, None)
-            if due is not None and not self._is_startable(board, due):
-                if not _is_late(board, due):
+            if due is not None and not self._is_startable(state, due):
+                if not _is_late(state, due):
                     continue
-                due = next((entry for entry in ahead if self._is_startable(board, entry)), None)
+                due = next((entry for entry in ahead if self._is_startable(state, entry)), None)
             if due is not None:
                 return Choice(worker, due.model, due.partition)
             free.append(worker)
-        return self._unplanned(board, free, rng) if free else None
+        return self._unplanned(state, free, rng) if free else None
 
-    def _is_startable(self, board: Board, entry: Entry) -> bool:
+    def _is_startable(self, state: DispatchState, entry: Entry) -> bool:
         """Whether the model is there, and it is this worker's turn among its own."""
         worker, model, epoch, _, _ = entry
         if (
-            epoch != board.epoch[model]
-            or model in board.running
-            or board.need[model][worker] > board.free[worker]
+            epoch != state.epoch[model]
+            or model in state.running
+            or state.need[model][worker] > state.free[worker]
         ):
             return False
         visits = self._of_model[model, epoch]
-        return next(visit for visit in visits if _is_ahead(board, visit)) == entry
+        return next(visit for visit in visits if _is_ahead(state, visit)) == entry
 
-    def _unplanned(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def _unplanned(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """What the fallback makes of the units that are not planned."""
-        rest = board.copy()
+        rest = state.copy()
         for entry in self._order:
-            if entry.epoch == board.epoch[entry.model] and _is_ahead(board, entry):
+            if entry.epoch == state.epoch[entry.model] and _is_ahead(state, entry):
                 rest.open[entry.model] &= ~(1 << entry.partition)
         return self._fallback.choose(rest, workers, rng)
 
 
-def _is_late(board: Board, entry: Entry) -> bool:
-    unit_s = board.seconds(entry.model, entry.partition, entry.worker)
-    return board.now > entry.start + _PATIENCE * unit_s
+def _is_late(state: DispatchState, entry: Entry) -> bool:
+    unit_s = state.seconds(entry.model, entry.partition, entry.worker)
+    return state.now > entry.start + _PATIENCE * unit_s
 
 
-def _is_ahead(board: Board, entry: Entry) -> bool:
+def _is_ahead(state: DispatchState, entry: Entry) -> bool:
     """Whether the unit is yet to be started, and can be on its worker."""
     worker, model, epoch, partition, _ = entry
-    present, mask = board.epoch[model], board.open[model]
-    if epoch < present or not mask or not board.held[worker] >> partition & 1:
+    present, mask = state.epoch[model], state.open[model]
+    if epoch < present or not mask or not state.held[worker] >> partition & 1:
         return False
     if epoch > present:
         return True
-    running = board.running.get(model)
+    running = state.running.get(model)
     return bool(mask >> partition & 1) and (running is None or running.partition != partition)

@@ -12,7 +12,7 @@ import heapq
 import random
 from collections.abc import Sequence
 
-from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies.critical_first import TOLERANCE, CriticalFirst
 
 DRY_RUNS = 8
@@ -29,21 +29,21 @@ _BLUR = 1.0
 class MonteCarlo:
     """The first step of the best of many dry runs."""
 
-    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """The unit with which the shortest dry run began."""
         policy = CriticalFirst()
-        best = policy.choose(board, workers, rng)
-        units = _units_left(board)
+        best = policy.choose(state, workers, rng)
+        units = _units_left(state)
         runs = min(DRY_RUNS, MOST_UNITS // max(1, units))
         if best is None or runs < 2:
             return best
-        least, bound, mean = _play(board.copy(), best), _bound(board), sum(board.model_left) / units
+        least, bound, mean = _play(state.copy(), best), _bound(state), sum(state.model_left) / units
         for _ in range(runs - 1):
             if least <= bound * (1 + TOLERANCE):
                 break
-            blurred = board.copy()
-            blurred.model_left = [left + rng.gauss(0.0, _BLUR * mean) for left in board.model_left]
-            blurred.worker_left = [left + rng.gauss(0.0, _BLUR * mean) for left in board.worker_left]
+            blurred = state.copy()
+            blurred.model_left = [left + rng.gauss(0.0, _BLUR * mean) for left in state.model_left]
+            blurred.worker_left = [left + rng.gauss(0.0, _BLUR * mean) for left in state.worker_left]
             choice = policy.choose(blurred, workers, rng)
             end = _play(blurred, choice) if choice else least
             if choice and end < least * (1 - TOLERANCE):
@@ -51,58 +51,58 @@ class MonteCarlo:
         return best
 
 
-def _units_left(board: Board) -> int:
-    later = sum(board.epochs - epoch for epoch in board.epoch) * len(board.sizes)
-    return later + sum(mask.bit_count() for mask in board.open)
+def _units_left(state: DispatchState) -> int:
+    later = sum(state.epochs - epoch for epoch in state.epoch) * len(state.sizes)
+    return later + sum(mask.bit_count() for mask in state.open)
 
 
-def _remaining(board: Board, model: int) -> float:
+def _remaining(state: DispatchState, model: int) -> float:
     """Seconds until the unit that runs should end. A model that is not ready is nowhere; `started` says when."""
-    worker, partition, started = board.running[model]
-    seconds = board.seconds(model, partition, worker) if worker >= 0 else 0.0
-    return max(0.0, started + seconds - board.now)
+    worker, partition, started = state.running[model]
+    seconds = state.seconds(model, partition, worker) if worker >= 0 else 0.0
+    return max(0.0, started + seconds - state.now)
 
 
-def _bound(board: Board) -> float:
+def _bound(state: DispatchState) -> float:
     """Seconds within which no continuation ends: the longest model's or worker's own work. A worker whose work others
     could do, or that runs several units at once, is left out."""
-    models, workers = list(board.model_left), list(board.worker_left)
-    for model, (worker, partition, _) in board.running.items():
+    models, workers = list(state.model_left), list(state.worker_left)
+    for model, (worker, partition, _) in state.running.items():
         if worker >= 0:
-            spent = board.seconds(model, partition, worker) - _remaining(board, model)
+            spent = state.seconds(model, partition, worker) - _remaining(state, model)
             models[model] -= spent
             workers[worker] -= spent
-    is_plain = all(len(board.holders(p)) <= 1 for p in range(len(board.sizes))) and max(board.free) <= 1
+    is_plain = all(len(state.holders(p)) <= 1 for p in range(len(state.sizes))) and max(state.free) <= 1
     return max(*models, *workers) if is_plain else max(models)
 
 
-def _play(board: Board, first: Choice) -> float:
-    """Plays the rest on that board, critical first; seconds from now until the last unit ends.
+def _play(state: DispatchState, first: Choice) -> float:
+    """Plays the rest on that state, critical first; seconds from now until the last unit ends.
 
     Units whose partition nobody holds now are left out: no beginning makes them end sooner.
     """
-    ends = [(_remaining(board, model), model) for model in board.running]
+    ends = [(_remaining(state, model), model) for model in state.running]
     heapq.heapify(ends)
     policy, rng, now = CriticalFirst(), random.Random(0), 0.0
     choice: Choice | None = first
     while True:
         while choice:
-            board.start(choice)
-            seconds = board.seconds(choice.model, choice.partition, choice.worker)
+            state.start(choice)
+            seconds = state.seconds(choice.model, choice.partition, choice.worker)
             heapq.heappush(ends, (now + seconds, choice.model))
-            idle = [worker for worker, gpus in enumerate(board.free) if gpus]
-            choice = policy.choose(board, idle, rng) if idle else None
+            idle = [worker for worker, gpus in enumerate(state.free) if gpus]
+            choice = policy.choose(state, idle, rng) if idle else None
         if not ends:
             return now
         now = ends[0][0]
         while ends and ends[0][0] <= now * (1 + TOLERANCE):
-            _finish(board, heapq.heappop(ends)[1])
-        idle = [worker for worker, gpus in enumerate(board.free) if gpus]
-        choice = policy.choose(board, idle, rng)
+            _finish(state, heapq.heappop(ends)[1])
+        idle = [worker for worker, gpus in enumerate(state.free) if gpus]
+        choice = policy.choose(state, idle, rng)
 
 
-def _finish(board: Board, model: int) -> None:
-    if board.running[model].worker >= 0:
-        board.finish(model)
+def _finish(state: DispatchState, model: int) -> None:
+    if state.running[model].worker >= 0:
+        state.finish(model)
     else:
-        del board.running[model]
+        del state.running[model]

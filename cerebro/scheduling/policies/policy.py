@@ -1,7 +1,7 @@
 """The interface of a dispatch policy: which unit goes to which worker next, decided anew at every event.
 
-A policy chooses among what `Board.eligible` yields, so it cannot break an invariant; and it is asked again at the next
-event, so it needs no memory and survives the loss of a worker, or of the controller, by being asked again.
+A policy chooses among what `DispatchState.eligible` yields, so it cannot break an invariant; and it is asked again at
+the next event, so it needs no memory and survives the loss of a worker, or of the controller, by being asked again.
 """
 
 from __future__ import annotations
@@ -10,24 +10,26 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class Policy(Protocol):
     """Chooses one unit at a time.
 
-    Must be pure: the same board, workers and generator state give the same choice, and the board is left as it was. The
-    caller starts the unit on the board and asks again with the workers that are left, until the answer is `None`.
+    Must be pure: the same dispatch state, workers and generator state give the same choice, and the dispatch state is
+        left as it was. The
+    caller starts the unit on the dispatch state and asks again with the workers that are left, until the answer is
+    `None`.
     """
 
-    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """An eligible unit for one of `workers`, or `None`: nothing is eligible, or it is better to wait.
 
         A policy that waits is asked again when a running unit ends; while nothing runs at all, its `None` is overruled
         by the caller if something is eligible, so that no policy can stop a run.
 
         Args:
-            board: the run as it is.
+            state: the run as it is.
             workers: those that may take a unit now, ascending.
             rng: seeded by the caller, so a decision can be repeated.
         """

@@ -5,23 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 
 
 class RandomOrder:
     """For an idle worker j, a random unit s(i, j') of Q whose model i is idle and whose partition j' is at j.
 
     The paper shuffles Q and takes the first eligible unit; one draw among the eligible ones has the same distribution.
-    With an availability map (section 5.5) line 10 asks the map, which is what the board's masks are. The paper serves
-    workers in ascending order; which of two idle workers draws first is random here, so that no worker is favoured.
+    With an availability map (section 5.5) line 10 asks the map, which is what the dispatch state's masks are. The paper
+    serves workers in ascending order; which of two idle workers draws first is random here, so that no worker is
+    favoured.
     """
 
-    def choose(self, board: Board, workers: Sequence[int], rng: random.Random) -> Choice | None:
+    def choose(self, state: DispatchState, workers: Sequence[int], rng: random.Random) -> Choice | None:
         """A unit drawn from all that are eligible at a random idle worker."""
         waiting = list(workers)
         while waiting:
             worker = waiting.pop(rng.randrange(len(waiting)))
-            found = list(board.eligible(worker))
+            found = list(state.eligible(worker))
             if found:
                 return _draw(worker, found, rng)
         return None

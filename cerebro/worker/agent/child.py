@@ -99,7 +99,7 @@ class Child:
     def _run(self, message: dict[str, Any]) -> dict[str, Any]:
         answer = self._answer(message)
         # Whatever user code made of being left in its middle: a result, or an error of its own.
-        return {"is": "preempted"} if self._context.has_given_way else answer
+        return {"is": "preempted"} if self._context.has_raised else answer
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         self._context.begin(message["asked"])
@@ -112,7 +112,7 @@ class Child:
             return {"is": "done", "result": result.model_dump(mode="json")}
         except errors.PreemptedError as error:
             _print(f"left in its middle: {line_of(error)}")
-            if not self._context.has_given_way:
+            if not self._context.has_raised:
                 _print(text_of(error))
             return {"is": "preempted"}
         except BaseException as error:  # noqa: BLE001 - outermost frame: what user code raises is recorded, and is told

@@ -14,7 +14,7 @@ import logging
 import time
 
 from cerebro.worker.agent.memory import MemoryGroup
-from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Children:
         self._children: dict[str, ChildProcess] = {}
         self._busy: ChildProcess | None = None
 
-    def take(self, setting: Setting) -> ChildProcess:
+    def take(self, setting: ChildSpec) -> ChildProcess:
         """The child for a task, started if there is none that fits. It is busy until `done`; the others rest."""
         child = self._children.get(setting.handler)
         if child is None or child.setting != setting or not child.is_alive():

@@ -23,7 +23,7 @@ class Context:
     Attributes:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
-        has_given_way: whether the task was left in its middle: whatever user code made of that, there is no result.
+        has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
     """
 
@@ -36,7 +36,7 @@ class Context:
         self._wanted_end = ""
         self._asked = self._start_s = 0.0
         self.is_cold = True
-        self.has_given_way = False
+        self.has_raised = False
         self.on_preload: Callable[[dict[str, Any]], None] = lambda body: None
 
     def learn(self, codes: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ class Context:
         full pause from now."""
         self._told = time.monotonic()
         self._asked, self._start_s = asked, 0.0
-        self.has_given_way = False
+        self.has_raised = False
 
     def work_begins(self) -> float:
         """The task's own work begins: the process is there, user code is imported and initialised. Calling it again has
@@ -122,7 +122,7 @@ class Context:
             elif message["do"] == "end":
                 self._wanted_end = message["why"]
 
-    def give_way(self) -> None:
+    def raise_if_ending(self) -> None:
         """Leave the task if the agent wants its end; called, after `listen`, where more batches or rows are to come.
 
         A task whose last batch is done is not left: what remains is saving it.
@@ -131,17 +131,17 @@ class Context:
             PreemptedError: the task ends here.
         """
         if self._wanted_end:
-            self.has_given_way = True
+            self.has_raised = True
             raise PreemptedError(self._wanted_end)
 
-    def insist(self) -> None:
-        """Leave the task for good where user code has swallowed the error that `give_way` raised; called before
+    def raise_if_ended(self) -> None:
+        """Leave the task for good where user code has swallowed the error that `raise_if_ending` raised; called before
         anything is made of what user code returned.
 
         Raises:
             PreemptedError: the task was left in its middle.
         """
-        if self.has_given_way:
+        if self.has_raised:
             raise PreemptedError(self._wanted_end)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cerebro.errors import RequirementsError
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.usercode.archive import extract
 
@@ -90,7 +90,7 @@ def _version(name: str) -> str:
 def _run(command: list[str], requirements: Path) -> None:
     try:
         done = subprocess.run(
-            tethered(command),
+            with_parent_death_signal(command),
             cwd=requirements.parent,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from cerebro.runtime.tether import end_with
+from cerebro.runtime.parent_death import end_with
 
 Work = Callable[[bytes], bytes]
 """Serves in a process that was forked for it. Given is what the one before left unread; it returns what it has read and

@@ -29,7 +29,7 @@ from cerebro.runtime import logs
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.tracebacks import line_of
 from cerebro.state.keys import TaskKey
-from cerebro.worker.agent.attempt import Attempt, clear_up
+from cerebro.worker.agent.attempt_runner import AttemptRunner, clear_up
 from cerebro.worker.agent.children import Children
 from cerebro.worker.agent.discarding import Discarder, outdated_by
 from cerebro.worker.agent.ending import Ending
@@ -38,7 +38,7 @@ from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.memory import own_group
 from cerebro.worker.agent.metrics import Metrics
-from cerebro.worker.agent.process import ChildProcess, Setting
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 _INBOX_S, _CROWDED_S = 20.0, 1.0
 """How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
 
-_FAREWELL_S = 0.7
+_LEAVING_TIMEOUT_S = 0.7
 """Past the grace, for ending the child and telling the store; and once more for a last word if that did not do."""
 
 
@@ -131,7 +131,7 @@ class Agent:
                 steps = [self._run(item)]
                 # Looked up before the commit: from then on others may write.
                 outdated = outdated_by(self._settings.volumes, item) if steps[0].op == "commit" else ()
-        self._say_farewell(steps)
+        self._announce_leaving(steps)
 
     def _await_item(self) -> InboxItem | None:
         with self._metrics.waiting():
@@ -208,29 +208,29 @@ class Agent:
         try:
             child.run(body.model_dump(mode="json"), item.attempt, codes, path, asked=asked)
         except OSError:
-            return child.bury()
+            return child.reap()
         self._hint(child)
         limit_s = body.hang_timeout_s if isinstance(body, ModelTask) else self._settings.etl_hang_timeout_s
-        answer = Attempt(
+        answer = AttemptRunner(
             child,
             item,
             worker=self._settings.worker,
             limit_s=limit_s,
             lease=self._lease,
             ending=self._ending,
-            bell=self._mailbox,
-            on_bell=lambda: self._on_bell(child),
+            notification=self._mailbox,
+            on_notification=lambda: self._on_notification(child),
         ).follow()
         if not child.is_alive() and not self._lease.is_lost:
             clear_up(self._settings.volumes, item)
         return answer
 
-    def _on_bell(self, child: ChildProcess) -> None:
+    def _on_notification(self, child: ChildProcess) -> None:
         self._children.make_room()
         if not self._ending.is_asked:
             self._hint(child)
         elif not self._ending.is_superseded:
-            self._say_farewell([])
+            self._announce_leaving([])
 
     def _hint(self, child: ChildProcess) -> None:
         """Tell the child which task comes next, so that it loads that model meanwhile."""
@@ -252,7 +252,7 @@ class Agent:
         body = item.body
         assert body is not None
         folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
-        setting = Setting(
+        setting = ChildSpec(
             handler=self._handlers[body.kind],
             python=python_for(folder, self._settings.volumes),
             archive=folder,
@@ -261,7 +261,7 @@ class Agent:
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def _say_farewell(self, steps: list[api.Report]) -> None:
+    def _announce_leaving(self, steps: list[api.Report]) -> None:
         """Report `steps`, and give back what waits in the inbox, so that others take it at once."""
         failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why} before this task began")
         while (item := self._mailbox.next()) is not None:
@@ -280,12 +280,12 @@ class Agent:
         self._ending.wait()
         if not self._threads:
             os._exit(0)  # not registered yet: there is nothing to give back
-        if self._ending.is_superseded or self._finished.wait(self._ending.left_s + _FAREWELL_S):
+        if self._ending.is_superseded or self._finished.wait(self._ending.left_s + _LEAVING_TIMEOUT_S):
             return
         log.warning("not done in time; ending now")
         last_word = threading.Thread(target=self._give_up, daemon=True)
         last_word.start()
-        last_word.join(_FAREWELL_S)
+        last_word.join(_LEAVING_TIMEOUT_S)
         os._exit(1)
 
     def _give_up(self) -> None:

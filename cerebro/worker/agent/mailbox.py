@@ -1,4 +1,4 @@
-"""Tasks that wait on this worker, and a bell that a selector can hear."""
+"""Tasks that wait on this worker, and what tells a selector that there is one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Mailbox:
         """Take the oldest item, waiting for one; `None` after `timeout_s` or a `wake`."""
         item = self.next()
         if item is None:
-            # On the pipe, not on a condition: a bell rung by a signal handler just before the wait is still heard.
+            # On the pipe, not on a condition: what a signal handler writes just before the wait is still read.
             select.select([self._read_end], [], [], timeout_s)
             item = self.next()
         self.drain()
@@ -67,7 +67,7 @@ class Mailbox:
         self._ring()
 
     def drain(self) -> None:
-        """Silence the bell."""
+        """Take the notifications off the pipe."""
         os.set_blocking(self._read_end, False)
         try:
             while os.read(self._read_end, 4096):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.runtime.tether import tethered
+from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.worker.agent import allocator
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.forking import await_end
@@ -31,7 +31,7 @@ _OF_MEMORY = frozenset({FailureKind.CRASH, FailureKind.USER_ERROR})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ChildSpec:
     """What a child is made for; a task that needs another setting needs another child. For other user code it forks
     another process by itself."""
 
@@ -44,7 +44,7 @@ class Setting:
 class ChildProcess:
     """A running child."""
 
-    def __init__(self, setting: Setting, settings: Settings, memory: MemoryGroup) -> None:
+    def __init__(self, setting: ChildSpec, settings: Settings, memory: MemoryGroup) -> None:
         self.setting = setting
         self._memory = memory
         self._kills = memory.kills()
@@ -75,7 +75,7 @@ class ChildProcess:
         with log.open("ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
-                tethered(command),
+                with_parent_death_signal(command),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -120,10 +120,10 @@ class ChildProcess:
         with suppress(OSError):  # it has ended: its end is told by `end`
             self.channel.send({"do": "end", "why": why})
 
-    def bury(self) -> Failure:
+    def reap(self) -> Failure:
         """How it ended by itself; nothing of it is left afterwards."""
         self.channel.close()
-        message = self._obituary()
+        message = self._exit_reason()
         self.kill()
         return self.explained(Failure(kind=FailureKind.CRASH, message=message))
 
@@ -141,7 +141,7 @@ class ChildProcess:
         )
         return failure.model_copy(update={"kind": FailureKind.OUT_OF_MEMORY, "message": message})
 
-    def _obituary(self) -> str:
+    def _exit_reason(self) -> str:
         try:
             code = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:

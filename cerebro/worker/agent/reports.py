@@ -17,9 +17,9 @@ from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.meter import Meter
+from cerebro.worker.agent.background_query import BackgroundQuery
 from cerebro.worker.agent.ending import Ending
 from cerebro.worker.agent.lease import Lease
-from cerebro.worker.agent.looking import Look
 from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,10 @@ class Reports:
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
         """Number of the list of data sets that nobody uses, as last heard."""
-        self._holdings = Look("holdings", resources.holdings)
+        self._holdings = BackgroundQuery("holdings", resources.holdings)
         self._told = 0
         """Number of the newest answer about holdings that the store has."""
-        self._free_bytes = Look("checkpoints", self._look_for_room)
+        self._free_bytes = BackgroundQuery("checkpoints", self._look_for_room)
         self._sending = threading.Lock()
 
     def register(self, kinds: Sequence[str]) -> None:

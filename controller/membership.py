@@ -2,7 +2,7 @@
 
 Effects only: it reads registrations, hands wishes for another number of workers on, removes registrations of workers
 that will not come back, and tells why others do not start. What their state means for tasks is decided elsewhere
-(`controller.crew`, `controller.decide`). Not thread-safe: it belongs to the loop.
+(`controller.cluster_snapshot`, `controller.decide`). Not thread-safe: it belongs to the loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs import KvsClient
-from controller.crew import World, are_coming, seen
+from controller.cluster_snapshot import ClusterSnapshot, are_coming, worker_view
 from controller.orchestrator import Fleet, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _FILLING_S = 60.0
 made anew. A pod whose image is on its node takes a few seconds; one that takes longer is not worth standing still."""
 
 
-class Roster:
+class Membership:
     """Who is registered, and how they are.
 
     Args:
@@ -56,7 +56,7 @@ class Roster:
         self.hear()
 
     def hear(self) -> None:
-        """The cluster's bell rang: workers came or went, or somebody wishes something."""
+        """The cluster sent a notification: workers came or went, or somebody wishes something."""
         self._is_wish_possible = True
         self.look_again()
 
@@ -68,7 +68,7 @@ class Roster:
         """Nobody could report: silence counts from its return."""
         self._reachable_since = time.monotonic()
 
-    def world(self, now: float) -> World:
+    def snapshot(self, now: float) -> ClusterSnapshot:
         """The workers as they are; `now` is the time that an event would have.
 
         Raises:
@@ -77,10 +77,10 @@ class Roster:
         self._read()
         fleet = self._fleet()
         patience_s = time.monotonic() - self._reachable_since
-        return World(
+        return ClusterSnapshot(
             now=now,
             workers={
-                status.record.worker: seen(
+                status.record.worker: worker_view(
                     status, fleet, silent_s=min(status.silent_s, patience_s), lease_s=self._lease_s
                 )
                 for status in self._workers

@@ -18,8 +18,8 @@ def most_waiting(threads: int) -> int:
     return max(threads - _RESERVE, (threads + 1) // 2)
 
 
-class Places:
-    """Places of readers that wait for news; shared by all threads of a service.
+class LongPollSlots:
+    """LongPollSlots of readers that wait for news; shared by all threads of a service.
 
     Args:
         threads: requests served at once.

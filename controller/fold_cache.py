@@ -17,7 +17,7 @@ MOST_EVENTS = 600_000
 """Of all experiments together, besides the one that is worked on: less than 200 MB."""
 
 
-class KeptCores:
+class FoldCache:
     """Cores by experiment, the one used longest ago first. Belongs to the loop; not thread-safe.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cerebro.contract.tasks import Place
+from cerebro.contract.tasks import Position
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
@@ -15,7 +15,7 @@ _MAX_VALUES = 100
 """Of `cerebro.contract.events.LivePoint`."""
 
 
-class Feed:
+class InstrumentedLoader:
     """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
 
     Args:
@@ -32,14 +32,14 @@ class Feed:
         *,
         epoch: int = 1,
         unit: int = 0,
-        place: Place | None = None,
+        place: Position | None = None,
     ) -> None:
         self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
         self._latest: dict[str, Any] = {}
         self._batches = 0
         self.num_rows = loader.num_rows
         self.batch_size = loader.batch_size
-        place = place or Place(epochs=epoch, units=unit + 1, total_steps=len(loader))
+        place = place or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
         self.epoch, self.epochs = epoch, place.epochs
         self.unit, self.units = unit, place.units
         self.step, self.total_steps = place.step, place.total_steps

@@ -15,7 +15,7 @@ _AGAIN_S = 5.0
 """After a look that failed."""
 
 
-class Look(Generic[T]):
+class BackgroundQuery(Generic[T]):
     """The newest answer to a question, looked up by a thread of its own whenever somebody has asked. Safe for several
     threads; a look that hangs keeps that thread alone.
 

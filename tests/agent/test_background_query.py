@@ -13,10 +13,10 @@ from cerebro.contract import api
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.errors import StoreUnavailableError
-from cerebro.worker.agent import looking, reports
+from cerebro.worker.agent import background_query, reports
+from cerebro.worker.agent.background_query import BackgroundQuery
 from cerebro.worker.agent.ending import Ending
 from cerebro.worker.agent.lease import Lease
-from cerebro.worker.agent.looking import Look
 from cerebro.worker.agent.reports import Reports, Resources
 from cerebro.worker.agent.settings import Settings
 
@@ -92,7 +92,7 @@ def test_a_full_volume_is_told_with_the_room_it_has_now(monkeypatch: pytest.Monk
 
 def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer before stays the newest."""
-    monkeypatch.setattr(looking, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(background_query, "_AGAIN_S", 0.0)
     answers: list[Any] = [1, OSError("stale"), 2]
 
     def look() -> int:
@@ -101,7 +101,7 @@ def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> Non
             raise answer
         return int(answer)
 
-    asked = Look("it", look)
+    asked = BackgroundQuery("it", look)
     assert asked.newest() == (0, None)
     assert asked.wait(asked.ask(), 20)
     assert asked.newest() == (1, 1)

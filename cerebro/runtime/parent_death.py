@@ -1,8 +1,8 @@
-"""A leash: a process that ends when the process that started it ends, however that ended.
+"""The parent-death signal: a process ends when the process that started it ends, however that ended.
 
 Owns the one system call (Linux ``prctl(PR_SET_PDEATHSIG)``) that ties a child to its parent. The supervisor
 wraps every service in it and the agent every child, so that a ``kill -9`` of either leaves nobody behind to
-hold ports, GPU memory or locks. It is a program of its own that sets the leash and then *becomes* the command
+hold ports, GPU memory or locks. It is a program of its own that asks for the signal and then *becomes* the command
 (`os.execvp`: same pid, nothing left over in memory), because the alternative, `subprocess`'s ``preexec_fn``,
 runs Python between fork and exec, where a lock held by another thread hangs the child.
 
@@ -28,7 +28,7 @@ BACKGROUND = 15
 """Niceness, of the scale to 19, of work beside training that nobody waits for: training goes first."""
 
 
-def tethered(command: Sequence[str], niceness: int = 0) -> list[str]:
+def with_parent_death_signal(command: Sequence[str], niceness: int = 0) -> list[str]:
     """The command line that runs `command` and has it killed (SIGKILL) when the calling process ends.
 
     Start it from a thread that lives as long as the process: the kernel sends the signal when the *thread*
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     Returns only if that failed.
     """
     if len(arguments) < _FIRST_OF_COMMAND or arguments[2] != "--":
-        sys.stderr.write("usage: python -I -S tether.py PARENT_PID NICENESS -- COMMAND...\n")
+        sys.stderr.write("usage: python -I -S parent_death.py PARENT_PID NICENESS -- COMMAND...\n")
         return 2
     parent, niceness, command = int(arguments[0]), int(arguments[1]), list(arguments[3:])
     if sys.platform == "linux":
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             sys.stderr.write(f"tether: prctl: {os.strerror(ctypes.get_errno())}\n")
             return _EXIT_CANNOT_EXECUTE
-        # The parent may have ended before the leash was set; then nobody will send the signal.
+        # The parent may have ended before the signal was asked for; then nobody will send the signal.
         if os.getppid() != parent:
             return 0
     if niceness:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cerebro.contract.tasks import Place
+from cerebro.contract.tasks import Position
 from cerebro.state.models import Model
 
 
-def place_of(model: Model, rows: Mapping[int, int], unit: int) -> Place:
+def position_of(model: Model, rows: Mapping[int, int], unit: int) -> Position:
     """Of the unit of that number, from 0, all visits before which are known.
 
     Args:
@@ -24,7 +24,7 @@ def place_of(model: Model, rows: Mapping[int, int], unit: int) -> Place:
     before, in_epoch = divmod(unit, len(model.partitions))
     visited = model.epoch_visits(before + 1)[:in_epoch]
     per_epoch = sum(batches.values())
-    return Place(
+    return Position(
         epochs=model.epochs,
         units=model.epochs * len(model.partitions),
         step=before * per_epoch + sum(batches[visit.partition] for visit in visited),

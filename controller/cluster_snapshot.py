@@ -18,7 +18,7 @@ stays. A wish for this one cannot be told from none: all pods of a StatefulSet a
 STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
 
 
-class Away(StrEnum):
+class Liveness(StrEnum):
     """How sure it is that a worker is not there."""
 
     SILENT = "silent"  # perhaps only slow: its leases are respected
@@ -32,12 +32,12 @@ class Away(StrEnum):
 class Absence:
     """That a worker is not there, and why."""
 
-    how: Away
+    how: Liveness
     exit: Exit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class WorkerView:
     """A worker as it registered and last reported."""
 
     incarnation: str
@@ -53,10 +53,10 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class ClusterSnapshot:
     """What the log does not tell: the workers as they are now."""
 
-    workers: Mapping[str, Seen] = field(default_factory=dict)
+    workers: Mapping[str, WorkerView] = field(default_factory=dict)
     """All that are registered. One that the log knows and that is not here is gone for good."""
     now: float = 0.0
     """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it."""
@@ -78,7 +78,7 @@ def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
     return accounted + len(fleet.unmade) < fleet.size
 
 
-def seen(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s: float) -> Seen:
+def worker_view(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s: float) -> WorkerView:
     """One worker.
 
     Args:
@@ -89,11 +89,11 @@ def seen(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s:
     record = status.record
     absence = _in_fleet(record.pod, fleet) if record.pod and fleet else None
     if absence is None and status.leaving:
-        absence = Absence(how=Away.LEAVING, exit=Exit(reason=status.leaving, kind=FailureKind.PREEMPTED))
-    if silent_s > lease_s and (absence is None or absence.how is Away.LEAVING):
-        absence = Absence(how=Away.SILENT, exit=absence.exit if absence else SILENT)
+        absence = Absence(how=Liveness.LEAVING, exit=Exit(reason=status.leaving, kind=FailureKind.PREEMPTED))
+    if silent_s > lease_s and (absence is None or absence.how is Liveness.LEAVING):
+        absence = Absence(how=Liveness.SILENT, exit=absence.exit if absence else SILENT)
     pod = fleet.pods.get(record.pod.name) if record.pod and fleet else None
-    return Seen(
+    return WorkerView(
         incarnation=record.incarnation,
         weight=float(pod.gpus) if pod and pod.gpus and record.weight == _UNSAID else record.weight,
         kinds=record.kinds,
@@ -111,17 +111,17 @@ def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:
         reason = f"its pod {ref.name} is no longer there"
         if why := fleet.unmade.get(ref.name):
             reason += f". {why}"
-        return Absence(how=Away.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
+        return Absence(how=Liveness.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.uid != ref.uid:
         reason = _replaced(ref) + (f", which does not start: {pod.trouble}" if pod.trouble else "")
-        return Absence(how=Away.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
+        return Absence(how=Liveness.GONE, exit=Exit(reason=reason, kind=FailureKind.PREEMPTED))
     if pod.dead:
-        return Absence(how=Away.GONE, exit=pod.dead)
+        return Absence(how=Liveness.GONE, exit=pod.dead)
     if ref.container in pod.ended:
         # Its container waits to be started again, perhaps for minutes. In a pod that is being ended it was taken away.
-        return Absence(how=Away.GONE, exit=pod.leaving or pod.ended[ref.container])
+        return Absence(how=Liveness.GONE, exit=pod.leaving or pod.ended[ref.container])
     if pod.leaving:
-        return Absence(how=Away.LEAVING, exit=pod.leaving)
+        return Absence(how=Liveness.LEAVING, exit=pod.leaving)
     return None
 
 

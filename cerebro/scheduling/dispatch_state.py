@@ -40,7 +40,7 @@ class Running(NamedTuple):
     started: float
 
 
-class Board:
+class DispatchState:
     """Who is idle, what is left, and how much work that is. Not thread-safe: one owner.
 
     Attributes:
@@ -58,7 +58,7 @@ class Board:
         worker_left: ``worker_left[w]``, the same for worker `w`; a unit with several holders is shared by them so that
             it occupies each as long.
         rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
-            board was made.
+            state was made.
         is_replicated: whether some partition has several holders.
         now: seconds, the time of the newest change.
     """
@@ -86,23 +86,25 @@ class Board:
             self.rank[m] = place
 
     @classmethod
-    def of_equals(cls, *, models: int, sizes: Sequence[float], held: Sequence[int], epochs: int) -> Board:
-        """A board of models that nothing is known of yet: a unit takes a second for a partition of size 1, on the one
-        GPU that each worker has. To write that down as a `Problem` would take many times as long, and a partition
-        need not be held by anybody here.
+    def of_equals(
+        cls, *, models: int, sizes: Sequence[float], held: Sequence[int], epochs: int
+    ) -> DispatchState:
+        """A dispatch state of models that nothing is known of yet: a unit takes a second for a partition of size 1, on
+        the one GPU that each worker has. To write that down as a `Problem` would take many times as long, and a
+        partition need not be held by anybody here.
 
         Args:
             sizes: of the partitions.
             held: of each worker, the mask of its partitions.
         """
-        board = cls.__new__(cls)
-        board.sizes, board.epochs = tuple(sizes), epochs
+        state = cls.__new__(cls)
+        state.sizes, state.epochs = tuple(sizes), epochs
         workers = len(held)
-        board._begin(
+        state._begin(
             [[1.0] * workers for _ in range(models)], [[1] * workers for _ in range(models)], [*held]
         )
-        board.recount()
-        return board
+        state.recount()
+        return state
 
     def _begin(self, time: list[list[float]], need: list[list[int]], held: list[int]) -> None:
         self.time, self.need, self.held = time, need, held
@@ -118,9 +120,9 @@ class Board:
         self._unheld = 0
         self.is_replicated = False
 
-    def copy(self) -> Board:
-        """An independent board in the same state. Times and needs are shared: change them on neither meanwhile."""
-        other = Board.__new__(Board)
+    def copy(self) -> DispatchState:
+        """An independent state in the same state. Times and needs are shared: change them on neither meanwhile."""
+        other = DispatchState.__new__(DispatchState)
         other.__dict__.update(self.__dict__)
         for name in ("held", "open", "epoch", "free", "model_left", "worker_left"):
             setattr(other, name, list(getattr(self, name)))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from cerebro.contract.tasks import Place
+from cerebro.contract.tasks import Position
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.worker.training.feed import Feed
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from tests.data.rows import write_partition
 
 
@@ -34,21 +34,23 @@ def listener() -> Listener:
 
 
 @pytest.fixture
-def feed(tmp_path: Path, listener: Listener) -> Feed:
+def feed(tmp_path: Path, listener: Listener) -> InstrumentedLoader:
     """Ten rows in batches of four."""
     write_partition(tmp_path, [10])
     loader = PartitionLoader(MappedRows.open((tmp_path,)), batch_size=4, seed=1, device=torch.device("cpu"))
-    return Feed(loader, listener, lambda: listener.is_due)
+    return InstrumentedLoader(loader, listener, lambda: listener.is_due)
 
 
-def test_each_batch_is_told_before_it_is_given_and_the_end_too(feed: Feed, listener: Listener) -> None:
+def test_each_batch_is_told_before_it_is_given_and_the_end_too(
+    feed: InstrumentedLoader, listener: Listener
+) -> None:
     """Rows and batches so far; at the end all of them."""
     sizes = [len(outputs) for _, outputs in feed]
     assert (sum(sizes), len(sizes)) == (feed.num_rows, len(feed)) == (10, 3)
     assert [(rows, batch) for rows, batch, _ in listener.told] == [(0, 0), (4, 1), (8, 2), (10, 3)]
 
 
-def test_reported_numbers_go_with_the_next_batch(feed: Feed, listener: Listener) -> None:
+def test_reported_numbers_go_with_the_next_batch(feed: InstrumentedLoader, listener: Listener) -> None:
     """The newest of each name; names of earlier batches stay until they are replaced."""
     for number, _ in enumerate(feed):
         feed.report(loss=float(number))
@@ -63,7 +65,7 @@ def test_reported_numbers_go_with_the_next_batch(feed: Feed, listener: Listener)
     assert feed.values() == {"loss": 2.0, "first": 7.0}
 
 
-def test_numbers_are_not_fetched_before_they_are_wanted(feed: Feed, listener: Listener) -> None:
+def test_numbers_are_not_fetched_before_they_are_wanted(feed: InstrumentedLoader, listener: Listener) -> None:
     """Waiting for a GPU at each batch would cost more than the batch."""
 
     class OnTheGpu:
@@ -84,13 +86,13 @@ def test_numbers_are_not_fetched_before_they_are_wanted(feed: Feed, listener: Li
 @pytest.mark.parametrize(
     "value", [1, 0.5, np.float32(0.5), torch.tensor(0.5), torch.ones(1, requires_grad=True)]
 )
-def test_numbers_of_any_kind_may_be_reported(feed: Feed, value: Any) -> None:
+def test_numbers_of_any_kind_may_be_reported(feed: InstrumentedLoader, value: Any) -> None:
     """They become floats."""
     feed.report(x=value)
     assert type(feed.values()["x"]) is float
 
 
-def test_two_passes_in_one_unit_are_both_told(feed: Feed, listener: Listener) -> None:
+def test_two_passes_in_one_unit_are_both_told(feed: InstrumentedLoader, listener: Listener) -> None:
     """A user may pass over the data several times: each pass shows that the unit is alive."""
     list(feed)
     told = len(listener.told)
@@ -98,16 +100,20 @@ def test_two_passes_in_one_unit_are_both_told(feed: Feed, listener: Listener) ->
     assert len(listener.told) == 2 * told
 
 
-def test_a_unit_knows_where_it_is_and_at_each_batch_which_step_it_is(feed: Feed, tmp_path: Path) -> None:
+def test_a_unit_knows_where_it_is_and_at_each_batch_which_step_it_is(
+    feed: InstrumentedLoader, tmp_path: Path
+) -> None:
     """Steps go on from those of the units before; after the last batch it is the next unit's first one."""
-    placed = Feed(feed._loader, epoch=2, unit=3, place=Place(epochs=4, units=8, step=30, total_steps=80))
+    placed = InstrumentedLoader(
+        feed._loader, epoch=2, unit=3, place=Position(epochs=4, units=8, step=30, total_steps=80)
+    )
     assert (placed.epoch, placed.epochs, placed.unit, placed.units) == (2, 4, 3, 8)
     assert (placed.step, placed.total_steps) == (30, 80)
     assert [placed.step for _ in placed] == [30, 31, 32]
     assert placed.step == 33
 
 
-def test_every_pass_counts_from_the_units_first_batch(feed: Feed) -> None:
+def test_every_pass_counts_from_the_units_first_batch(feed: InstrumentedLoader) -> None:
     """Where the next unit goes on does not depend on how often this one reads its rows, or if it does so to the end."""
     assert [feed.step for _ in feed] == [feed.step for _ in feed] == [0, 1, 2]
     for _ in feed:
@@ -118,13 +124,13 @@ def test_every_pass_counts_from_the_units_first_batch(feed: Feed) -> None:
     assert feed.step == 0
 
 
-def test_a_unit_of_which_nothing_is_told_is_all_there_is(feed: Feed) -> None:
+def test_a_unit_of_which_nothing_is_told_is_all_there_is(feed: InstrumentedLoader) -> None:
     """As in `test`, in `predict`, and on a notebook's few rows."""
     assert (feed.epoch, feed.epochs, feed.unit, feed.units) == (1, 1, 0, 1)
     assert (feed.step, feed.total_steps) == (0, 3)
 
 
-def test_ids_are_those_of_the_batch_at_hand(feed: Feed, tmp_path: Path) -> None:
+def test_ids_are_those_of_the_batch_at_hand(feed: InstrumentedLoader, tmp_path: Path) -> None:
     """In its order, in each pass; the last batch's after it, and none before the first."""
     stored = MappedRows.open((tmp_path,))
     _, outputs = next(iter(PartitionLoader(stored, batch_size=10, seed=None)))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from cerebro.local import processes
 from cerebro.local.processes import identify
-from cerebro.runtime import tether
+from cerebro.runtime import parent_death
 from tests.local.fakes import STEADY, python
 
 TYING_PARENT = f"""
 import subprocess, sys, signal
-from cerebro.runtime.tether import tethered
-child = subprocess.Popen(tethered([sys.executable, '-c', {f"print('up', flush=True); {STEADY}"!r}]),
+from cerebro.runtime.parent_death import with_parent_death_signal
+child = subprocess.Popen(with_parent_death_signal([sys.executable, '-c', {f"print('up', flush=True); {STEADY}"!r}]),
                          stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.readline()
 print(child.pid, flush=True)
@@ -36,7 +36,7 @@ def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
 
 def test_a_tied_process_keeps_pid_arguments_and_status() -> None:
     """The tether becomes the command: the pid its parent knows is the command's."""
-    command = tether.tethered(
+    command = parent_death.with_parent_death_signal(
         [*python("import os, sys; print(os.getpid(), sys.argv[1:]); sys.exit(7)"), "a b"]
     )
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -46,7 +46,7 @@ def test_a_tied_process_keeps_pid_arguments_and_status() -> None:
 
 def test_a_tether_whose_parent_is_gone_runs_nothing() -> None:
     """A parent that ended before the leash was set is noticed: the command never starts."""
-    command = tether.tethered(python("print('started')"))
+    command = parent_death.with_parent_death_signal(python("print('started')"))
     command[command.index("--") - 2] = "1"  # somebody else's child
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
@@ -64,7 +64,7 @@ def test_what_runs_in_the_background_yields_to_other_sessions() -> None:
     """Its session gets the niceness too, where the kernel groups by session; this one keeps its own."""
     session = Path("/proc/self/autogroup")
     before = session.read_text() if session.exists() else "none"
-    command = tether.tethered(python(_TELL_NICENESS), tether.BACKGROUND)
+    command = parent_death.with_parent_death_signal(python(_TELL_NICENESS), parent_death.BACKGROUND)
     told = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True).stdout
     assert told.split() == [str(min(19, os.nice(0) + 15)), "none" if before == "none" else "15"]
     assert (session.read_text() if session.exists() else "none") == before
@@ -72,14 +72,16 @@ def test_what_runs_in_the_background_yields_to_other_sessions() -> None:
 
 def test_a_command_that_does_not_exist_is_named() -> None:
     """The status is that of a shell, and the message names the program."""
-    done = subprocess.run(tether.tethered(["/nowhere"]), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        parent_death.with_parent_death_signal(["/nowhere"]), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 127
     assert "cannot execute /nowhere: No such file" in done.stderr
 
 
 def test_a_tether_without_a_command_explains_itself() -> None:
     """Wrong arguments are a usage message, not a traceback."""
-    script = [sys.executable, "-I", "-S", tether.__file__]
+    script = [sys.executable, "-I", "-S", parent_death.__file__]
     done = subprocess.run([*script, "1"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.split()[0]) == (2, "usage:")
 

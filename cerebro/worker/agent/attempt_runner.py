@@ -34,14 +34,14 @@ _UNEXPLAINED = frozenset({FailureKind.HANG, FailureKind.CRASH})
 Answer = TaskResult | Failure
 
 
-class Attempt:
+class AttemptRunner:
     """Follows one attempt. Used by the agent's main thread.
 
     Args:
         child: has been asked to do it.
         limit_s: without a sign of progress for so long it counts as hung.
-        bell: readable when something about the inbox, the lease or the worker's end has changed.
-        on_bell: called then, after the bell was silenced.
+        notification: readable when something about the inbox, the lease or the worker's end has changed.
+        on_notification: called then, after it was taken off.
     """
 
     def __init__(
@@ -53,11 +53,16 @@ class Attempt:
         limit_s: float,
         lease: Lease,
         ending: Ending,
-        bell: Mailbox,
-        on_bell: Callable[[], None],
+        notification: Mailbox,
+        on_notification: Callable[[], None],
     ) -> None:
         self._child, self._item, self._worker, self._limit_s = child, item, worker, limit_s
-        self._lease, self._ending, self._bell, self._on_bell = lease, ending, bell, on_bell
+        self._lease, self._ending, self._notification, self._on_notification = (
+            lease,
+            ending,
+            notification,
+            on_notification,
+        )
         self._advanced, self._position = time.monotonic(), (-1, -1)
         self._has_asked = False
 
@@ -80,7 +85,7 @@ class Attempt:
     def _follow(self) -> Answer:
         child = self._child
         with selectors.DefaultSelector() as selector:
-            for source in (child.channel, self._bell, child.end):
+            for source in (child.channel, self._notification, child.end):
                 selector.register(source, selectors.EVENT_READ)
             while True:
                 message = child.channel.pending()
@@ -90,13 +95,13 @@ class Attempt:
                     verdict = self._verdict()
                     if verdict is not None:
                         return verdict
-                    if self._bell in ready:
-                        self._bell.drain()
-                        self._on_bell()
+                    if self._notification in ready:
+                        self._notification.drain()
+                        self._on_notification()
                     # What it said before it ended counts.
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):
-                        return child.bury()
+                        return child.reap()
                     if message is None and self._patience_s() <= 0:
                         return self._hung()
                 answer = self._understood(message) if message is not None else None

@@ -1,4 +1,4 @@
-"""The board beside the fold: kept in step event by event, and equal to one made from the state."""
+"""The dispatch state beside the fold: kept in step event by event, and equal to one made from the state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cerebro.contract.events import TaskAssigned, TaskRevoked, WorkerLost, Worke
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.tasks import FailureKind
 from cerebro.state import ModelState, TaskKey
+from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
-from controller.crew import Seen, World
-from controller.fit_board import FitBoard
+from controller.fit_dispatch import FitDispatch
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import Scenario
 from tests.controller.disturbed import disturbed
@@ -26,23 +26,24 @@ RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="
 def told_step_by_step(simulation: Simulation) -> int:
     """Fold the log of a simulation anew, comparing after every event; returns how often that was possible.
 
-    Compared are a board that was kept in step, one made from the state, and one of a core that only read the past.
+    Compared are a dispatch state that was kept in step, one made from the state, and one of a core that only read the
+    past.
     """
     core, compared = Core(simulation.store.experiment("simulated")), 0
     reader = Core(core.record)
     for event in simulation.log:
         core.apply(event)
         reader.apply(event, is_news=False)
-        if core.board is None:
+        if core.fit is None:
             continue
-        run = core.state.runs[core.board.run]
-        anew = FitBoard.of(core.state, run)
-        assert core.board.interrupted == anew.interrupted
-        kept, made = core.board.board, anew.board
+        run = core.state.runs[core.fit.run]
+        anew = FitDispatch.of(core.state, run)
+        assert core.fit.interrupted == anew.interrupted
+        kept, made = core.fit.dispatch_state, anew.dispatch_state
         compared += 1
-        assert reader.board is not None
-        assert reader.board.board.time == kept.time
-        assert reader.board.times.load_s == core.board.times.load_s
+        assert reader.fit is not None
+        assert reader.fit.dispatch_state.time == kept.time
+        assert reader.fit.times.load_s == core.fit.times.load_s
         assert kept.held == made.held
         assert {m: kept.running[m][:2] for m in kept.running} == {
             m: made.running[m][:2] for m in made.running
@@ -79,7 +80,7 @@ def told_step_by_step(simulation: Simulation) -> int:
     times=st.randoms(use_true_random=False),
 )
 def test_board_follows_the_log(shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
-    """Whatever is lost, fails, is taken back or opened again, the board says what the state says."""
+    """Whatever is lost, fails, is taken back or opened again, the dispatch state says what the state says."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times)
     simulation = Simulation(scenario, request(models, epochs), plan(models, workers, validated=True))
@@ -88,18 +89,18 @@ def test_board_follows_the_log(shape, outages, faults, times) -> None:  # type: 
 
 
 def test_deciding_leaves_the_board_as_it_was() -> None:
-    """Choices are tried on the board and undone: only the log changes it."""
+    """Choices are tried on the dispatch state and undone: only the log changes it."""
     scenario = Scenario(holdings=own_partition(3))
     simulation = Simulation(scenario, request(4, 2), plan(4, 3))
     simulation.run()
     core = Core(simulation.store.experiment("simulated"))
     for event in simulation.log:
         core.apply(event)
-        if core.board is not None:
-            before = vars(core.board.board.copy())
-            first = core.decide(simulation.world())
-            assert vars(core.board.board.copy()) == before
-            assert core.decide(simulation.world()) == first
+        if core.fit is not None:
+            before = vars(core.fit.dispatch_state.copy())
+            first = core.decide(simulation.snapshot())
+            assert vars(core.fit.dispatch_state.copy()) == before
+            assert core.decide(simulation.snapshot()) == first
 
 
 def core_of(story: Story) -> Core:
@@ -110,11 +111,13 @@ def core_of(story: Story) -> Core:
     return core
 
 
-def all_here(story: Story) -> World:
+def all_here(story: Story) -> ClusterSnapshot:
     """Every worker of the story as it joined."""
-    return World(
+    return ClusterSnapshot(
         workers={
-            name: Seen(incarnation=worker.incarnation, weight=1.0, kinds=tuple(worker.kinds), holdings=())
+            name: WorkerView(
+                incarnation=worker.incarnation, weight=1.0, kinds=tuple(worker.kinds), holdings=()
+            )
             for name, worker in story.state.workers.items()
             if not worker.is_removed
         }
@@ -212,11 +215,11 @@ def test_a_unit_assigned_as_its_model_fails_is_taken_back() -> None:
     assert story.model().state is ModelState.FAILED
     story.tell(TaskAssigned(task=str(unit(2, 0)), attempt=1, worker="worker-0"))
     core = core_of(story)
-    assert core.board is not None
+    assert core.fit is not None
     (step,) = core.decide(all_here(story))
     assert (step.op, step.task) == ("revoke", str(unit(2, 0)))  # type: ignore[union-attr]
     story.tell(TaskRevoked(task=str(unit(2, 0)), attempt=1, worker="worker-0", reason="its model has failed"))
-    assert not core_of(story).board.board.running  # type: ignore[union-attr]
+    assert not core_of(story).fit.dispatch_state.running  # type: ignore[union-attr]
 
 
 def test_epochs_that_a_given_up_model_held_back_are_all_reported() -> None:

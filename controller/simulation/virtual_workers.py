@@ -59,7 +59,7 @@ _GRACE_S = 1.0
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
 
-class Crew:
+class VirtualWorkers:
     """All workers of a simulation.
 
     Args:

@@ -1,9 +1,9 @@
-"""The open fit run as its policy sees it: the board, and the names behind its indices.
+"""The open fit run as its policy sees it: the dispatch state, and the names behind its indices.
 
-A second fold of the log beside `cerebro.state`, kept because building a board anew at every decision would cost a pass
-over all models and partitions. Nothing is decided here. `FitBoard.of` makes a board from the state: for a controller
-that has read the log, and when a worker joins for which the board has no place; what is left and who runs what is then
-the same (tests/controller/test_fit_board.py).
+A second fold of the log beside `cerebro.state`, kept because building a dispatch state anew at every decision would
+cost a pass over all models and partitions. Nothing is decided here. `FitDispatch.of` makes a dispatch state from the
+state: for a controller that has read the log, and when a worker joins for which the dispatch state has no place; what
+is left and who runs what is then the same (tests/controller/test_fit_dispatch.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.errors import IllegalEventError
-from cerebro.scheduling.board import Board, Choice
+from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
@@ -38,13 +38,13 @@ from cerebro.state.tasks import ENDED
 from controller.unit_times import UnitTimes
 
 
-class FitBoard:
-    """Board and names of one fit run.
+class FitDispatch:
+    """DispatchState and names of one fit run.
 
     Attributes:
         run: its id.
-        models, workers, partitions: names behind the board's indices; workers that train, or did in this run.
-        board: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
+        models, workers, partitions: names behind the dispatch state's indices; workers that train, or did in this run.
+        dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
         times: what is known of how long units take; somebody else has it learn.
         policy: what decides; a plan is followed where there is one.
         cautious: model -> its unit that ran out of memory and is not done yet: the partition, and the workers where.
@@ -70,7 +70,7 @@ class FitBoard:
         self.interrupted: set[tuple[int, int, int]] = set()
         self._is_holding_known = True
         held = self._held(state)
-        self.board = Board.of_equals(
+        self.dispatch_state = DispatchState.of_equals(
             models=len(self.models),
             sizes=[count / self.mean_rows for count in rows],
             held=held,
@@ -81,20 +81,20 @@ class FitBoard:
         self._follow(run)
 
     @classmethod
-    def of(cls, state: ExperimentState, run: Run, times: UnitTimes | None = None) -> FitBoard:
-        """The board of a run as it stands. Without `times`, they are learned from the visits that stand."""
+    def of(cls, state: ExperimentState, run: Run, times: UnitTimes | None = None) -> FitDispatch:
+        """The dispatch state of a run as it stands. Without `times`, they are learned from the visits that stand."""
         made = cls(state, run, times or UnitTimes.of(run))
         for index, model in enumerate(run.models.values()):
             is_over = model.is_trained or (model.is_cut_short and model.busy is None)
-            made.board.epoch[index] = model.epochs if is_over else model.epoch
-            made.board.open[index] = 0 if is_over else made._mask(model.remaining)
+            made.dispatch_state.epoch[index] = model.epochs if is_over else model.epoch
+            made.dispatch_state.open[index] = 0 if is_over else made._mask(model.remaining)
         latest = run.newest_commit
         for task in run.open.values():
             if task.key.kind == "train":
                 newest = task.attempts[-1]
                 made._start(task.key, newest.worker, newest.started or newest.assigned)
                 latest = max(latest, newest.assigned)
-        made.board.now = latest
+        made.dispatch_state.now = latest
         for task in run.tasks.values():
             if task.key.kind == "train":
                 made._heed(task)
@@ -113,7 +113,7 @@ class FitBoard:
             run=self.run,
             kind="train",
             model=self.models[choice.model],
-            epoch=self.board.epoch[choice.model],
+            epoch=self.dispatch_state.epoch[choice.model],
             partition=self.partitions[choice.partition],
         )
 
@@ -130,20 +130,20 @@ class FitBoard:
         if key is None or key.kind != "train" or key.run != self.run:
             return None
         index = self._model[key.model or ""]
-        unit = self.board.running.get(index)
+        unit = self.dispatch_state.running.get(index)
         if unit is None or not self.times.estimates.knows(self.models[index]):
             return math.inf
-        return unit.started + self.board.seconds(index, unit.partition, unit.worker)
+        return unit.started + self.dispatch_state.seconds(index, unit.partition, unit.worker)
 
     # --- the fold --------------------------------------------------------------------------------
 
     def knows(self, event: Event) -> bool:
-        """Whether the event can be taken in. A worker that trains and was never seen needs a new board, and so does a
-        unit that was assigned when the news that its model goes no further was on its way."""
+        """Whether the event can be taken in. A worker that trains and was never seen needs a new dispatch state, and so
+        does a unit that was assigned when the news that its model goes no further was on its way."""
         if isinstance(event, TaskAssigned):
             key = TaskKey.parse(event.task)
             is_unit = key.run == self.run and key.kind == "train"
-            return not is_unit or self.board.open[self._model[key.model or ""]] != 0
+            return not is_unit or self.dispatch_state.open[self._model[key.model or ""]] != 0
         if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
             return True
         return event.worker in self._worker
@@ -165,11 +165,11 @@ class FitBoard:
                     self._holders_changed(state)
 
     def see_holders(self, state: ExperimentState) -> None:
-        """Take in who holds what now. To be called before the board is looked at: it costs a pass over all models and
-        partitions, and several workers may come or go at once."""
+        """Take in who holds what now. To be called before the dispatch state is looked at: it costs a pass over all
+        models and partitions, and several workers may come or go at once."""
         if not self._is_holding_known:
             self._is_holding_known = True
-            self.board.hold(self._held(state))
+            self.dispatch_state.hold(self._held(state))
 
     def _steer(self, run: Run, name: str) -> None:
         """A user wished something of a model: take in what it came to."""
@@ -178,8 +178,8 @@ class FitBoard:
             return
         if model.is_cut_short:
             self._drop(name)
-        elif not self.board.open[self._model[name]] and not model.is_trained:
-            self.board.restore(self._model[name], model.epoch, self._mask(model.remaining))
+        elif not self.dispatch_state.open[self._model[name]] and not model.is_trained:
+            self.dispatch_state.restore(self._model[name], model.epoch, self._mask(model.remaining))
         for task in run.tasks.values():
             if task.key.kind == "train" and task.key.model == name:
                 self._heed(task)
@@ -191,12 +191,14 @@ class FitBoard:
                 case TaskAssigned():
                     self._start(key, event.worker, event.time)
                 case TaskStarted():
-                    self.board.running[index] = self.board.running[index]._replace(started=event.time)
+                    self.dispatch_state.running[index] = self.dispatch_state.running[index]._replace(
+                        started=event.time
+                    )
                 case TaskCommitted():
-                    self.board.finish(index, at=event.time)
+                    self.dispatch_state.finish(index, at=event.time)
                     self._learn(name)
                 case TaskFailed() | TaskRevoked():
-                    self.board.release(index)
+                    self.dispatch_state.release(index)
         self._take_back(model, index)
         if key.kind == "train":
             self._heed(state.runs[self.run].task(key))
@@ -221,20 +223,27 @@ class FitBoard:
         choice = Choice(
             self._worker[worker], self._model[key.model or ""], self._partition[key.partition or 0]
         )
-        self.board.start(choice, at=at)
+        self.dispatch_state.start(choice, at=at)
 
     def _take_back(self, model: Model, index: int) -> None:
         """Reopen the visit whose checkpoint was lost, if one was."""
-        counted = self.board.epoch[index] * len(self.partitions) - self.board.open[index].bit_count()
+        counted = (
+            self.dispatch_state.epoch[index] * len(self.partitions)
+            - self.dispatch_state.open[index].bit_count()
+        )
         if not model.is_cut_short and len(model.visits) < counted:
             remaining = {self._partition[p] for p in model.remaining}
-            is_last = self.board.epoch[index] > model.epoch
-            lost = remaining if is_last else {p for p in remaining if not self.board.open[index] >> p & 1}
-            self.board.reopen(index, lost.pop())
+            is_last = self.dispatch_state.epoch[index] > model.epoch
+            lost = (
+                remaining
+                if is_last
+                else {p for p in remaining if not self.dispatch_state.open[index] >> p & 1}
+            )
+            self.dispatch_state.reopen(index, lost.pop())
 
     def _drop(self, name: str) -> None:
-        if self.board.open[self._model[name]]:
-            self.board.drop(self._model[name])
+        if self.dispatch_state.open[self._model[name]]:
+            self.dispatch_state.drop(self._model[name])
 
     def _held(self, state: ExperimentState) -> list[int]:
         """For each worker the mask of partitions it can train on now."""
@@ -274,14 +283,16 @@ class FitBoard:
             return
         row = self.times.estimates.table([name], self.workers, rows=self.mean_rows)[0]
         for index, seconds in enumerate(row):
-            self.board.set_time(self._model[name], index, seconds)
+            self.dispatch_state.set_time(self._model[name], index, seconds)
 
     def _estimate(self) -> None:
         """All estimates anew."""
         self._settled = self.times.settled
         if self._settled:
-            self.board.time = self.times.estimates.table(self.models, self.workers, rows=self.mean_rows)
-        self.board.recount()
+            self.dispatch_state.time = self.times.estimates.table(
+                self.models, self.workers, rows=self.mean_rows
+            )
+        self.dispatch_state.recount()
 
 
 def _places(state: ExperimentState, run: Run) -> set[str]:

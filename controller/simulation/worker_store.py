@@ -20,7 +20,7 @@ _WORKER_STEPS: dict[str, tuple[frozenset[str], str]] = {
 """Step -> (states it may be taken in, state it leads to)."""
 
 
-class VirtualCrewStore(Tables):
+class VirtualWorkerStore(Tables):
     """The methods of `cerebro.runtime.kvs.KvsClient` that concern workers, with the same meaning."""
 
     # --- workers ---------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ class VirtualCrewStore(Tables):
             before = known.usage if known else []
             newest = known.newest if known else None
             self._workers[record.worker] = WorkerRow(record, self._now(), usage=before, newest=newest)
-        self._bells += 1
+        self._notifications += 1
         return record
 
     def remove_worker(self, worker: str, incarnation: str | None = None) -> None:
@@ -45,7 +45,7 @@ class VirtualCrewStore(Tables):
         if incarnation and incarnation != known.record.incarnation:
             raise ConflictError(f"worker {worker!r} has registered anew meanwhile")
         del self._workers[worker]
-        self._bells += 1
+        self._notifications += 1
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers."""
@@ -141,7 +141,7 @@ class VirtualCrewStore(Tables):
         if wish.problem:
             self._require_wish(wish.workers)
         else:
-            self._bells += 1
+            self._notifications += 1
         self._wish = wish
 
     def drop_size(self, workers: int) -> None:

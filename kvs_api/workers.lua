@@ -1,4 +1,4 @@
--- Calls of kvs_api.crew, and the controller's lease. Goes on from steps.lua; the last part of the script.
+-- Calls of kvs_api.workers, and the controller's lease. Goes on from steps.lua; the last part of the script.
 
 function calls.register()
   redis.call('SADD', request.workers, request.name)
@@ -10,7 +10,7 @@ function calls.register()
   redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
     'free', '', 'running', '', 'leaving', '')
   redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
-  ring(request.cluster)
+  notify(request.cluster)
   return {seq = 0}
 end
 
@@ -27,7 +27,7 @@ function calls.remove()
   if request.incarnation and request.incarnation ~= known then return {current = known} end
   redis.call('SREM', request.workers, request.name)
   redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent, request.history)
-  ring(request.cluster)
+  notify(request.cluster)
   return {seq = 0}
 end
 
@@ -41,7 +41,7 @@ function calls.size()
     return {seq = 0}
   end
   redis.call('SET', request.size, request.record)
-  if not request.answers then ring(request.cluster) end
+  if not request.answers then notify(request.cluster) end
   return {seq = 0}
 end
 

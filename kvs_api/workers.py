@@ -32,7 +32,7 @@ _TRIMMED = 32
 """So many entries that were read are removed from an inbox at a time: a write for each would be one more per unit."""
 
 
-class CrewStore(Database):
+class WorkerStore(Database):
     """Reads and changes of all that concerns workers."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

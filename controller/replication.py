@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.waiting import KIND, needed_partitions
 from cerebro.state.workers import QUEUE_DEPTH
-from controller.fit_board import FitBoard
+from controller.fit_dispatch import FitDispatch
 
 _WORTH = 2.0
 """A copy must save more than the time it takes; the rest of the work is shared once it is there."""
@@ -31,7 +31,7 @@ _WORTH = 2.0
 def making(
     state: ExperimentState,
     run: Run,
-    fit: FitBoard | None,
+    fit: FitDispatch | None,
     load: Mapping[str, int],
     *,
     is_filling: bool = False,
@@ -40,9 +40,10 @@ def making(
 
     Args:
         run: any run; an ETL run makes partitions of its own and gets none.
-        fit: the board of a fit run.
+        fit: the dispatch state of a fit run.
         load: alive worker -> tasks it has.
-        is_filling: workers are on their way (`World.is_filling`): what is lost may come with them, and is left alone.
+        is_filling: workers are on their way (`ClusterSnapshot.is_filling`): what is lost may come with them, and is
+            left alone.
     """
     if run.kind == "etl" or run.plan is None:
         return []
@@ -89,17 +90,17 @@ class _Places:
             if task.key.kind == "etl"
         }
 
-    def lost(self, fit: FitBoard | None) -> list[int]:
+    def lost(self, fit: FitDispatch | None) -> list[int]:
         """Partitions of the data set that no registered worker holds."""
         if fit is not None:
             numbered = enumerate(fit.partitions)
-            partitions = [number for index, number in numbered if not fit.board.holders(index)]
+            partitions = [number for index, number in numbered if not fit.dispatch_state.holders(index)]
         else:
             made = self._state.datasets.get(self._dataset)
             partitions = [part.partition for part in made.plan.splits.get("train", ())] if made else []
         return [p for p in partitions if not self._state.holders(self._dataset, p)]
 
-    def helpers(self, fit: FitBoard | None) -> list[Worker]:
+    def helpers(self, fit: FitDispatch | None) -> list[Worker]:
         """Workers that train and were not there when the data set was made, or that hold nothing of it."""
         made = self._state.datasets.get(self._dataset)
         if fit is None or made is None:
@@ -110,7 +111,7 @@ class _Places:
         return [
             w
             for w in self._alive
-            if w.trains and (w.volume not in given or not fit.board.held[fit.worker(w.name)])
+            if w.trains and (w.volume not in given or not fit.dispatch_state.held[fit.worker(w.name)])
         ]
 
     def make_lost(self, partitions: list[int]) -> Iterator[tuple[str, TaskKey]]:
@@ -129,7 +130,7 @@ class _Places:
                 yield self._give(maker, key, partition)
 
     def make_copies(
-        self, fit: FitBoard, helpers: list[Worker], needed: set[int]
+        self, fit: FitDispatch, helpers: list[Worker], needed: set[int]
     ) -> Iterator[tuple[str, TaskKey]]:
         for worker in helpers:
             makers = [w for w in self._makers(1) if w.volume == worker.volume]
@@ -147,13 +148,13 @@ class _Places:
         state = self._run.task(self._key(partition)).state
         return partition not in self._coming and state is TaskState.PENDING
 
-    def _pays(self, fit: FitBoard, partition: int, helper: Worker) -> bool:
+    def _pays(self, fit: FitDispatch, partition: int, helper: Worker) -> bool:
         if (self._dataset, partition) in helper.holdings:
             return False
         index = fit.worker(helper.name)
         if not fit.times.estimates.observations:
-            return not fit.board.held[index]
-        gap_s = _busy_s(fit, partition) - fit.board.worker_left[index]
+            return not fit.dispatch_state.held[index]
+        gap_s = _busy_s(fit, partition) - fit.dispatch_state.worker_left[index]
         return gap_s > _WORTH * self._took_s(partition)
 
     def _took_s(self, partition: int) -> float:
@@ -180,11 +181,11 @@ class _Places:
         return maker.name, key
 
 
-def _holders(fit: FitBoard, partition: int) -> tuple[int, ...]:
-    return fit.board.holders(fit.partitions.index(partition))
+def _holders(fit: FitDispatch, partition: int) -> tuple[int, ...]:
+    return fit.dispatch_state.holders(fit.partitions.index(partition))
 
 
-def _busy_s(fit: FitBoard, partition: int) -> float:
+def _busy_s(fit: FitDispatch, partition: int) -> float:
     """How long the least busy of the partition's holders has to train; infinite while none is there."""
-    left = fit.board.worker_left
+    left = fit.dispatch_state.worker_left
     return min((left[worker] for worker in _holders(fit, partition)), default=math.inf)

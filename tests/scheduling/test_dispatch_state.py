@@ -1,0 +1,181 @@
+"""The state: its running sums are what they would be if summed up anew, whatever happens."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.problem import Problem, Strategy, open_shop
+from tests.scheduling.instances import problems
+
+SINGLE = problems(max_gpus=2)
+
+
+def sums(state: DispatchState) -> tuple[list[float], list[float]]:
+    return list(state.model_left), list(state.worker_left)
+
+
+def snapshot(state: DispatchState) -> tuple[object, ...]:
+    """Everything a policy can see."""
+    return (
+        [list(row) for row in state.time],
+        *(list(part) for part in (state.held, state.open, state.epoch, state.free)),
+        dict(state.running),
+        sums(state),
+        state.now,
+    )
+
+
+def step(state: DispatchState, data: st.DataObject) -> None:
+    """One thing that may happen to a run."""
+    eligible = [
+        Choice(worker, model, partition)
+        for worker in range(len(state.held))
+        for model, mask in state.eligible(worker)
+        for partition in range(len(state.sizes))
+        if mask >> partition & 1
+    ]
+    visited = [
+        (model, partition)
+        for model, mask in enumerate(state.open)
+        for partition in range(len(state.sizes))
+        if not mask >> partition & 1 and model not in state.running
+    ]
+    what = data.draw(
+        st.sampled_from(("start", "finish", "release", "reopen", "set_time", "set_held", "drop"))
+    )
+    if what == "start" and eligible:
+        state.start(data.draw(st.sampled_from(eligible)), at=state.now + 1)
+    elif what == "finish" and state.running:
+        state.finish(data.draw(st.sampled_from(sorted(state.running))), at=state.now + 1)
+    elif what == "release" and state.running:
+        state.release(data.draw(st.sampled_from(sorted(state.running))))
+    elif what == "reopen" and visited:
+        state.reopen(*data.draw(st.sampled_from(visited)))
+    elif what == "set_time":
+        model = data.draw(st.integers(0, len(state.time) - 1))
+        worker = data.draw(st.integers(0, len(state.held) - 1))
+        state.set_time(model, worker, data.draw(st.sampled_from((1.0, 2.5, 7.0, NEVER))))
+    elif what == "set_held":
+        worker = data.draw(st.integers(0, len(state.held) - 1))
+        state.set_held(worker, data.draw(st.integers(0, state.everything)))
+    elif what == "drop":
+        idle = sorted(set(range(len(state.open))) - set(state.running))
+        if idle:
+            state.drop(data.draw(st.sampled_from(idle)))
+
+
+@given(SINGLE, st.data())
+@settings(deadline=None, max_examples=150)
+def test_sums_are_those_of_counting_anew(problem: Problem, data: st.DataObject) -> None:
+    """Whatever starts, ends, is taken back or made again, is estimated better, goes or comes."""
+    state = DispatchState(problem)
+    for _ in range(data.draw(st.integers(1, 12))):
+        step(state, data)
+        running = sums(state)
+        state.recount()
+        anew = sums(state)
+        assert running[0] == pytest.approx(anew[0], abs=1e-9)
+        assert running[1] == pytest.approx(anew[1], abs=1e-9)
+
+
+@given(SINGLE, st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_copy_goes_its_own_way(problem: Problem, data: st.DataObject) -> None:
+    """What happens on the copy, estimates aside, is not seen on the original."""
+    state = DispatchState(problem)
+    for _ in range(3):
+        step(state, data)
+    before = snapshot(state)
+    copy = state.copy()
+    assert snapshot(copy) == before
+    for choice in [(w, m, mask) for w in range(len(copy.held)) for m, mask in copy.eligible(w)][:1]:
+        worker, model, mask = choice
+        copy.start(Choice(worker, model, mask.bit_length() - 1), at=99.0)
+        copy.finish(model)
+    copy.set_held(0, 0)
+    copy.drop(0)
+    assert snapshot(state) == before
+
+
+@given(SINGLE, st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_release_undoes_a_start(problem: Problem, data: st.DataObject) -> None:
+    """The unit is open again, the model idle, the GPUs free."""
+    state = DispatchState(problem)
+    eligible = [(w, m, mask) for w in range(len(state.held)) for m, mask in state.eligible(w)]
+    before = snapshot(state)
+    for worker, model, mask in eligible:
+        state.start(Choice(worker, model, mask.bit_length() - 1))
+        state.release(model)
+        assert snapshot(state) == before
+
+
+@given(problems(max_gpus=2, is_begun=False))
+@settings(deadline=None, max_examples=60)
+def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
+    """As many units as the problem has, each eligible when it starts, and sums of nothing at the end."""
+    state = DispatchState(problem)
+    units = 0
+    while any(state.open):
+        worker, model, mask = next(
+            (w, m, mask) for w in range(problem.num_workers) for m, mask in state.eligible(w)
+        )
+        state.start(Choice(worker, model, mask.bit_length() - 1))
+        assert all(other != model for w in range(problem.num_workers) for other, _ in state.eligible(w))
+        state.finish(model)
+        units += 1
+    assert units == problem.num_units
+    assert sums(state)[0] == pytest.approx([0.0] * problem.num_models, abs=1e-9)
+    assert sums(state)[1] == pytest.approx([0.0] * problem.num_workers, abs=1e-9)
+
+
+def test_epochs_of_a_model_follow_each_other() -> None:
+    """The next opens with the last partition of the one before, and closes again if that is to be made again."""
+    state = DispatchState(open_shop([[1.0, 1.0]], epochs=2))
+    for partition in (0, 1):
+        state.start(Choice(partition, 0, partition))
+        state.finish(0)
+    assert (state.epoch, state.open) == ([2], [0b11])
+    state.reopen(0, 1)
+    assert (state.epoch, state.open) == ([1], [0b10])
+
+
+def test_a_model_that_is_done_with_its_first_epoch_is_in_its_second() -> None:
+    """What is left of a run may begin there."""
+    problem = open_shop([[1.0, 1.0], [1.0, 1.0]], epochs=2)
+    state = DispatchState(Problem(**{**vars(problem), "left": (0, 0b11)}))
+    assert state.epoch == [2, 1]
+    assert state.model_left == [2, 4]
+
+
+def test_nothing_is_eligible_without_gpus_partition_or_strategy() -> None:
+    """A model waits for GPUs, is offered only where it fits, and what nobody holds is nowhere."""
+    problem = Problem(
+        models=("wide", "narrow"),
+        workers=("x", "y"),
+        gpus=(2, 1),
+        strategies=(
+            ((Strategy(seconds=1.0, gpus=2),), ()),
+            ((Strategy(seconds=1.0),), (Strategy(seconds=1.0),)),
+        ),
+        holders=((0, 1),),
+    )
+    state = DispatchState(problem)
+    assert list(state.eligible(0)) == [(0, 1), (1, 1)]
+    assert list(state.eligible(1)) == [(1, 1)]
+    state.start(Choice(0, 1, 0))
+    assert list(state.eligible(0)) == []
+    state.release(1)
+    state.set_held(0, 0)
+    assert list(state.eligible(0)) == []
+
+
+def test_a_choice_of_strategies_is_made_before() -> None:
+    """A dispatch state does not choose: that is a plan's matter."""
+    ways = (Strategy(seconds=2.0), Strategy(seconds=1.0, gpus=2))
+    problem = Problem(models=("m",), workers=("w",), gpus=(2,), strategies=((ways,),), holders=((0,),))
+    with pytest.raises(ValueError, match="choose a strategy"):
+        DispatchState(problem)
