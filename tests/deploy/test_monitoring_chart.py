@@ -90,6 +90,7 @@ def test_labels_of_streams_are_few(chart: Path) -> None:
 
 def test_prometheus_is_the_version_that_clusters_on_aws_get() -> None:
     """One version in the repository."""
-    source = (ROOT / "cerebro" / "provision" / "steps" / "releases.py").read_text()
-    (wanted,) = re.findall(r'helm-charts", "--version", "([\d.]+)"', source)
+    releases = yaml.safe_load((ROOT / "cerebro" / "cloud" / "data" / "releases.yaml").read_text())
+    chart = releases["kube-prometheus-stack"]["chart"]
+    wanted = str(chart[chart.index("--version") + 1])
     assert metadata()["dependencies"][0]["version"] == wanted
