@@ -153,15 +153,19 @@ class Aws:
         """
         if self._is_dry:
             return
-        what = f"{waiter} {' '.join(arguments.values())}"
-        self._show(f"  waiting: {what} ...")
         model = botocore.waiter.WaiterModel(json.loads(_WAITERS.read_text(encoding="utf-8")))
+        given = model.get_waiter(waiter)
+        what = f"{given.description} {list(arguments.values())[-1]}"
+        most = f"{given.delay * given.max_attempts / 60:.0f} minutes"
+        self._show(f"  waiting for {what} (at most {most}) ...")
         try:
             with _translated(f"{service} {waiter}"):
                 made = botocore.waiter.create_waiter_with_client(waiter, model, self._client(service))
                 made.wait(**arguments)
         except _TooLongError as late:
-            raise ProvisionError(f"{what}: not in time; give the same command again to wait on") from late
+            raise ProvisionError(
+                f"{what}: not settled within {most}; give the same command again to wait on"
+            ) from late
 
     def _client(self, service: str) -> Any:
         if service not in self._clients:

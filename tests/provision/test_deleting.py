@@ -166,18 +166,6 @@ def test_nothing_goes_unless_the_name_is_typed(desk: Desk) -> None:
     assert desk.shape() == before
 
 
-@pytest.mark.slow
-def test_a_dry_run_shows_what_would_go(desk: Desk) -> None:
-    """Every command, no effect."""
-    desk.create()
-    before, num_changes = desk.shape(), len(desk.cloud.changes)
-    desk.delete(is_dry=True)
-    assert "$ eksctl delete cluster --name demo" in desk.said
-    assert "cloudformation delete-stack" in desk.said
-    assert len(desk.cloud.changes) == num_changes
-    assert desk.shape() == before
-
-
 def test_what_is_left_is_named_with_the_command_that_removes_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,35 +9,6 @@ from cerebro.errors import ProvisionError
 from tests.provision.conftest import Desk
 
 
-def nodes(desk: Desk) -> dict[str, int]:
-    """By group."""
-    return {name: group.desired for name, group in desk.shape()["groups"].items()}
-
-
-def test_pause_and_resume(desk: Desk) -> None:
-    """All nodes go, workers before the control plane; all come back; data and releases stay."""
-    desk.create()
-    before, num_changes = desk.shape(), len(desk.cloud.changes)
-    pause(desk.site())
-    assert nodes(desk) == {"control": 0, "spot": 0, "firm": 0}
-    assert desk.cloud.changes[num_changes:] == ["eks UpdateNodegroupConfig"] * 3
-    assert "paused" in "\n".join(status_lines(desk.site()))
-    pause(desk.site())  # twice is once
-    assert len(desk.cloud.changes) == num_changes + 3
-    resume(desk.site())
-    assert desk.shape() == before
-
-
-@pytest.mark.slow
-def test_creation_resumes_as_well(desk: Desk) -> None:
-    """A user who forgot the pause is not left with pods that wait for nodes."""
-    desk.create()
-    before = desk.shape()
-    pause(desk.site())
-    desk.create()
-    assert desk.shape() == before
-
-
 @pytest.mark.slow
 def test_a_paused_cluster_can_be_deleted(desk: Desk) -> None:
     """Its drivers are not there to remove disks."""
@@ -46,17 +17,6 @@ def test_a_paused_cluster_can_be_deleted(desk: Desk) -> None:
     desk.cloud.kube.drivers_are_dead = True
     desk.delete()
     assert "Looked again: nothing of demo is left" in desk.said
-
-
-@pytest.mark.slow
-def test_a_dry_run_pauses_nothing(desk: Desk) -> None:
-    """It shows the three calls."""
-    desk.create()
-    before = nodes(desk)
-    desk.lines.clear()
-    pause(desk.site(is_dry=True))
-    assert desk.said.count("eks update-nodegroup-config") == 3
-    assert nodes(desk) == before
 
 
 def test_what_does_not_exist_cannot_be_paused(desk: Desk) -> None:

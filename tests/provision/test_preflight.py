@@ -160,13 +160,6 @@ def test_a_quota_that_is_too_small_is_refused(desk: Desk, code: str, name: str) 
     assert f"quotas/{code}" in said(found, name)
 
 
-def test_what_runs_already_is_not_asked_for_again(desk: Desk) -> None:
-    """A cluster that stands needs no further quota for what it has."""
-    desk.create()
-    desk.cloud.quotas |= {"L-3819A6DF": 8, "L-DB2E81BA": 4, "L-1216C47A": 4, "L-F678F1CE": 1, "L-0263D0A3": 1}
-    assert check(desk.site()).failed == []
-
-
 def test_zones_that_do_not_offer_a_type_are_refused(desk: Desk) -> None:
     """Said with zones that do."""
     workers = [{"name": "gpu", "instance_type": "p4d.24xlarge", "count": 1, "gpus": 8}]
