@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 from benchmarks.figure import Figure
 from cerebro.research.scenarios import narrow, paper
-from cerebro.research.validator import validate
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Outage, Reality
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.validator import validate
 
 CALM_BAR, OUTAGE_BAR = 1.015, 1.03
 SEEDS = 5

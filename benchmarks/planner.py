@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 
 from benchmarks.figure import Figure
 from cerebro.research.scenarios import balanced, narrow, paper
-from cerebro.research.validator import validate
 from cerebro.scheduling.advice import choose
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.dispatch import dispatch
@@ -20,6 +19,7 @@ from cerebro.scheduling.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.validator import validate
 
 _INSTANCES = 100
 _FEW = 5

@@ -19,11 +19,11 @@ from cerebro.research.comparison import Row, compare
 from cerebro.research.gantt import draw
 from cerebro.research.rearrangement import rearrange
 from cerebro.research.scenarios import find
-from cerebro.research.validator import validate
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.validator import validate
 from controller import study
 
 TARGET = Path(__file__).resolve().parent / "scheduling.md"

@@ -1,5 +1,6 @@
 """Claims about the repository: what an import costs, what an image holds, what README promises."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -73,6 +74,14 @@ def test_importing_cerebro_loads_no_heavy_library() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["cerebro", "cerebro.scheduling"])
+def test_every_name_that_is_loaded_when_it_is_asked_for_is_there(name: str) -> None:
+    """No import statement tells when such a module moves."""
+    package = importlib.import_module(name)
+    for each in package.__all__:
+        assert getattr(package, each) is not None
 
 
 @pytest.mark.parametrize("group", CONTROL_PLANE_GROUPS)

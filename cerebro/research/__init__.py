@@ -1,1 +1,1 @@
-"""The scheduler's research: what compares, draws and judges schedules. Nothing that runs live imports it."""
+"""The scheduler's research: what compares and draws schedules. Nothing that runs live imports it."""

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from cerebro.errors import InstanceError
 from cerebro.research.scenarios import Scenario
 from cerebro.research.solve import DEFAULT_TIME_LIMIT_S, METHODS, PLANNER, solve
-from cerebro.research.validator import validate
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.conditions import Conditions, Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
@@ -24,6 +23,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.scheduling.policies.following import Following
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.validator import validate
 
 RANDOM = "random"
 """The policy of the papers."""

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cerebro.errors import InstanceError
-from cerebro.research.validator import validate
 from cerebro.scheduling.allotment import allotments
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import Choice, DispatchState
@@ -24,6 +23,7 @@ from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, Policy
 from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
+from cerebro.scheduling.validator import validate
 
 AUTO, PLANNER = "auto", "planner"
 EXACT = ("cp-sat", "gurobi")

@@ -11,10 +11,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cerebro.research.validator import Report, validate
     from cerebro.scheduling.bounds import lower_bound
     from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
     from cerebro.scheduling.schedule import Schedule, Unit
+    from cerebro.scheduling.validator import Report, validate
 
 __all__ = [
     "Problem",

@@ -1,4 +1,4 @@
-"""A schedule: when each unit runs where. Data only; whether it is right is for `cerebro.research.validator`."""
+"""A schedule: when each unit runs where. Data only; whether it is right is for `cerebro.scheduling.validator`."""
 
 from __future__ import annotations
 

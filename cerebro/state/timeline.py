@@ -131,7 +131,7 @@ def _unvisited(run: Run) -> Iterator[Attempt]:
 
 
 def schedule_of(run: Run) -> tuple[Problem, Schedule]:
-    """The visits of a fit run, for `cerebro.research.validator.validate` with ``actual=True``.
+    """The visits of a fit run, for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
     Seconds since the first unit's own work began. The problem's times are means of those measured; as holders of a
     partition count the workers that served it (the fold has checked that they held it). A model that failed or was

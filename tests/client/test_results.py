@@ -28,8 +28,8 @@ from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.data.tables import write_columns
 from cerebro.errors import NotFoundError, RunFailedError
-from cerebro.research.validator import validate
 from cerebro.runtime.volumes import Volumes
+from cerebro.scheduling.validator import validate
 from cerebro.state import Run, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.usercode import archive

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import EpochCompleted, Event, SchedulePlanned
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
-from cerebro.research.validator import validate
+from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
 from cerebro.state.experiment import fold
 from controller.advisor import ChildHelper

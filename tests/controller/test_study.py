@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from cerebro.errors import InstanceError
 from cerebro.research.scenarios import find, narrow, paper
 from cerebro.research.solve import PLANNER
-from cerebro.research.validator import validate
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
+from cerebro.scheduling.validator import validate
 from controller.study import run
 
 

@@ -12,8 +12,8 @@ from cerebro import cli
 from cerebro.research.comparison import compare, schedulers
 from cerebro.research.scenarios import SCENARIOS, find
 from cerebro.research.solve import PLANNER
-from cerebro.research.validator import validate
 from cerebro.scheduling.policies import POLICIES
+from cerebro.scheduling.validator import validate
 
 _SMALL = ("hard-narrow-8x8", "--policy", "lrptw", "--policy", "random")
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import InstanceError
-from cerebro.research.validator import validate
 from cerebro.scheduling.conditions import Conditions, Join, Outage, Reality, Straggler
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.schedule import Unit
+from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
 LRPTW = POLICIES["lrptw"]

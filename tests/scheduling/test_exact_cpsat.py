@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.research.rearrangement import rearrange
-from cerebro.research.validator import validate
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import TOLERANCE, SolverUnavailableError, solve_exact
 from cerebro.scheduling.exact.ticks import Ticks
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from cerebro.research.milp import FORMS, thesis
 from cerebro.research.rearrangement import rearrange
 from cerebro.research.scenarios import thesis as thesis_problem
-from cerebro.research.validator import validate
 from cerebro.scheduling.exact import SOLVERS, SolverUnavailableError, compact, gurobi, solve_exact
 from cerebro.scheduling.exact.visits import visits
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.research.validator import validate
 from cerebro.scheduling.conditions import Conditions, Outage
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.dispatch_state import Choice, DispatchState
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.problem import Problem, open_shop
+from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
 TWO = open_shop([[5.0, 5.0], [5.0, 5.0]])

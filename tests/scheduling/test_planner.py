@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.research.validator import validate
 from cerebro.scheduling.allotment import allotments
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.planner import Plan, plan
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
+from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 from tests.scheduling.ticking import Ticking

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cerebro.errors import InstanceError
 from cerebro.research import rearrangement
 from cerebro.research.rearrangement import balanced_order, is_surely_optimal, rearrange
-from cerebro.research.validator import validate
 from cerebro.scheduling.problem import multi_gpu, open_shop
+from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import open_shops
 

@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cerebro.errors import ScheduleError
-from cerebro.research.validator import validate
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
+from cerebro.scheduling.validator import validate
 from tests.scheduling.instances import problems
 
 ANY = problems(max_gpus=3, max_strategies=2)

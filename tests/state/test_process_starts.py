@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cerebro.contract.events import RunFinished
 from cerebro.contract.tasks import FailureKind
-from cerebro.research.validator import validate
+from cerebro.scheduling.validator import validate
 from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
 from tests.state.runs import TimedStory, dispatched

@@ -12,7 +12,7 @@ from cerebro.contract.events import EpochCompleted, RunFinished, SchedulePlanned
 from cerebro.contract.runs import PlannedUnit
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import InstanceError
-from cerebro.research.validator import validate
+from cerebro.scheduling.validator import validate
 from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
 from cerebro.state.timeline import committed

@@ -193,7 +193,7 @@ class FitResult(FitFigures):
 
     def schedule(self) -> tuple[Problem, Schedule]:
         """The visits as a schedule, with the problem it solves: ``validate(*result.schedule(), actual=True)`` of
-        `cerebro.research.validator` judges it.
+        `cerebro.scheduling.validator` judges it.
 
         Raises:
             InstanceError: nothing is committed yet.
