@@ -12,8 +12,8 @@ from controller.orchestrator import Exit, Fleet
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
 _UNSAID = 1.0
-"""Weight that a worker registers with if it was given none and sees no GPU. Any other one is a wish, or counted, and
-stays. A wish for this one cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
+"""Weight that a worker registers with if it was given none and sees no GPU. Any other one is asked for, or counted, and
+stays. This one asked for cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
 
 STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
 

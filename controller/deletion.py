@@ -55,7 +55,7 @@ class Deletion:
         self.removal = Removal()
 
     def look_again(self) -> None:
-        """Somebody may wish a deletion, or another controller may have begun one."""
+        """Somebody may have asked for a deletion, or another controller may have begun one."""
         self._is_due = True
 
     def tend(self, term: int) -> None:

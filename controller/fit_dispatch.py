@@ -172,7 +172,7 @@ class FitDispatch:
             self.dispatch_state.hold(self._held(state))
 
     def _steer(self, run: Run, name: str) -> None:
-        """A user wished something of a model: take in what it came to."""
+        """A user gave a command on a model: take in what it came to."""
         model = run.models.get(name)
         if model is None or model.busy is not None:
             return

@@ -158,7 +158,7 @@ class Controller:
             why = f"{entry.run} is in the queue, but not in the log"
             raise UnreadableError.of(experiment, state.seq, why)
         if not state.runs[entry.run].is_open:
-            # A wish that came too late had put it there.
+            # A command that came too late had put it there.
             self._perform(core, [api.Dequeue(run=entry.run)])
             return
         while not self.stop.is_set() and self._lead():
@@ -270,7 +270,7 @@ class Controller:
         return plan_evaluation(state, run.request)
 
     def _meanwhile(self) -> None:
-        """What goes on while a long plan is made: leading, and wishes for another number of workers."""
+        """What goes on while a long plan is made: leading, and requests for another number of workers."""
         if self._lead():
             if time.monotonic() - self._watched >= self._settings.tick_s:
                 self._watch({}, 0.0)

@@ -1,6 +1,6 @@
 """The workers as the store and a cluster manager tell of them, and what the controller does about their number.
 
-Effects only: it reads registrations, hands wishes for another number of workers on, removes registrations of workers
+Effects only: it reads registrations, hands requests for another number of workers on, removes registrations of workers
 that will not come back, and tells why others do not start. What their state means for tasks is decided elsewhere
 (`controller.cluster_snapshot`, `controller.decide`). Not thread-safe: it belongs to the loop.
 """
@@ -46,7 +46,7 @@ class Membership:
         self._read_at = self._tended_at = -tick_s
         self._reachable_since = time.monotonic()
         self._told: Troubles | None = None
-        self._is_wish_possible = True
+        self._may_have_request = True
         self._filling: tuple[int, float] | None = None
         """How many pods are wanted, and since when some of them are to come."""
 
@@ -56,8 +56,8 @@ class Membership:
         self.hear()
 
     def hear(self) -> None:
-        """The cluster sent a notification: workers came or went, or somebody wishes something."""
-        self._is_wish_possible = True
+        """The cluster sent a notification: workers came or went, or somebody asks for something."""
+        self._may_have_request = True
         self.look_again()
 
     def look_again(self) -> None:
@@ -124,35 +124,39 @@ class Membership:
         return self._orchestrator.fleet() if self._orchestrator else None
 
     def _resize(self) -> None:
-        if not self._is_wish_possible:
+        if not self._may_have_request:
             return
-        wish = self._kvs.size()
-        self._is_wish_possible = wish is not None and not wish.problem
-        if wish is None or wish.problem:
+        request = self._kvs.size()
+        self._may_have_request = request is not None and not request.problem
+        if request is None or request.problem:
             return
         try:
-            problem = self._apply(wish)
+            problem = self._apply(request)
         except RetryableError as error:
-            log.warning("%s workers are asked for, but the cluster manager is away: %s", wish.workers, error)
+            log.warning(
+                "%s workers are asked for, but the cluster manager is away: %s", request.workers, error
+            )
             return
         try:
             if problem:
-                self._kvs.ask_size(wish.model_copy(update={"problem": problem}))
+                self._kvs.ask_size(request.model_copy(update={"problem": problem}))
             else:
-                self._kvs.drop_size(wish.workers)
+                self._kvs.drop_size(request.workers)
         except ConflictError:
-            log.info("the request for %s workers was replaced meanwhile", wish.workers)
+            log.info("the request for %s workers was replaced meanwhile", request.workers)
 
-    def _apply(self, wish: SizeRequest) -> str:
-        """Hand a wish on; returns why it cannot be done."""
+    def _apply(self, request: SizeRequest) -> str:
+        """Hand a request on; returns why it cannot be done."""
         if self._orchestrator is None:
             return NO_MANAGER
         try:
-            self._orchestrator.scale(wish.workers)
+            self._orchestrator.scale(request.workers)
         except PermanentError as error:
-            log.warning("%s workers cannot be had: %s", wish.workers, error)
+            log.warning("%s workers cannot be had: %s", request.workers, error)
             return str(error)
-        log.info("asked the cluster manager for %s workers, for %s", wish.workers, wish.by or "somebody")
+        log.info(
+            "asked the cluster manager for %s workers, for %s", request.workers, request.by or "somebody"
+        )
         return ""
 
     def _remove_gone(self, fleet: Fleet) -> None:

@@ -1,51 +1,45 @@
 """Every key in Redis. The store and its script are handed these names, and only extend them by the suffixes listed.
 
-| key                      | type   | holds                                             | writers            | readers
-| expiry |
+| key                      | type   | holds                                             | writers            | readers            | expiry |
 |--------------------------|--------|---------------------------------------------------|--------------------|--------------------|--------|
-| experiments              | zset   | experiment names by creation time                 | client             | all
-| never  | | exp:E                    | string | ExperimentRecord, JSON                            | client, once;
-steps.lua | all                | never  | | exp:E:log:seq            | string | counter of the log
-| steps.lua          | steps.lua          | never  | | exp:E:log                | stream | events; id `seq-0`, fields
-`t` (ms), `e` (JSON)   | steps.lua          | all                | never  | | exp:E:log:runs           | hash   | run ->
-`seq:hash of the request`                  | steps.lua          | steps.lua          | never  | | exp:E:log:notes
-| hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  | |
-exp:E:log:marks          | hash   | deletion: seq of the wish; by: whose it is; archived: `1` or empty; unreadable:
-Unreadable, JSON | steps.lua | steps.lua, client | never | | exp:E:log:waiting        | list   | runs that were in the
-queue when E was quarantined | steps.lua          | steps.lua          | until restored | | exp:E:log:datasets       |
-set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  | |
-exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua
-| never  | | exp:E:said               | hash   | a client's call -> seq of the event it appended   | steps.lua
-| steps.lua          | last 1,000 | | exp:E:said:order         | list   | these calls, oldest first
-| steps.lua          | steps.lua          | last 1,000 | | exp:E:live               | stream | LivePoints; id `seq-0`,
-fields `t`, `e`           | steps.lua          | client, dispatcher | never  | | exp:E:live:seq           | string |
-counter of the live stream                        | steps.lua          | steps.lua          | never  | | exp:E:task:T
-| hash   | state, attempt, worker, incarnation, lease_until (store's clock) | steps.lua | steps.lua   | never  | | clock
-| string | the store's clock (ms), as far as any process told | steps.lua         | all                | never  | |
-deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller
-| never  | | dataset:D                | set    | experiments whose runs use the data set           | steps.lua
-| steps.lua          | never  | | reclaim                  | set    | data sets that no experiment uses any more
-| steps.lua          | controller, workers | never | | reclaim:seq              | string | counter of its changes
-| steps.lua          | controller, workers | never | | audit                    | stream | fields `t` (ms), `b` (by
-whom), `w` (what)        | steps.lua          | client, dispatcher | last 1,000 | | queue                    | list   |
-open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  | | workers
-| set    | worker names                                      | worker             | all                | never  | |
-worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage
-(JSON), sampled | worker | all | never  | | worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`
-| steps.lua          | that worker        | once read      | | worker:W:inbox:seq       | string | counter of the inbox
-| steps.lua          | steps.lua          | at registration | | worker:W:usage           | stream | WorkerUsage, one a
-half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them | | worker:W:recent          |
-list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
-| cluster                  | stream | notifications: workers came or went, or a request | steps.lua          |
-controller         | last 1,000 | | cluster:seq              | string | counter of the notifications
-| steps.lua          | controller         | never  | | cluster:size             | string | SizeRequest, JSON: the
-pending wish               | client, controller | controller, client | once done | | cluster:troubles         | string |
-Troubles, JSON                                    | controller         | client, dispatcher | never  | | leader
-| hash   | holder, term, until (store's clock): the controller's lease  | controller         | steps.lua          |
-never  | | code:SHA                 | string | CodeRecord, JSON                                  | client, once       |
-workers            | never  | | archive:SHA              | string | code archive, bytes                               |
-client, once       | workers            | never  |
+| experiments              | zset   | experiment names by creation time                 | client             | all                | never  |
+| exp:E                    | string | ExperimentRecord, JSON                            | client, once; steps.lua | all                | never  |
+| exp:E:log:seq            | string | counter of the log                                | steps.lua          | steps.lua          | never  |
+| exp:E:log                | stream | events; id `seq-0`, fields `t` (ms), `e` (JSON)   | steps.lua          | all                | never  |
+| exp:E:log:runs           | hash   | run -> `seq:hash of the request`                  | steps.lua          | steps.lua          | never  |
+| exp:E:log:notes          | hash   | hash of a controller's note -> seq of its newest  | steps.lua          | steps.lua          | never  |
+| exp:E:log:marks          | hash   | deletion: seq of the command; by: whose it is; archived: `1` or empty; unreadable: Unreadable, JSON | steps.lua | steps.lua, client | never |
+| exp:E:log:waiting        | list   | runs that were in the queue when E was quarantined | steps.lua          | steps.lua          | until restored |
+| exp:E:log:datasets       | set    | data sets that its runs use                       | steps.lua          | steps.lua          | never  |
+| exp:E:log:time           | string | newest `t` (ms) of the log and the live stream    | steps.lua          | steps.lua          | never  |
+| exp:E:said               | hash   | a client's call -> seq of the event it appended   | steps.lua          | steps.lua          | last 1,000 |
+| exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
+| exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
+| exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock) | steps.lua | steps.lua   | never  |
+| clock                    | string | the store's clock (ms), as far as any process told | steps.lua         | all                | never  |
+| deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller         | never  |
+| dataset:D                | set    | experiments whose runs use the data set           | steps.lua          | steps.lua          | never  |
+| reclaim                  | set    | data sets that no experiment uses any more        | steps.lua          | controller, workers | never |
+| reclaim:seq              | string | counter of its changes                            | steps.lua          | controller, workers | never |
+| audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua          | client, dispatcher | last 1,000 |
+| queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
+| workers                  | set    | worker names                                      | worker             | all                | never  |
+| worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled | worker | all | never  |
+| worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | once read      |
+| worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
+| worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them |
+| worker:W:recent          | list   | hashes of the latest reports' live points         | steps.lua          | steps.lua          | at registration |
+| cluster                  | stream | notifications: workers came or went, or a request | steps.lua          | controller         | last 1,000 |
+| cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |
+| cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
+| cluster:troubles         | string | Troubles, JSON                                    | controller         | client, dispatcher | never  |
+| leader                   | hash   | holder, term, until (store's clock): the controller's lease  | controller         | steps.lua          | never  |
+| code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
+| archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """
+
+# ruff: noqa: E501 - a table is read by its columns
 
 from __future__ import annotations
 
@@ -78,7 +72,7 @@ def log(name: str) -> str:
 
 
 def marks(name: str) -> str:
-    """What a user wishes of an experiment as a whole."""
+    """What a user asks of an experiment as a whole."""
     return f"{log(name)}:marks"
 
 

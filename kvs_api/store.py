@@ -141,7 +141,7 @@ class Store(QuarantineStore):
         return int(answer["seq"])
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment that a user wished to be deleted; see `KvsClient.delete_experiment`."""
+        """Forget an experiment that a user asked to delete; see `KvsClient.delete_experiment`."""
         guard = {
             "experiment": keys.experiment(name),
             "name": name,

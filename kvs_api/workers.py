@@ -1,4 +1,4 @@
-"""The store's part on workers: registrations, reports, inboxes, and how many workers are wished for."""
+"""The store's part on workers: registrations, reports, inboxes, and how many workers are asked for."""
 
 from __future__ import annotations
 
@@ -180,17 +180,17 @@ class WorkerStore(Database):
     # --- the cluster's size ----------------------------------------------------------------------
 
     def size(self) -> SizeRequest | None:
-        """The pending wish, if there is one."""
+        """The pending request, if there is one."""
         with translated():
             content: Any = self._redis.get(keys.SIZE)
         return None if content is None else SizeRequest.model_validate_json(content)
 
-    def ask_size(self, wish: SizeRequest) -> None:
-        """Replace the wish; one with a `problem` is an answer, and replaces only the wish that it answers."""
-        self._size(wish.workers, record=wish.model_dump_json(), answers=bool(wish.problem))
+    def ask_size(self, request: SizeRequest) -> None:
+        """Replace the request; one with a `problem` is an answer, and replaces only the request that it answers."""
+        self._size(request.workers, record=request.model_dump_json(), answers=bool(request.problem))
 
     def drop_size(self, workers: int) -> None:
-        """Take the wish for so many workers away; another one stays."""
+        """Take the request for so many workers away; another one stays."""
         self._size(workers, answers=True)
 
     def _size(self, workers: int, **fields: Any) -> None:

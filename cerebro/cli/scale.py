@@ -1,8 +1,8 @@
 """``cerebro scale`` and ``cerebro remove``: more or fewer workers while runs go on.
 
-On one machine the supervisor starts and ends workers. Elsewhere the number is a wish in the store, which the controller
-hands to the cluster manager; then one waits until as many pods have registered. Either way new workers get partitions
-and work in the run that goes on, and what only removed ones held is made anew.
+On one machine the supervisor starts and ends workers. Elsewhere the number is a request in the store, which the
+controller hands to the cluster manager; then one waits until as many pods have registered. Either way new workers get
+partitions and work in the run that goes on, and what only removed ones held is made anew.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run_scale(options: argparse.Namespace) -> int:
         _scale_here(options.home, options.workers, options.timeout)
     else:
         kvs = cluster_client(options.home)
-        wish(kvs, options.workers, by=getpass.getuser())
+        request_size(kvs, options.workers, by=getpass.getuser())
         await_workers(kvs, options.workers, timeout_s=options.timeout, say=_say)
     _say(f"There {'is 1 worker' if options.workers == 1 else f'are {options.workers} workers'} now.")
     return 0
@@ -130,12 +130,12 @@ def _forget(kvs: KvsClient, status: WorkerStatus) -> bool:
 # --- in a cluster --------------------------------------------------------------------------------
 
 
-def wish(kvs: KvsClient, workers: int, *, by: str, patience_s: float = TAKE_UP_S) -> None:
+def request_size(kvs: KvsClient, workers: int, *, by: str, patience_s: float = TAKE_UP_S) -> None:
     """Ask for so many workers; returns when the cluster manager has been told.
 
     Raises:
-        ClusterError: it refuses, somebody else wished another number meanwhile, or nobody took the wish up, which is
-            then taken back.
+        ClusterError: it refuses, somebody else asked for another number meanwhile, or nobody took the request up, which
+            is then taken back.
     """
     from cerebro.contract.records import SizeRequest
 

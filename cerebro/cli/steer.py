@@ -1,6 +1,6 @@
 """``cerebro stop``, ``resume``, ``retry``, ``scheduler``, ``archive``, ``unarchive``, ``delete``: steer an experiment.
 
-Each appends a wish to the experiment's log, through the same store and by the same rules as notebooks and the page
+Each appends a command to the experiment's log, through the same store and by the same rules as notebooks and the page
 (`cerebro.commands`), and returns at once; ``cerebro status EXPERIMENT`` shows what becomes of it.
 """
 
@@ -105,7 +105,7 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
-    """Append the wish, or one for each model that is named: all of them, or none."""
+    """Append the command, or one for each model that is named: all of them, or none."""
     from cerebro.client.session import author
     from cerebro.commands.command import Command, event_of_experiment, events_of
     from cerebro.commands.rules import DOES, OF_EXPERIMENT, Action

@@ -1,7 +1,7 @@
 """The part of `cerebro.Experiment` by which users steer what goes on: stop, resume, retry, reschedule, archive, delete.
 
-All of it returns as soon as the wish is in the experiment's log, with the name of who wished it; `watch` and `status`
-show what becomes of it. What can be wished when, and what is said otherwise, is decided in `cerebro.commands.rules`.
+All of it returns as soon as the command is in the experiment's log, with the name of who gave it; `watch` and `status`
+show what becomes of it. Which command is allowed when, and what is said otherwise, says `cerebro.commands.rules`.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Revoke(Contract):
 
 
 class Dequeue(Contract):
-    """Controller: take a run out of the queue that the log does not have open, as after a wish that came too late."""
+    """Controller: take a run out of the queue that the log does not have open, as after a command that came too
+    late."""
 
     op: Literal["dequeue"] = "dequeue"
     run: Name
@@ -78,7 +79,7 @@ class Dequeue(Contract):
 
 class Note(Contract):
     """Controller: append an event that changes no task. The end of a run is refused while the log has news that the
-    controller has not read: somebody may just have wished that it goes on."""
+    controller has not read: somebody may just have asked that it goes on."""
 
     op: Literal["note"] = "note"
     event: ControllerEvent
@@ -282,7 +283,7 @@ class AuditAnswer(Contract):
 
 
 class SizeAnswer(Contract):
-    """The pending wish for a number of workers, if there is one."""
+    """The pending request for a number of workers, if there is one."""
 
     wish: SizeRequest | None
 

@@ -207,12 +207,12 @@ class Reclaim(Contract):
 
 
 class SizeRequest(Contract):
-    """A wish for so many workers, until the cluster manager has been told or has refused."""
+    """A request for so many workers, until the cluster manager has been told or has refused."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     workers: int = Field(ge=1, le=1000)
     by: str = ""
-    """Who wishes it, for people."""
+    """Who asks for it, for people."""
     problem: str = ""
     """Why it was not done; empty while nobody has looked at it."""
 

@@ -61,8 +61,8 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     for process in clean(home):
         logging.getLogger(__name__).warning("ended process %s of an earlier cluster", process.pid)
     home.scratch.mkdir(mode=0o700, exist_ok=True)
-    for wish in (home.size, home.notebook_wish):
-        wish.unlink(missing_ok=True)  # of an earlier cluster
+    for request in (home.size, home.notebook_request):
+        request.unlink(missing_ok=True)  # of an earlier cluster
     plan = Plan(workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook)
     if plan.notebook:
         notebooks.place(home.notebooks)
@@ -89,7 +89,7 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
 
     def for_workers(number: int) -> Sequence[Service]:
         nonlocal share
-        has_notebook = plan.notebook or home.notebook_wish.exists()
+        has_notebook = plan.notebook or home.notebook_request.exists()
         resized = replace(plan, workers=number, notebook=has_notebook, share=share)
         share = resized.cores
         if resized.notebook:

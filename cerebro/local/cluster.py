@@ -131,7 +131,7 @@ class _Start:
 
 
 def _with_notebook(place: ClusterHome, info: ClusterInfo, timeout_s: float) -> ClusterInfo:
-    place.notebook_wish.touch()
+    place.notebook_request.touch()
     processes.send(info.supervisor, signal.SIGUSR1)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

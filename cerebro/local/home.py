@@ -138,7 +138,7 @@ class ClusterHome:
         self.scratch = self.run / "tmp"
         self.size = self.run / "size"
         """Number of workers that the supervisor is to have, when it is told to look (`scaling`)."""
-        self.notebook_wish = self.run / "notebook"
+        self.notebook_request = self.run / "notebook"
         """There if the supervisor is to run JupyterLab as well, when it is told to look."""
 
     @property

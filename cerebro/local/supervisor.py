@@ -57,7 +57,7 @@ class Supervisor:
         info: facts about the cluster; the supervisor fills in state, services and problem.
         on_record: called with each record once it is on disk.
         grace_s: how long a service may take to end by itself.
-        for_workers: the services of a cluster with so many workers, and of what else is wished by then. At SIGUSR1
+        for_workers: the services of a cluster with so many workers, and of what else is asked for by then. At SIGUSR1
             those of the number in ``run/size`` that are not there are started, those that are too many are ended.
     """
 

@@ -202,14 +202,14 @@ class KvsClient(Transport):
         return self.call("GET", "/v1/queue", api.QueueAnswer).deleting
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment whose deletion was wished, once its files are gone; leaves an entry in `audit`.
+        """Forget an experiment whose deletion was asked for, once its files are gone; leaves an entry in `audit`.
 
         Args:
             term: the controller's leadership.
 
         Raises:
             NotFoundError: it is gone already.
-            ConflictError: nobody wished it, or another controller leads now.
+            ConflictError: nobody asked for it, or another controller leads now.
         """
         self.send("DELETE", f"/v1/experiments/{_quoted(name)}?term={term}", None, 0.0)
 
@@ -260,19 +260,19 @@ class KvsClient(Transport):
     # --- the cluster's size ----------------------------------------------------------------------
 
     def size(self) -> SizeRequest | None:
-        """The wish for a number of workers that is pending or was refused, if there is one."""
+        """The request for a number of workers that is pending or was refused, if there is one."""
         return self.call("GET", "/v1/cluster/size", api.SizeAnswer).wish
 
-    def ask_size(self, wish: SizeRequest) -> None:
-        """Wish so many workers, in place of any earlier wish; or, with a `problem`, answer that very wish.
+    def ask_size(self, request: SizeRequest) -> None:
+        """Ask for so many workers, in place of any earlier request; or, with a `problem`, answer that very request.
 
         Raises:
-            ConflictError: the wish that is answered was replaced.
+            ConflictError: the request that is answered was replaced.
         """
-        self.call("PUT", "/v1/cluster/size", SizeRequest, wish)
+        self.call("PUT", "/v1/cluster/size", SizeRequest, request)
 
     def drop_size(self, workers: int) -> None:
-        """Take the wish for so many workers away; `ConflictError` if there is no such wish."""
+        """Take the request for so many workers away; `ConflictError` if there is no such request."""
         self.send("DELETE", f"/v1/cluster/size?workers={workers}", None, 0.0)
 
     def troubles(self) -> Troubles:

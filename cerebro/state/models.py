@@ -42,7 +42,7 @@ TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
     # Its run had ended, and is open again for another model alone.
     (ModelState.ACTIVE, "LeftOut"): ModelState.STOPPED,
 }
-"""(state, event) -> state. What it lacks has no effect: it is a user's wish that came too late."""
+"""(state, event) -> state. What it lacks has no effect: it is a user's command that came too late."""
 
 
 _NOTHING: dict[str, float] = {}

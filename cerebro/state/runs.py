@@ -42,7 +42,7 @@ TRANSITIONS: dict[tuple[RunState, str], frozenset[RunState]] = {
     (RunState.QUEUED, "RunStopRequested"): frozenset({RunState.STOPPING}),
     (RunState.RUNNING, "RunStopRequested"): frozenset({RunState.STOPPING}),
     (RunState.PAUSED, "RunStopRequested"): frozenset({RunState.STOPPING}),
-    # The controller planned, or paused, while a user's wish to stop was on its way.
+    # The controller planned, or paused, while a user's command to stop was on its way.
     (RunState.STOPPING, "RunStarted"): frozenset({RunState.STOPPING}),
     (RunState.STOPPING, "RunPaused"): frozenset({RunState.STOPPING}),
     # Open again. Queued, if it was stopped before it had a plan; a failed one only if no task was hopeless for all.
@@ -55,7 +55,7 @@ TRANSITIONS: dict[tuple[RunState, str], frozenset[RunState]] = {
     (RunState.FAILED, "ModelRetried"): frozenset({RunState.RUNNING}),
 }
 """(state, event) -> states it may lead to. `RunFinished` leads from any open state to its outcome. Anything else is
-illegal, but for a wish of a user that came too late: that has no effect."""
+illegal, but for a command of a user that came too late: that has no effect."""
 
 
 @dataclass(kw_only=True)

@@ -1,6 +1,6 @@
 """What users ask of an experiment that goes on or has ended, and the list of who asked for what.
 
-A user decides on what a page or a notebook showed a moment ago. So these events are wishes: one that comes too late
+A user decides on what a page or a notebook showed a moment ago. So these events are commands: one that comes too late
 (the model has finished, the run was resumed by somebody else) is no error and changes nothing; the list says so.
 """
 

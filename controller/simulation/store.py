@@ -121,7 +121,7 @@ class VirtualStore(VirtualWorkerStore):
         return seq
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment whose deletion was wished, once its files are gone."""
+        """Forget an experiment whose deletion was asked for, once its files are gone."""
         self.experiment(name)
         if name not in self._deleting:
             raise ConflictError(f"nobody asked to delete experiment {name!r}")

@@ -89,7 +89,7 @@ class Tables:
         self._audit: list[AuditEntry] = []
         self._notifications = 0
         """How often something of the cluster has changed that a controller waits for."""
-        self._wish: SizeRequest | None = None
+        self._size_request: SizeRequest | None = None
         self._troubles = Troubles()
 
     def _append(self, experiment: str, event: Event) -> int:

@@ -133,24 +133,24 @@ class VirtualWorkerStore(Tables):
     # --- the size of the cluster -----------------------------------------------------------------
 
     def size(self) -> SizeRequest | None:
-        """The wish for a number of workers that is pending or was refused, if there is one."""
-        return self._wish
+        """The request for a number of workers that is pending or was refused, if there is one."""
+        return self._size_request
 
-    def ask_size(self, wish: SizeRequest) -> None:
-        """Wish so many workers, in place of any earlier wish."""
-        if wish.problem:
-            self._require_wish(wish.workers)
+    def ask_size(self, request: SizeRequest) -> None:
+        """Ask for so many workers, in place of any earlier request."""
+        if request.problem:
+            self._require_request(request.workers)
         else:
             self._notifications += 1
-        self._wish = wish
+        self._size_request = request
 
     def drop_size(self, workers: int) -> None:
-        """Take the wish for so many workers away."""
-        self._require_wish(workers)
-        self._wish = None
+        """Take the request for so many workers away."""
+        self._require_request(workers)
+        self._size_request = None
 
-    def _require_wish(self, workers: int) -> None:
-        if self._wish is None or self._wish.workers != workers:
+    def _require_request(self, workers: int) -> None:
+        if self._size_request is None or self._size_request.workers != workers:
             raise ConflictError(f"nobody asks for {workers} workers any more")
 
     def troubles(self) -> Troubles:

@@ -58,7 +58,7 @@ def join(store: Store, number: int) -> None:
 def test_a_wish_that_is_taken_up_returns(store: Store) -> None:
     """The controller has told the cluster manager and dropped the wish."""
     store.on_size = lambda wish: store.drop_size(wish.workers)
-    cli_scale.wish(kvs(store), 3, by="ann")
+    cli_scale.request_size(kvs(store), 3, by="ann")
     assert store.size() is None
 
 
@@ -66,20 +66,20 @@ def test_a_refusal_is_told(store: Store) -> None:
     """In the cluster manager's words."""
     store.on_size = lambda wish: store.ask_size(wish.model_copy(update={"problem": "the quota is 2"}))
     with pytest.raises(ClusterError, match="3 workers are not possible: the quota is 2"):
-        cli_scale.wish(kvs(store), 3, by="ann")
+        cli_scale.request_size(kvs(store), 3, by="ann")
 
 
 def test_another_wish_wins(store: Store) -> None:
     """Who was first is told by whom it was replaced."""
     store.on_size = lambda wish: store.ask_size(SizeRequest(workers=5, by="bob"))
     with pytest.raises(ClusterError, match="bob has asked for 5 workers"):
-        cli_scale.wish(kvs(store), 3, by="ann")
+        cli_scale.request_size(kvs(store), 3, by="ann")
 
 
 def test_a_wish_that_nobody_takes_up_is_taken_back(store: Store) -> None:
     """It must not come true when nobody expects it any more."""
     with pytest.raises(ClusterError, match="was not answered within"):
-        cli_scale.wish(kvs(store), 3, by="ann", patience_s=0.0)
+        cli_scale.request_size(kvs(store), 3, by="ann", patience_s=0.0)
     assert store.size() is None
 
 
@@ -94,7 +94,7 @@ def test_a_wish_that_is_taken_up_at_the_last_moment_is_done(
         take_back(workers)
 
     monkeypatch.setattr(store, "drop_size", too_late)
-    cli_scale.wish(kvs(store), 3, by="ann", patience_s=0.0)
+    cli_scale.request_size(kvs(store), 3, by="ann", patience_s=0.0)
     assert store.size() is None
 
 

@@ -89,10 +89,10 @@ def test_wishes_for_an_earlier_cluster_are_forgotten(make_cluster: MakeCluster) 
     fake = make_cluster(one)
     fake.home.create()
     fake.home.size.write_text("2")
-    fake.home.notebook_wish.touch()
+    fake.home.notebook_request.touch()
     fake.start(workers=1)
     assert not fake.home.size.exists()
-    assert not fake.home.notebook_wish.exists()
+    assert not fake.home.notebook_request.exists()
     fake.will_run(one, two)
     assert scaling.scale(fake.home.path, 2, timeout_s=LIMIT_S).notebook is None
 

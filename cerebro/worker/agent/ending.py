@@ -1,4 +1,4 @@
-"""The wish that a worker ends: why, and how long it may take. Said once, by a signal or by a newer process."""
+"""The request that a worker ends: why, and how long it may take. Said once, by a signal or by a newer process."""
 
 from __future__ import annotations
 
