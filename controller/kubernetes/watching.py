@@ -19,11 +19,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
+from kubernetes.client import ApiException
+from kubernetes.config import ConfigException
 from kubernetes.dynamic import Resource
 from kubernetes.utils.retry import retry_after_seconds
 from kubernetes.watch import Watch
+from urllib3.exceptions import HTTPError
 
-from cerebro.errors import ClusterError
+from cerebro.errors import CerebroError, ClusterError
 from controller.kubernetes.access import translated
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,10 @@ _MAX_ASKED_S = 30.0
 """The longest pause that is granted to a server."""
 
 _GONE: Final = 410
+
+_REFUSED = (CerebroError, ApiException, ConfigException, HTTPError, OSError)
+_FAULTS = (*_REFUSED, AttributeError, LookupError, TypeError, ValueError)
+"""A refusal, a server that does not answer, an answer that cannot be read: after each of them a new list is right."""
 
 Item = TypeVar("Item")
 
@@ -98,7 +105,7 @@ class Mirror(Generic[Item]):
             try:
                 version = self._watch(version or self._list(), stop)
                 pause_s = _PAUSE_S
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, a new list is right
+            except _FAULTS as error:
                 self._forget(error)
                 asked_s = min(retry_after_seconds(error) or 0.0, _MAX_ASKED_S)
                 version, pause_s = "", min(2 * pause_s, _MAX_PAUSE_S)
