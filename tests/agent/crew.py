@@ -16,7 +16,7 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
 from cerebro.contract.records import CodeRecord
-from cerebro.contract.tasks import FailureKind, TrainTask
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TrainTask
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
 from tests.kvs_api.bench import Bench
@@ -94,7 +94,14 @@ class Crew:
         return code.sha256
 
     def give(
-        self, partition: int, do: str, *, attempt: int = 1, hang_timeout_s: float = 60.0, code: str = SHA
+        self,
+        partition: int,
+        do: str,
+        *,
+        attempt: int = 1,
+        hang_timeout_s: float = 60.0,
+        code: str = SHA,
+        checkpoint: CheckpointRef | None = None,
     ) -> str:
         """Assign a task; returns its key."""
         key = f"fit-1/train/m00/e1/p{partition}"
@@ -111,7 +118,7 @@ class Crew:
             epoch=1,
             partition=partition,
             unit=0,
-            checkpoint=None,
+            checkpoint=checkpoint,
             keep=(),
         )
         step = api.Assign(

@@ -47,6 +47,14 @@ class Children:
             other.rest()
         return child
 
+    def take_again(self, handler: str) -> ChildProcess | None:
+        """The child that has just done a task of this handler, if it is there; busy until `done`."""
+        child = self._children.get(handler)
+        if child is not None and child.is_alive():
+            self._busy = child
+            return child
+        return None
+
     def done(self, *, is_spent: bool) -> None:
         """The busy child's task has ended.
 

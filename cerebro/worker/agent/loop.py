@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from cerebro.contract.tasks import (
     FailureKind,
     InboxItem,
     ModelTask,
+    TaskBody,
     TaskResult,
+    TrainTask,
 )
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
 from cerebro.runtime import logs
@@ -77,6 +80,10 @@ class Agent:
         self._discarder = Discarder()
         self._upkeep = Upkeep(resources.meter, self._reclaimer, self._metrics, self._reports)
         self._children = Children(settings, own_group())
+        self._previous: TaskBody | None = None
+        """What the child did last, where it did it to its end."""
+        self._early: tuple[InboxItem, ChildProcess] | None = None
+        """What the child was told to do before the store granted it."""
         self._threads: list[threading.Thread] = []
         self._finished = threading.Event()
 
@@ -122,12 +129,16 @@ class Agent:
                 steps.append(api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt))
             if not steps:
                 continue
+            if item is not None:
+                self._begin_early(item)
             outcomes = self._reports.send(steps)
             if outcomes[0].outcome != "refused":
                 self._discarder.discard(outdated)
             is_started = item is not None and outcomes[-1].outcome != "refused"
             steps, outdated = [], ()
-            if item is not None and is_started:
+            if not is_started:
+                self._end_early()
+            elif item is not None:
                 steps = [self._run(item)]
                 # Looked up before the commit: from then on others may write.
                 outdated = outdated_by(self._settings.volumes, item) if steps[0].op == "commit" else ()
@@ -139,6 +150,37 @@ class Agent:
         if item is None:
             self._children.tidy()
         return item
+
+    def _begin_early(self, item: InboxItem) -> None:
+        """Have the child train while the store is asked, where a unit follows one of the same code.
+
+        The store answers after a flush to disk. It grants nearly all that waits here; what it refuses ends as an
+        attempt that was taken back. Not a model's first unit: it makes the model's folder, which must not come back
+        after the experiment was deleted.
+        """
+        body, before = item.body, self._previous
+        if not (
+            isinstance(body, TrainTask) and isinstance(before, TrainTask) and body.checkpoint is not None
+        ):
+            return
+        if (body.code, body.archive) != (before.code, before.archive):
+            return
+        child = self._children.take_again(self._handlers[body.kind])
+        if child is not None:
+            self._early = item, child
+            with suppress(OSError):  # it has ended, and is found to have when it is followed
+                self._tell(child, item, {})
+
+    def _end_early(self) -> None:
+        """The store did not grant what the child was told to do: nothing is left of it."""
+        if self._early is None:
+            return
+        (item, _), self._early = self._early, None
+        self._children.done(is_spent=True)
+        log = self._task_log(item)
+        log.unlink(missing_ok=True)
+        with suppress(OSError):  # others have logs there
+            log.parent.rmdir()
 
     def _run(self, item: InboxItem) -> api.Report:
         """Run an attempt whose lease was just taken; returns the step that ends it."""
@@ -163,7 +205,7 @@ class Agent:
     def _attempt(self, item: InboxItem) -> TaskResult | Failure:
         self._lease.begin(item)
         try:
-            if self._ending.is_asked:
+            if self._ending.is_asked and self._early is None:
                 reason = f"{self._ending.why} before this task began"
                 return Failure(kind=FailureKind.PREEMPTED, message=reason)
             return self._answer(item)
@@ -200,15 +242,18 @@ class Agent:
                 self._children.end_idle("memory ran out")
 
     def _follow(self, item: InboxItem) -> TaskResult | Failure:
-        body, asked = item.body, time.monotonic()
+        body, self._previous = item.body, None
         assert body is not None
-        child = self._child_for(item)
-        codes = {} if body.code == child.code else {body.code: self._kvs.code(body.code).encoded}
-        path = self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
-        try:
-            child.run(body.model_dump(mode="json"), item.attempt, codes, path, asked=asked)
-        except OSError:
-            return child.reap()
+        if self._early is not None:
+            (_, child), self._early = self._early, None
+        else:
+            asked = time.monotonic()
+            child = self._child_for(item)
+            codes = {} if body.code == child.code else {body.code: self._kvs.code(body.code).encoded}
+            try:
+                self._tell(child, item, codes, asked)
+            except OSError:
+                return child.reap()
         self._hint(child)
         limit_s = body.hang_timeout_s if isinstance(body, ModelTask) else self._settings.etl_hang_timeout_s
         answer = AttemptRunner(
@@ -223,7 +268,19 @@ class Agent:
         ).follow()
         if not child.is_alive() and not self._lease.is_lost:
             clear_up(self._settings.volumes, item)
+        if isinstance(answer, TaskResult):
+            self._previous = body
         return answer
+
+    def _tell(
+        self, child: ChildProcess, item: InboxItem, codes: dict[str, str], asked: float | None = None
+    ) -> None:
+        assert item.body is not None
+        body, began = item.body.model_dump(mode="json"), time.monotonic() if asked is None else asked
+        child.run(body, item.attempt, codes, self._task_log(item), asked=began)
+
+    def _task_log(self, item: InboxItem) -> Path:
+        return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
 
     def _on_notification(self, child: ChildProcess) -> None:
         self._children.make_room()
