@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.cloud.actions import pause, resume, status_lines
 from cerebro.errors import ProvisionError
-from tests.provision.conftest import Desk
+from tests.cloud.conftest import Desk
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from cerebro.cloud.world import (
     stack_condition,
     surplus_groups,
 )
-from tests.provision.conftest import FILE
+from tests.cloud.conftest import FILE
 
 DEMO = ClusterFile.model_validate(FILE)
 CHART = Path("chart")

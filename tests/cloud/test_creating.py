@@ -8,8 +8,8 @@ import pytest
 
 from cerebro.cloud.actions import create
 from cerebro.errors import ProvisionError
-from tests.provision.cloud import Fault
-from tests.provision.conftest import EKSCTL_STOPS, Desk, new_desk
+from tests.cloud.cloud import Fault
+from tests.cloud.conftest import EKSCTL_STOPS, Desk, new_desk
 
 
 @pytest.fixture(scope="module")

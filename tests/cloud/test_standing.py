@@ -12,8 +12,8 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from cerebro.cloud.actions import pause, resume, status_lines
 from cerebro.cloud.preflight import check
 from cerebro.errors import ProvisionError
-from tests.provision.cloud import REGION
-from tests.provision.conftest import Desk, new_desk
+from tests.cloud.cloud import REGION
+from tests.cloud.conftest import Desk, new_desk
 
 Whole = tuple[Desk, dict[str, Any]]
 

@@ -14,7 +14,7 @@ from cerebro.cloud.manifests import NETWORK_ADDONS
 from cerebro.cloud.names import STACK_TAG, cluster_stack, group_stack
 
 if TYPE_CHECKING:
-    from tests.provision.cloud import Cloud
+    from tests.cloud.cloud import Cloud
 
 Answer = tuple[int, str]
 _ROLE = "arn:aws:iam::123456789012:role/eks"
@@ -22,7 +22,7 @@ _ROLE = "arn:aws:iam::123456789012:role/eks"
 
 def eksctl(cloud: Cloud, arguments: Sequence[str]) -> Answer:
     """Answer a call."""
-    from tests.provision.cloud import value
+    from tests.cloud.cloud import value
 
     config = yaml.safe_load(Path(value(arguments, "-f")).read_text()) if "-f" in arguments else {}
     match list(arguments[:2]):
@@ -67,7 +67,7 @@ def _create(cloud: Cloud, config: dict[str, Any]) -> None:
             continue
         part()
         if number == stop:
-            from tests.provision.cloud import BrokenError
+            from tests.cloud.cloud import BrokenError
 
             raise BrokenError(f"failed to create cluster {config['metadata']['name']!r}")
 
@@ -165,7 +165,7 @@ def _failing_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
 
 def make_addons(cloud: Cloud, config: dict[str, Any], names: list[str]) -> None:
     """Addons; the one that needs AWS has a stack with its role first."""
-    from tests.provision.cloud import BrokenError
+    from tests.cloud.cloud import BrokenError
 
     cluster = config["metadata"]["name"]
     for name in names:

@@ -22,8 +22,8 @@ from moto import mock_aws
 from cerebro.cloud.actions import create, delete
 from cerebro.cloud.clusterfile import ClusterFile
 from cerebro.cloud.site import Site, open_site
-from tests.provision.cloud import Cloud
-from tests.provision.standins import standins
+from tests.cloud.cloud import Cloud
+from tests.cloud.standins import standins
 
 FILE: dict[str, Any] = {
     "name": "demo",

@@ -19,8 +19,8 @@ from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
 from cerebro.cloud.names import STACK_TAG
-from tests.provision.kube import FakeKube, words
-from tests.provision.standins import Answer
+from tests.cloud.kube import FakeKube, words
+from tests.cloud.standins import Answer
 
 REGION = "us-east-1"
 VERSIONS = {
@@ -264,7 +264,7 @@ class Cloud:
             self.client("ec2").terminate_instances(InstanceIds=ids)
 
     def _eksctl(self, arguments: Sequence[str]) -> Answer:
-        from tests.provision.eksctl import eksctl
+        from tests.cloud.eksctl import eksctl
 
         return eksctl(self, arguments)
 

@@ -7,7 +7,7 @@ import pytest
 from cerebro.cloud.capacity import Machine, Verdict, check_machines, class_of
 from cerebro.cloud.clusterfile import ClusterFile
 from cerebro.cloud.preflight import Preflight, check, parse_version
-from tests.provision.conftest import FILE, Desk
+from tests.cloud.conftest import FILE, Desk
 
 
 def checked(desk: Desk) -> Preflight:

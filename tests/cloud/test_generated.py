@@ -23,8 +23,8 @@ from cerebro.cloud.manifests import (
     storage_classes,
 )
 from cerebro.cloud.names import MONITORING, PLATFORM
+from tests.cloud.conftest import FILE
 from tests.deploy.tools import helm
-from tests.provision.conftest import FILE
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = REPOSITORY.parent / "shared" / "data" / "eksctl-schema.json"

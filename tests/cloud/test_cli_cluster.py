@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cerebro import cli
-from tests.provision.conftest import Desk
+from tests.cloud.conftest import Desk
 
 
 @pytest.fixture

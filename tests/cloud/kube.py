@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
-    from tests.provision.cloud import Cloud
+    from tests.cloud.cloud import Cloud
 
 Answer = tuple[int, str]
 VERSIONS = {

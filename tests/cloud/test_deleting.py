@@ -8,8 +8,8 @@ import pytest
 
 from cerebro.cloud.world import World
 from cerebro.errors import ProvisionError
-from tests.provision.cloud import Fault
-from tests.provision.conftest import EKSCTL_STOPS, Desk
+from tests.cloud.cloud import Fault
+from tests.cloud.conftest import EKSCTL_STOPS, Desk
 
 
 def assert_empty(desk: Desk) -> None:
