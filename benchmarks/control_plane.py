@@ -1,9 +1,10 @@
 """Control plane: how much longer than ideal many short units take on workers that do nothing but wait.
 
 Redis (every write flushed to disk before it is answered), kvs_api and the controller are the real processes; the
-workers are the real agents without a child process, as threads of one process. 125 models visit 16 partitions once,
-each partition on one worker, so each worker has exactly 125 units: ideally the run takes 125 x 0.25 s. The makespan
-counts from the request of the run to its end, by the store's clock.
+workers are the real agents without a child process, as threads of one process; a wait begins when a child would begin
+to train, which for all but a model's first unit is when the store is asked for the unit. 125 models visit 16 partitions
+once, each partition on one worker, so each worker has exactly 125 units: ideally the run takes 125 x 0.25 s. The
+makespan counts from the request of the run to its end, by the store's clock.
 """
 
 from __future__ import annotations

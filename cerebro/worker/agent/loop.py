@@ -158,18 +158,20 @@ class Agent:
         attempt that was taken back. Not a model's first unit: it makes the model's folder, which must not come back
         after the experiment was deleted.
         """
-        body, before = item.body, self._previous
-        if not (
-            isinstance(body, TrainTask) and isinstance(before, TrainTask) and body.checkpoint is not None
-        ):
-            return
-        if (body.code, body.archive) != (before.code, before.archive):
+        body = item.body
+        if not self._may_begin_early(item) or body is None:
             return
         child = self._children.take_again(self._handlers[body.kind])
         if child is not None:
             self._early = item, child
             with suppress(OSError):  # it has ended, and is found to have when it is followed
                 self._tell(child, item, {})
+
+    def _may_begin_early(self, item: InboxItem) -> bool:
+        body, before = item.body, self._previous
+        if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
+            return False
+        return body.checkpoint is not None and (body.code, body.archive) == (before.code, before.archive)
 
     def _end_early(self) -> None:
         """The store did not grant what the child was told to do: nothing is left of it."""
