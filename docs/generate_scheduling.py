@@ -2,7 +2,7 @@
 
 What stands between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced; all else is prose. Takes
 some minutes. Only the seconds differ from run to run, and what solvers find that are stopped by a clock.
-`tests/scheduling/test_docs_scheduling.py` checks that markers, names and pictures fit together.
+`tests/research/test_docs_scheduling.py` checks that markers, names and pictures fit together.
 """
 
 from __future__ import annotations

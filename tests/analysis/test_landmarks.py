@@ -8,7 +8,7 @@ from cerebro import figures
 from cerebro.client.reporting import Drawings
 from cerebro.figures import description, landmarks, spans, table
 from cerebro.state.report import schedule_now
-from tests.reporting.stories import resumed
+from tests.client.reporting.stories import resumed
 from tests.state.stories import Story
 
 BREAK_S = 1000.0

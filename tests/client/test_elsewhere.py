@@ -20,7 +20,7 @@ from cerebro.errors import ClusterError, LocatorError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.certificates import of_this_machine
-from tests.dispatcher.gateways import Served, served
+from tests.dispatcher.api.gateways import Served, served
 from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
 

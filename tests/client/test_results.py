@@ -36,7 +36,7 @@ from cerebro.usercode import archive
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
 from cerebro.worker.training.checkpoint import save
-from tests.reporting.stories import reported
+from tests.client.reporting.stories import reported
 from tests.state.runs import dispatched
 from tests.state.stories import DATASET, Story, unit
 

@@ -12,7 +12,7 @@ import pytest
 from cerebro import Experiment
 from cerebro.local import cluster, processes
 from examples import digits
-from tests.objects.s3 import BUCKET, client, s3_server
+from tests.data.objects.s3 import BUCKET, client, s3_server
 
 SPLITS = {"train": 80, "valid": 24, "test": 24}
 """Few rows: what is shown is where they come from."""

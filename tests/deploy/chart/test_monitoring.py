@@ -11,7 +11,7 @@ import pytest
 
 from tests.deploy.chart.promql import Query, parse
 from tests.deploy.chart.rendering import ROOT, VALUES, Object, component, render
-from tests.health.exposed import families, registries
+from tests.runtime.exposed import families, registries
 
 DOCUMENT = (ROOT / "docs" / "monitoring.md").read_text()
 OPERATOR = "monitoring.coreos.com/v1"

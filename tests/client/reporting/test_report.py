@@ -1,0 +1,271 @@
+"""The report: one file, the answer first, nothing from elsewhere, and nobody's name is markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cerebro.client.reporting import Drawings, report_html
+from cerebro.client.reporting.html import Html, element, facts, table, text
+from cerebro.client.reporting.plotting import plotly_script
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import BadRequestError, NotFoundError
+from tests.e2e.browser import SCHEMES, Scheme
+from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
+from tests.state.stories import Story, unit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext
+
+_WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return reported()
+
+
+@pytest.fixture(scope="module")
+def report(story: Story) -> str:
+    return report_html(story.state, story.run, record=RECORD, now=story.time)
+
+
+def prose(report: str) -> str:
+    """The text that a reader sees: without scripts, styles and markup."""
+    bare = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", report, flags=re.DOTALL)
+    return unescape(re.sub(r"<[^>]+>", " ", bare))
+
+
+def test_the_answer_comes_first(report: str, story: Story) -> None:
+    """Best model, value, hyper-parameters, checkpoint, and how to load it; before any table or figure."""
+    best = story.run.best_model()
+    assert best is not None
+    words = prose(report)
+    answer = words[: words.index("Models, best first")]
+    checkpoint = best.epoch_checkpoint(2)
+    assert checkpoint is not None
+    for expected in (
+        f"Best model: {best.id}",
+        "at epoch 2 of 2",
+        "less is better",
+        f"{best.hyperparams['lr']:.6g}",
+        checkpoint.name,
+        "Experiment.attach('one').result('fit-1').best",
+        "best.load()",
+    ):
+        assert expected in answer
+
+
+def test_the_algorithm_of_a_checksum_is_said_once() -> None:
+    """The checksum begins with it."""
+    story = Story()
+    story.fit(models=1, partitions=1, epochs=1)
+    made = CheckpointRef(name="one/u1.pt", checksum="xxh3_64:e33c", size=1)
+    story.do(unit(1, 0), 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=made))
+    words = prose(report_html(story.state, story.run, record=None, now=story.time))
+    assert re.findall(r"\S*xxh3\S*", words) == ["xxh3_64:e33c"]
+
+
+def test_what_tests_of_its_models_found_is_in_it() -> None:
+    """Per test run, each model's metrics, and the epoch whose checkpoint was tested; what is a mean over parts, as in
+    logs of older versions, is said to be."""
+    story = evaluated()
+    words = prose(report_html(story.state, story.run, record=None, now=story.time)).split()
+    shown = " ".join(words)
+    assert (
+        "test-1, on the split test (means over 2 parts of the split, weighted by rows: for accuracy or a mean loss the "
+        "same as of the whole split, for AUC, F1 or BLEU not; running) model of epoch rows accuracy m00 1 400 0.8 "
+        "m01 1 400 0.1" in shown
+    )
+    assert words.index("Test") < shown.split().index("Models,")
+
+
+def test_code_has_its_name_beside_its_hash(story: Story) -> None:
+    """Where the store still has it."""
+
+    def code(sha256: str) -> CodeRecord:
+        if sha256 != getattr(story.run.request, "code", ""):
+            raise NotFoundError("no such code")
+        return CodeRecord(
+            sha256=sha256, fingerprint=sha256, class_name=f"Digits{NASTY}", source="", encoded="gASVAA=="
+        )
+
+    report = report_html(story.state, story.run, record=RECORD, now=story.time, code=code)
+    assert f"training code Digits{NASTY} training code, SHA-256" in " ".join(prose(report).split())
+    assert NASTY not in report
+
+
+def test_the_code_that_loads_is_python(report: str) -> None:
+    """It can be copied and run."""
+    (code,) = re.findall(r"<pre[^>]*><code>(from cerebro.*?)</code></pre>", report, re.DOTALL)
+    compile(unescape(code), "report", "exec")
+
+
+def test_all_models_and_what_they_share_are_listed(report: str, story: Story) -> None:
+    """Varying hyper-parameters have a column; the others are told once."""
+    rows = re.findall(r'<th scope="row">(m\d\d)</th>', report)
+    assert set(story.run.models) <= set(rows)
+    words = prose(report)
+    assert "The same for all models:" in words
+    assert "batch_size" in words
+
+
+def test_failures_are_grouped_with_a_traceback(report: str) -> None:
+    """By cause, with the models that met it."""
+    words = prose(report)
+    assert f"1 of 20 models: ValueError: {NASTY}" in words
+    assert "Traceback of m07" in words
+
+
+def test_rows_in_are_rows_out_plus_rows_failed(report: str) -> None:
+    """As an equation, per split."""
+    assert "1,200 = 1,200 + 0" in prose(report)
+
+
+def test_it_says_where_everything_came_from(report: str, story: Story) -> None:
+    """Hashes, locators, seeds, times, versions, and who asked for what."""
+    words = prose(report)
+    for expected in (
+        "0" * 64,
+        "/data/valid.csv",
+        "s3://bucket/images",
+        "one-d",
+        "lrptw",
+        "2023-11-14 22:13:20Z",
+    ):
+        assert expected in words
+    assert f"{story.state.seq:,} events" in words
+    assert "requested fit-1" in words or "fit-1" in words[words.index("Who asked for what") :]
+
+
+def test_nobodys_name_is_markup(report: str) -> None:
+    """Metric, hyper-parameter, message or address: it is shown as it is written."""
+    assert NASTY not in report
+    assert prose(report).count(NASTY) >= 3
+    data = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', report, re.DOTALL)[0]
+    assert "<" not in data
+    assert len(json.loads(data)["drawn"]) == 6
+
+
+def test_the_script_is_in_it_once_and_the_size_is_said(report: str) -> None:
+    """A file of five megabytes, and it says so."""
+    assert report.count(plotly_script()) == 1
+    said = re.search(r"One file of ([\d.]+) MiB, ([\d.]+) MiB of which draw", prose(report))
+    assert said is not None
+    assert float(said[1]) == pytest.approx(len(report.encode()) / 2**20, abs=0.11)
+    assert len(report.encode()) - len(plotly_script().encode()) < 2**20
+
+
+def test_nothing_is_loaded_from_elsewhere(report: str) -> None:
+    """No address in an attribute, and a policy that would not allow it."""
+    outside = re.sub(r"<script[^>]*>.*?</script>", "", report, flags=re.DOTALL)
+    assert not re.findall(r'(?:src|href)="(?!#)[^"]*"', outside)
+    policy = unescape(re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', report)[0])
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert "'unsafe-inline'" not in policy.split("style-src")[0]
+
+
+def test_each_figure_has_its_data_as_a_table(report: str) -> None:
+    """For those who do not see it, and for paper."""
+    assert report.count("<figcaption>") == 6
+    assert report.count("<details>") == 6
+
+
+def test_a_run_without_a_best_model_says_why() -> None:
+    """It opens on what failed instead."""
+    story = Story()
+    run = story.fit()
+    report = report_html(story.state, run, record=None, now=story.time)
+    assert "there is no best model" in prose(report)
+    assert "<script" not in report
+
+
+def test_only_a_fit_has_a_report() -> None:
+    """Another run is named."""
+    story = Story()
+    story.etl()
+    with pytest.raises(BadRequestError, match="etl-1 is no fit run"):
+        report_html(story.state, story.state.runs["etl-1"], record=None, now=0.0)
+
+
+def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
+    """Unless two are named; with fewer than two there is none."""
+    drawn = Drawings(state=story.state, run=story.run, now=story.time).heatmap(y="width")
+    assert drawn is not None
+    assert drawn["layout"]["title"]["text"] == "Best loss by lr and width"
+    other = Story()
+    run = other.fit(models=1)
+    assert Drawings(state=other.state, run=run, now=0.0).heatmap() is None
+
+
+# --- HTML --------------------------------------------------------------------------------------------
+
+
+def test_text_is_escaped_in_elements_attributes_and_tables() -> None:
+    """Only what was made as markup is markup."""
+    assert element("p", text(NASTY), title='"><b>') == f'<p title="&quot;&gt;&lt;b&gt;">{text(NASTY)}</p>'
+    for made in (table(NASTY, (NASTY,), [(NASTY,)]), facts({NASTY: NASTY})):
+        assert "<script" not in made
+    assert facts({"a": Html("<b>x</b>")}) == "<dl><dt>a</dt><dd><b>x</b></dd></dl>"
+
+
+def test_what_is_empty_leaves_nothing_behind() -> None:
+    """No heading without a body."""
+    assert table("t", ("a",), []) == facts({"a": None, "b": ""}) == ""
+
+
+# --- in a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser without a network, as wide as a phone."""
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
+    yield context
+    context.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", SCHEMES)
+def test_the_file_draws_offline_prints_and_has_no_barriers(
+    offline: BrowserContext, story: Story, tmp_path: Path, theme: Scheme
+) -> None:
+    """Six figures, no complaint, no alert of a user's name, nothing that axe-core finds, a PDF of a few pages."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    file = tmp_path / "report.html"
+    file.write_text(report_html(story.state, story.run, record=RECORD, now=story.time), encoding="utf-8")
+    page, said = offline.new_page(), list[str]()
+    page.emulate_media(color_scheme=theme)
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.goto(file.as_uri())
+    page.wait_for_selector("#figure-schedule .main-svg", timeout=_WAIT_MS)
+    assert page.locator(".js-plotly-plot").count() == 6
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "wider than a phone"
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    pdf = page.pdf(format="A4", print_background=True)
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 12
+    assert said == []
+
+
+@pytest.mark.slow
+def test_it_reads_without_scripts(browser: Browser, report: str, tmp_path: Path) -> None:
+    """A figure says where its data are."""
+    file = tmp_path / "report.html"
+    file.write_text(report, encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    assert page.locator(".plot >> text=Its data are in the table below").count() == 6
+    context.close()

@@ -1,0 +1,149 @@
+"""What only S3 does: transfers that break off, stores that do not answer, credentials."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cerebro.data.objects import open_store
+from cerebro.data.objects.s3 import S3Store
+from cerebro.errors import LocatorError, ObjectStoreError
+from tests.data.objects.s3 import BUCKET, put, s3_server
+
+CONTENT = bytes(range(256)) * 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[str]:
+    """A running server with one object."""
+    with s3_server() as endpoint:
+        put("folder/object", CONTENT)
+        yield endpoint
+
+
+class _BreakingBody:
+    """A body that breaks off after one piece, some number of times."""
+
+    def __init__(self, body: Any, breaks: list[int]) -> None:
+        self._body, self._breaks = body, breaks
+
+    def iter_chunks(self, size: int) -> Iterator[bytes]:
+        """Pieces, until it breaks."""
+        from botocore.exceptions import ResponseStreamingError
+
+        for chunk in self._body.iter_chunks(size):
+            yield chunk
+            if self._breaks:
+                self._breaks.pop()
+                raise ResponseStreamingError(error="connection reset")
+
+
+def _breaking(store: Any, breaks: list[int], asked: list[str]) -> None:
+    get = store._client.get_object
+
+    def get_object(**options: Any) -> Any:
+        asked.append(options.get("Range", ""))
+        answer = get(**options)
+        return {**answer, "Body": _BreakingBody(answer["Body"], breaks)}
+
+    store._client.get_object = get_object
+
+
+@pytest.mark.parametrize("most", [0, 10, (1 << 20) + 1, len(CONTENT) + 1])
+def test_the_first_bytes_are_read_alone(most: int) -> None:
+    """At most so many; of a small object all."""
+    store = S3Store(f"s3://{BUCKET}/folder")
+    assert store.head("object", most) == CONTENT[:most]
+
+
+def test_errors_tell_nothing_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session token with a line break cannot be sent, and the client's own text has it."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-a-session\n")
+    with pytest.raises(ObjectStoreError) as refused:
+        open_store(f"s3://{BUCKET}/folder").read("object")
+    assert "ValueError" in str(refused.value)
+    assert "token-of-a-session" not in str(refused.value)
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_was() -> None:
+    """Bytes that arrived are not asked for again, and the content is whole."""
+    store = open_store(f"s3://{BUCKET}/folder")
+    asked: list[str] = []
+    _breaking(store, [1, 2], asked)
+    assert store.read("object") == CONTENT
+    assert asked == ["", f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
+
+
+def test_a_transfer_that_keeps_breaking_is_given_up() -> None:
+    """Retries are bounded; the error may be retried later and names the object."""
+    store = open_store(f"s3://{BUCKET}/folder")
+    asked: list[str] = []
+    _breaking(store, list(range(99)), asked)
+    with pytest.raises(ObjectStoreError, match=r"folder/object.*try again later"):
+        store.read("object")
+    assert len(asked) == 5
+
+
+def test_a_store_that_cannot_be_reached_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is not the user's mistake."""
+    with socket.socket() as closed:  # bound, but nobody listens: connections are refused at once
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.setattr("time.sleep", lambda seconds: None)  # botocore's backoff
+        with pytest.raises(ObjectStoreError, match="cannot be reached"):
+            open_store(f"s3://{BUCKET}/folder").read("object")
+
+
+def test_an_absent_bucket_is_named() -> None:
+    """A bucket that does not exist is the locator's mistake."""
+    store = open_store("s3://no-such-bucket/folder")
+    with pytest.raises(LocatorError, match=r"no-such-bucket.*check the locator"):
+        store.read("object")
+    with pytest.raises(LocatorError, match="no-such-bucket"):
+        store.check()
+
+
+def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the variables to set."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    with pytest.raises(LocatorError, match="AWS_ACCESS_KEY_ID"):
+        open_store(f"s3://{BUCKET}/folder").read("object")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("AccessDenied", 403, LocatorError),
+        ("SlowDown", 503, ObjectStoreError),
+        ("InternalError", 500, ObjectStoreError),
+        ("RequestTimeout", 400, ObjectStoreError),
+    ],
+)
+def test_answers_are_told_apart(code: str, status: int, kind: type[Exception]) -> None:
+    """What the user can mend and what may pass are different errors, both with the store's own code."""
+    from botocore.exceptions import ClientError
+
+    store: Any = open_store(f"s3://{BUCKET}/folder")
+
+    def refuse(**options: Any) -> Any:
+        raise ClientError(
+            {"Error": {"Code": code, "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}},
+            "HeadObject",
+        )
+
+    store._client.head_object = refuse
+    with pytest.raises(kind, match=code):
+        store.exists("object")
+
+
+def test_an_address_without_a_bucket_is_an_error() -> None:
+    """Neither a store nor an object can be named without a bucket."""
+    with pytest.raises(LocatorError, match="names no bucket"):
+        open_store("s3://")

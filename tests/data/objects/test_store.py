@@ -1,0 +1,149 @@
+"""The contract of object stores: every kind passes the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.data.objects import ObjectStore, describe, fetch_many, fetch_uri, open_store, read_bytes
+from cerebro.errors import LocatorError
+from tests.data.objects.s3 import BUCKET, put, s3_server
+
+Put = Callable[[str, bytes], None]
+
+
+@pytest.fixture(scope="module", params=["folder", "s3"])
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Put]]:
+    """Address of a root, and a function that puts objects there."""
+    if request.param == "s3":
+        with s3_server():
+            yield f"s3://{BUCKET}/data/set", lambda name, content: put(f"data/set/{name}", content)
+        return
+    root = tmp_path_factory.mktemp("objects")
+
+    def write(name: str, content: bytes) -> None:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+    yield str(root), write
+
+
+@pytest.fixture(scope="module")
+def store(place: tuple[str, Put]) -> ObjectStore:
+    """A store with some objects."""
+    uri, write = place
+    for name in ["a.txt", "images/1.png", "images/2.png", "other/3 ü.png"]:
+        write(name, f"content of {name}".encode())
+    write("large", b"0123456789" * 300_000)
+    return open_store(uri)
+
+
+def test_objects_are_read_whole(store: ObjectStore) -> None:
+    """Content and size are those of the object, also when it takes several pieces."""
+    assert store.read("other/3 ü.png") == "content of other/3 ü.png".encode()
+    assert store.read("large") == b"0123456789" * 300_000
+    assert store.size("large") == 3_000_000
+
+
+def test_objects_are_copied_to_files(store: ObjectStore, tmp_path: Path) -> None:
+    """Folders are made, and nothing but the copy is left in them."""
+    store.fetch("large", tmp_path / "deep" / "copy")
+    assert (tmp_path / "deep" / "copy").read_bytes() == store.read("large")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["copy"]
+
+
+def test_objects_are_listed_in_order(store: ObjectStore) -> None:
+    """A prefix selects; names are relative to the root."""
+    assert list(store.list("images/")) == ["images/1.png", "images/2.png"]
+    assert list(store.list()) == ["a.txt", "images/1.png", "images/2.png", "large", "other/3 ü.png"]
+    assert list(store.list("nothing")) == []
+
+
+def test_existence_is_told(store: ObjectStore) -> None:
+    """An absent object is not an error when that is the question."""
+    assert store.exists("a.txt")
+    assert not store.exists("b.txt")
+    assert not store.exists("images")
+
+
+def test_an_absent_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
+    """Every way of reading it names the object and says what to do, and leaves no file behind."""
+    calls: list[Callable[[], object]] = [
+        lambda: store.read("b.txt"),
+        lambda: store.size("b.txt"),
+        lambda: store.version("b.txt"),
+        lambda: store.fetch("b.txt", tmp_path / "copy"),
+    ]
+    for call in calls:
+        with pytest.raises(LocatorError, match=r"b\.txt does not exist.*check the locator"):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../a.txt", "images/../../a.txt", "/etc/passwd", "", "images\\..\\a", "a\0b"]
+)
+def test_a_name_that_leaves_the_root_is_refused(store: ObjectStore, tmp_path: Path, name: str) -> None:
+    """Names come from metadata; none may reach what is not under the root, or be written outside a folder."""
+    calls: list[Callable[[], object]] = [
+        lambda: store.read(name),
+        lambda: store.exists(name),
+        lambda: store.fetch(name, tmp_path / "copy"),
+        lambda: fetch_many(store, [name], tmp_path),
+    ]
+    for call in calls:
+        with pytest.raises(LocatorError, match="leaves its root"):
+            call()
+
+
+def test_the_version_changes_with_the_content(place: tuple[str, Put]) -> None:
+    """A fingerprint of the data can be taken without reading it."""
+    uri, write = place
+    store = open_store(uri)
+    write("changing", b"first")
+    first = store.version("changing")
+    assert store.version("changing") == first
+    write("changing", b"second!")
+    assert store.version("changing") != first
+
+
+def test_many_objects_are_copied_once(store: ObjectStore, tmp_path: Path) -> None:
+    """Names may repeat; a copy that is there is kept; the paths are given in the order of the names."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "1.png").write_bytes(b"already here")
+    names = ["images/2.png", "images/1.png", "images/2.png", "other/3 ü.png"]
+    paths = fetch_many(store, names, tmp_path, concurrency=2)
+    assert paths == [tmp_path / name for name in dict.fromkeys(names)]
+    assert paths[1].read_bytes() == b"already here"
+    assert paths[2].read_bytes() == "content of other/3 ü.png".encode()
+
+
+def test_copying_many_names_what_is_absent(store: ObjectStore, tmp_path: Path) -> None:
+    """One missing object fails the call by name."""
+    with pytest.raises(LocatorError, match=r"images/9\.png does not exist"):
+        fetch_many(store, ["images/1.png", "images/9.png"], tmp_path)
+
+
+def test_single_objects_have_addresses(store: ObjectStore, tmp_path: Path) -> None:
+    """A metadata file is read, copied and described by its address alone."""
+    uri = f"{store.uri}/images/1.png"
+    assert read_bytes(uri) == b"content of images/1.png"
+    fetch_uri(uri, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"content of images/1.png"
+    found = describe(uri)
+    assert (found.uri, found.num_bytes) == (uri, 23)
+    assert found.version == store.version("images/1.png")
+    with pytest.raises(LocatorError, match=r"images/9\.png does not exist"):
+        describe(f"{store.uri}/images/9.png")
+
+
+def test_a_root_can_be_checked(store: ObjectStore) -> None:
+    """A root with objects passes; one that is not there is named."""
+    store.check()
+    absent = open_store(f"{store.uri}/nowhere")
+    with pytest.raises(LocatorError, match=r"nowhere.*check the locator"):
+        absent.check()

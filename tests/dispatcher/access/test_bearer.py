@@ -1,0 +1,61 @@
+"""Programs send the token in a header: it opens every route, and whoever guesses it has to wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dispatcher.fakes import TOKEN, Bench
+from tests.dispatcher.access.surface import BEARER, LOCAL, VIEW
+
+
+def test_bearer_token_opens_every_route(bench: Bench) -> None:
+    """Programs send the token; they need no form token, since no browser sends this header by itself."""
+    client = bench.app.test_client()
+    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
+    fields = {"name": "new", "train_metadata": "/data/train.csv"}
+    assert client.post("/start", data=fields, headers=BEARER, base_url=LOCAL).status_code == 303
+    assert "new" in bench.store.records
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer wrong", "Bearer", "Basic " + TOKEN, TOKEN, "Bearer \u00e9", f"Bearer {TOKEN}x"]
+)
+def test_wrong_bearer_token(bench: Bench, header: str) -> None:
+    """A wrong header is refused, also beside a good session."""
+    client = bench.signed_in().client
+    answer = client.get("/experiments", headers={"Authorization": header}, base_url=LOCAL)
+    assert answer.status_code == 401
+
+
+def test_guessing_by_header_is_slowed_down(bench: Bench) -> None:
+    """And told how long; neither sessions nor the right token wait for it, on pages as below `/api`."""
+    browser = bench.signed_in()
+    client = bench.app.test_client()
+    wrong = {"Authorization": "Bearer no"}
+    for path in ("/experiments", "/api/v1/queue", VIEW, "/experiments", VIEW):
+        assert client.get(path, headers=wrong, base_url=LOCAL).status_code == 401
+    for path in ("/experiments", "/api/v1/queue", VIEW):
+        answer = client.get(path, headers=wrong, base_url=LOCAL)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "60"), path
+    assert client.get("/experiments", headers=BEARER, base_url=LOCAL).status_code == 200
+    assert client.get(VIEW, headers=BEARER, base_url=LOCAL).status_code == 200
+    assert browser.get("/experiments").status_code == 200
+    bench.monotonic.now += 61
+    assert client.get("/experiments", headers=wrong, base_url=LOCAL).status_code == 401
+
+
+@pytest.mark.parametrize("header", ["Basic " + TOKEN, "Bearer", "Bearer  ", TOKEN])
+def test_what_is_no_bearer_token_is_no_try(bench: Bench, header: str) -> None:
+    """It opens nothing and is never compared with the token, so it makes nobody wait."""
+    client = bench.app.test_client()
+    for path in ("/experiments", VIEW, "/api/v1/queue") * 4:
+        assert client.get(path, headers={"Authorization": header}, base_url=LOCAL).status_code == 401
+    assert bench.browser().post("/sign-in", {"token": TOKEN}).status_code == 303
+
+
+def test_programs_read_with_the_token_under_any_name(bench: Bench) -> None:
+    """As below `/api/v1`."""
+    client = bench.app.test_client()
+    assert client.get(VIEW, headers={**BEARER, "Host": "whatever"}).status_code == 200
+    assert client.get(VIEW, headers={"Authorization": "Bearer no"}, base_url=LOCAL).status_code == 401
+    assert client.get(VIEW, headers={"Accept": "text/html"}, base_url=LOCAL).status_code == 401

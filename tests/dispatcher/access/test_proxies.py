@@ -1,0 +1,98 @@
+"""A proxy that signs people in is believed where it is named, for browsers, and no further."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_network
+
+import pytest
+from werkzeug.test import TestResponse
+
+from tests.dispatcher.fakes import Bench, settings
+from tests.dispatcher.access.surface import BEARER, LOCAL, VIEW
+from tests.dispatcher.stories import running_story
+
+
+def proxied(**changes: object) -> Bench:
+    values = {"auth_header": "X-Forwarded-User", "auth_proxies": (ip_network("10.1.0.0/16"),)}
+    bench = Bench(settings=settings(**(values | changes)))
+    bench.store.add(running_story())
+    return bench
+
+
+def ask(
+    bench: Bench, address: str, user: str = "ada@example.org", path: str = "/experiments"
+) -> TestResponse:
+    headers = {"Accept": "text/html", "X-Forwarded-User": user}
+    place = {"REMOTE_ADDR": address}
+    return bench.app.test_client().get(path, headers=headers, environ_overrides=place, base_url=LOCAL)
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
+def test_proxy_that_is_named_signs_people_in(address: str) -> None:
+    """Without a token, by its header."""
+    assert ask(proxied(), address).status_code == 200
+
+
+@pytest.mark.parametrize("address", ["10.2.0.1", "127.0.0.1", "::1", "192.168.0.1", ""])
+def test_header_of_anybody_else_is_nobody(address: str) -> None:
+    """Else whoever reaches the page could be whoever he likes."""
+    assert ask(proxied(), address).status_code == 303
+
+
+def test_header_means_nothing_unless_configured(bench: Bench) -> None:
+    """Nor does another one."""
+    assert ask(bench, "10.1.2.3").status_code == 303
+    assert ask(proxied(auth_header="X-Remote-User"), "10.1.2.3").status_code == 303
+    assert ask(proxied(), "10.1.2.3", user=" ").status_code == 303
+
+
+def test_proxied_browser_still_needs_form_tokens() -> None:
+    """A proxy's cookie goes with whatever other sites ask the browser to send, too."""
+    bench = proxied()
+    client = bench.app.test_client()
+    place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
+    headers = {"Accept": "text/html", "X-Forwarded-User": "ada"}
+    path, fields = "/experiments/digits/actions", {"action": "stop_run", "run": "fit-1"}
+    assert client.post(path, data=fields, headers=headers, **place).status_code == 403
+    page = client.get("/start", headers=headers, **place).text
+    token = re.search(r'name="csrf" value="([^"]+)"', page)
+    assert token
+    answer = client.post(path, data=fields | {"csrf": token[1]}, headers=headers, **place)
+    assert answer.status_code == 303
+    assert bench.store.logs["digits"][-1].by == "ada"  # type: ignore[union-attr]
+
+
+def test_form_token_behind_a_proxy_is_the_persons() -> None:
+    """Another one's cookie, planted in a browser, brings a token for nobody but himself."""
+    bench = proxied()
+    client = bench.app.test_client()
+    place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
+    mallory, ada = ({"Accept": "text/html", "X-Forwarded-User": name} for name in ("mallory", "ada"))
+    token = re.search(r'name="csrf" value="([^"]+)"', client.get("/start", headers=mallory, **place).text)
+    assert token
+    path, fields = "/experiments/digits/actions", {"action": "stop_run", "run": "fit-1", "csrf": token[1]}
+    assert client.post(path, data=fields, headers=ada, **place).status_code == 403
+    assert client.post(path, data=fields, headers=mallory, **place).status_code == 303
+
+
+@pytest.mark.parametrize("header", ["Basic YWRhOng=", "Bearer of-the-proxys-own"])
+def test_proxy_that_passes_its_own_authorization_on(header: str) -> None:
+    """nginx' auth_basic does: its word counts for pages and for the read API, its header is no try at the token, and a
+    mistake of a browser's user is a page."""
+    bench = proxied()
+    client = bench.app.test_client()
+    place = {"environ_overrides": {"REMOTE_ADDR": "10.1.2.3"}, "base_url": LOCAL}
+    headers = {"Accept": "text/html", "X-Forwarded-User": "ada", "Authorization": header}
+    for _ in range(7):
+        assert client.get(VIEW, headers=headers, **place).status_code == 200
+        assert client.get("/experiments", headers=headers, **place).status_code == 200
+    assert client.get("/experiments/none", headers=headers, **place).mimetype == "text/html"
+    assert client.get(VIEW, headers=headers | {"Host": "evil.example"}, **place).status_code == 421
+    assert client.get(VIEW, headers=headers | {"Sec-Fetch-Site": "cross-site"}, **place).status_code == 403
+    assert client.get(VIEW, headers=BEARER, **place).status_code == 200
+
+
+def test_proxy_does_not_speak_for_programs() -> None:
+    """The store's API takes the token alone."""
+    assert ask(proxied(), "10.1.2.3", path="/api/v1/experiments").status_code == 401

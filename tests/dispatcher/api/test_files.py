@@ -1,0 +1,243 @@
+"""Files of the volumes from outside: whole or in part, and never anything that is not a file of the volume."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import urllib3
+from flask import Flask
+
+from cerebro import errors
+from cerebro.client.files import FetchedFiles
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data.durable import checksum
+from cerebro.runtime.volumes import Volumes
+from dispatcher.api.files import Files
+from dispatcher.sandbox.opening import open_below
+from tests.dispatcher.api.gateways import BEARER, Served, served
+from tests.kvs_api.conftest import service, shared_service
+from tests.kvs_api.real import TOKEN
+
+__all__ = ["served", "service", "shared_service"]
+
+CONTENT = os.urandom(3 << 20)
+
+
+@pytest.fixture
+def checkpoint(served: Served) -> CheckpointRef:
+    """A file where a worker would have left it."""
+    path = served.volumes.checkpoints / "one" / "fit-1" / "m00" / "u00000-e001-p0000-a1.pt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    written = checksum(path)
+    name = str(path.relative_to(served.volumes.checkpoints))
+    return CheckpointRef(name=name, checksum=written.checksum, size=written.num_bytes)
+
+
+@pytest.fixture
+def fetched(served: Served, tmp_path: Path) -> FetchedFiles:
+    return FetchedFiles(f"{served.address}/api", TOKEN, tmp_path / "cache", patience_s=5.0)
+
+
+@pytest.mark.parametrize("volume", ["checkpoints", "shared", "metrics", "logs"])
+def test_a_file_is_sent_with_its_size(served: Served, volume: str) -> None:
+    """Of every volume that holds results."""
+    folder = getattr(served.volumes, volume) / "a folder"
+    folder.mkdir()
+    (folder / "ü?.bin").write_bytes(CONTENT)
+    answer = served.ask("GET", f"/api/volumes/{volume}/a%20folder/%C3%BC%3F.bin")
+    assert (answer.status, answer.data) == (200, CONTENT)
+    assert answer.headers["Content-Length"] == str(len(CONTENT))
+    assert answer.headers["Accept-Ranges"] == "bytes"
+
+
+def test_a_range_is_sent_alone(served: Served) -> None:
+    """As long as the file is the same; a range beyond its end is refused."""
+    path = served.volumes.shared / "x"
+    path.write_bytes(CONTENT)
+    etag = served.ask("HEAD", "/api/volumes/shared/x").headers["ETag"]
+    part = {**BEARER, "Range": "bytes=1000000-1000009", "If-Range": etag}
+    answer = served.ask("GET", "/api/volumes/shared/x", headers=part)
+    assert (answer.status, answer.data) == (206, CONTENT[1_000_000:1_000_010])
+    path.write_bytes(CONTENT[::-1] + b"more")
+    assert served.ask("GET", "/api/volumes/shared/x", headers=part).status == 200
+    beyond = {**BEARER, "Range": "bytes=99999999-"}
+    assert served.ask("GET", "/api/volumes/shared/x", headers=beyond).status == 416
+
+
+def test_places_are_free_again_after_every_kind_of_answer(served: Served) -> None:
+    """Whole, in part, headers alone, unchanged, refused: more of each than there are places."""
+    (served.volumes.shared / "x").write_bytes(b"content")
+    etag = served.ask("HEAD", "/api/volumes/shared/x").headers["ETag"]
+    for method, extra, status in (
+        ("GET", {}, 200),
+        ("HEAD", {}, 200),
+        ("GET", {"Range": "bytes=0-1"}, 206),
+        ("GET", {"Range": "bytes=99-"}, 416),
+        ("GET", {"If-None-Match": etag}, 304),
+    ):
+        for _ in range(4):
+            assert served.ask(method, "/api/volumes/shared/x", headers={**BEARER, **extra}).status == status
+    for _ in range(4):
+        assert served.ask("GET", "/api/volumes/shared/absent").status == 404
+
+
+@pytest.mark.parametrize("path", [
+    "shared/../token", "shared/%2e%2e/token", "shared/..%2ftoken", "shared/a/../../token", "shared/a/%2e%2e/x",
+    "shared//etc/passwd", "shared/%2fetc/passwd", "shared/./x", "shared/x/", "shared/x%00", "shared/a", "shared/",
+    "shared", "shared/link", "shared/linked/passwd", "shared/inside", "shared/pipe", "shared/x/y",
+    "shards/secret", "code/secret", "../token", "%2e%2e/token", "nonsense/x", "shared/" + "a" * 300,
+])  # fmt: skip
+def test_nothing_else_is_sent(served: Served, path: str) -> None:
+    """No climbing, no links, not even to files of the volume, no folders, no pipes, no other volumes."""
+    shared = served.volumes.shared
+    (shared.parent / "token").write_text("secret")
+    for volume in ("shards", "code"):
+        (shared.parent / volume).mkdir()
+        (shared.parent / volume / "secret").write_text("secret")
+    (shared / "a").mkdir()
+    (shared / "x").write_text("content")
+    (shared / "link").symlink_to("/etc/passwd")
+    (shared / "linked").symlink_to("/etc")
+    (shared / "inside").symlink_to(shared / "x")
+    os.mkfifo(shared / "pipe")
+    answer = served.ask("GET", f"/api/volumes/{path}")
+    assert answer.status == 404
+    assert b"secret" not in answer.data
+    assert b"root:" not in answer.data
+
+
+def test_no_path_leaves_the_root(tmp_path: Path) -> None:
+    """Whatever a server in front lets through."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret").touch()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for path in ("../secret", "..", ".", "", "/", f"{tmp_path}/secret", "a/../../secret", "\0"):
+        with pytest.raises(OSError):
+            open_below(root, path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+# --- fetching ----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_fetched_once(
+    served: Served, checkpoint: CheckpointRef, fetched: FetchedFiles
+) -> None:
+    """And found again without the cluster; what rots in the cache is fetched anew."""
+    path = fetched.checkpoints(checkpoint) / checkpoint.name
+    assert path.read_bytes() == CONTENT
+    (served.volumes.checkpoints / checkpoint.name).rename(served.volumes.checkpoints / "away")
+    assert (fetched.checkpoints(checkpoint) / checkpoint.name).stat().st_mtime == path.stat().st_mtime
+    path.write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(errors.NotFoundError):
+        fetched.checkpoints(checkpoint)
+
+
+class Wire:
+    """A way to a server that breaks off after a mebibyte of each answer."""
+
+    def __init__(self, address: str) -> None:
+        parts = urllib3.util.parse_url(address)
+        self._there = (parts.host or "", parts.port or 0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                ours, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with ours, socket.create_connection(self._there) as theirs:
+                theirs.sendall(ours.recv(1 << 16))
+                left = 1 << 20
+                while left > 0 and (piece := theirs.recv(min(left, 1 << 16))):
+                    ours.sendall(piece)
+                    left -= len(piece)
+
+    def close(self) -> None:
+        """Let nobody through any more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+def test_a_transfer_that_breaks_off_goes_on_where_it_was(
+    served: Served, checkpoint: CheckpointRef, tmp_path: Path
+) -> None:
+    """Not from the start, which a large file would never survive."""
+    wire = Wire(served.address)
+    try:
+        files = FetchedFiles(f"{wire.address}/api", TOKEN, tmp_path / "cache")
+        assert (files.checkpoints(checkpoint) / checkpoint.name).read_bytes() == CONTENT
+        assert 4 <= wire.connections <= 5
+    finally:
+        wire.close()
+    assert [path for path in (tmp_path / "cache").rglob(".*") if path.is_file()] == []
+
+
+def test_a_transfer_that_stands_still_is_given_up(checkpoint: CheckpointRef, tmp_path: Path) -> None:
+    """With how far it came; nothing incomplete is left."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}/api"
+        files = FetchedFiles(address, TOKEN, tmp_path / "cache", patience_s=0.1)
+        with pytest.raises(errors.StoreUnavailableError, match="stood still at 0 bytes"):
+            files.checkpoints(checkpoint)
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_a_damaged_checkpoint_is_not_kept(
+    served: Served, checkpoint: CheckpointRef, fetched: FetchedFiles
+) -> None:
+    """The message names both checksums."""
+    (served.volumes.checkpoints / checkpoint.name).write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(errors.CheckpointCorruptError, match=f"expected {checkpoint.checksum}"):
+        fetched.checkpoints(checkpoint)
+    (served.volumes.checkpoints / checkpoint.name).write_bytes(CONTENT)
+    assert (fetched.checkpoints(checkpoint) / checkpoint.name).read_bytes() == CONTENT
+
+
+def test_shared_files_are_fetched_anew(served: Served, fetched: FetchedFiles) -> None:
+    """A cluster made anew may have another file of the same name."""
+    path = served.volumes.shared / "predictions" / "p0.arrow"
+    path.parent.mkdir()
+    for content in (b"old", b"newer"):
+        path.write_bytes(content)
+        assert fetched.shared("predictions/p0.arrow").read_bytes() == content
+
+
+def test_a_name_that_climbs_is_not_written(fetched: FetchedFiles, tmp_path: Path) -> None:
+    """A cluster is not trusted with this machine's files."""
+    for name in ("../../escaped", "/etc/escaped", f"{tmp_path}/escaped"):
+        with pytest.raises(errors.BadRequestError, match="no path on a volume"):
+            fetched.shared(name)
+
+
+def test_a_wrong_token_is_told(served: Served, tmp_path: Path) -> None:
+    """At once."""
+    with pytest.raises(errors.UnauthorizedError):
+        FetchedFiles(f"{served.address}/api", "wrong", tmp_path / "cache").shared("x")
+
+
+def test_a_file_that_grows_is_sent_as_long_as_was_promised(tmp_path: Path) -> None:
+    """A log does while it is sent: more bytes than its Content-Length would break the connection's next answer."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    volumes.logs.mkdir()
+    path = volumes.logs / "x.log"
+    path.write_bytes(b"begun")
+    with Flask("test").test_request_context("/"):
+        response = Files(volumes, 1).view("logs", "x.log")
+        with path.open("ab") as file:
+            file.write(b", and went on")
+        assert response.content_length == 5
+        assert b"".join(response.iter_encoded()) == b"begun"
+        response.close()

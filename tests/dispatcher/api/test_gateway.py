@@ -1,0 +1,283 @@
+"""The store's API from outside the cluster: what a client needs works alike, and nothing else is handed on."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import pytest
+
+from cerebro import errors
+from cerebro.contract import SCHEMA_VERSION
+from cerebro.contract.events import RunRequested
+from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest
+from cerebro.contract.runs import EtlRequest
+from cerebro.runtime.kvs import KvsClient
+from dispatcher.api.gateway import ROUTES
+from tests.dispatcher.api.gateways import BEARER, Served, served
+from tests.kvs_api.bench import LOCATORS
+from tests.kvs_api.conftest import kvs, service, shared_service
+from tests.kvs_api.real import TOKEN, Service
+
+__all__ = ["kvs", "served", "service", "shared_service"]
+
+SHA = hashlib.sha256(b"code").hexdigest()
+RECORD = ExperimentRecord(name="one", locators=LOCATORS)
+REQUEST = EtlRequest(code=SHA, code_fingerprint=SHA, seed=0, fraction=1.0, max_failed=0.0)
+
+
+def test_the_address_says_that_it_is_a_gateway(served: Served, service: Service) -> None:
+    """And where the store is; the store itself says nothing of the kind."""
+    assert KvsClient(served.address, TOKEN).api_prefix() == "/api"
+    assert KvsClient(service.address, TOKEN).api_prefix() == ""
+    assert served.client().health().schema_version == SCHEMA_VERSION
+
+
+def test_every_call_of_a_client_works_alike(served: Served, kvs: KvsClient) -> None:
+    """What is written through the gateway is read from the store, and the reverse; errors keep their types."""
+    outside = served.client()
+    assert outside.create_experiment(RECORD) == kvs.experiment("one") == outside.experiment("one")
+    assert [found.experiment.name for found in outside.experiments()] == ["one"]
+    code = CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code")
+    assert outside.put_code(code) == kvs.code(SHA) == outside.code(SHA)
+    content = bytes(range(256)) * 4000
+    sha256 = hashlib.sha256(content).hexdigest()
+    outside.put_archive(sha256, content)
+    assert outside.archive(sha256) == content
+    assert outside.append("one", RunRequested(run="etl-1", request=REQUEST)) == 1
+    assert outside.events("one") == kvs.events("one")
+    assert outside.live("one") == ()
+    assert outside.queue() == kvs.queue()
+    assert outside.workers() == kvs.workers()
+    assert outside.watch({"one": 0}, 0, 1.0).events["one"] == kvs.events("one")
+    outside.ask_size(SizeRequest(workers=3))
+    assert outside.size() == kvs.size() == SizeRequest(workers=3)
+    outside.drop_size(3)
+    assert outside.size() is None
+    assert outside.troubles() == kvs.troubles()
+    with pytest.raises(errors.NotFoundError, match="two"):
+        outside.experiment("two")
+    with pytest.raises(errors.ConflictError, match="another code archive"):
+        outside.create_experiment(RECORD.model_copy(update={"archive": SHA}))
+    with pytest.raises(errors.BadRequestError):
+        outside.events("one", after=-1)
+
+
+def test_a_blocking_read_returns_when_there_is_news(served: Served) -> None:
+    """Long before its time has passed."""
+    outside = served.client()
+    outside.create_experiment(RECORD)
+    with ThreadPoolExecutor() as pool:
+        began = time.monotonic()
+        reading = pool.submit(lambda: outside.events("one", wait_s=20.0))
+        served.client().append("one", RunRequested(run="etl-1", request=REQUEST))
+        assert [event.type for event in reading.result(30)] == ["RunRequested"]
+        assert time.monotonic() - began < 4.0
+
+
+def test_blocking_reads_leave_room_for_pages(served: Served) -> None:
+    """More than there are places for: those over the limit are told to try again, and a page opens at once."""
+    served.client().create_experiment(RECORD)
+    path = "/api/v1/experiments/one/events?after=0&wait_s=3"
+    with ThreadPoolExecutor(12) as pool:
+        began = time.monotonic()
+        waiting = [pool.submit(lambda: served.ask("GET", path).status) for _ in range(12)]
+        first = next(future for future in itertools.cycle(waiting) if future.done())
+        assert first.result() == 503
+        assert served.ask("GET", "/experiments").status == 200
+        assert time.monotonic() - began < 3.0
+        assert sorted(future.result(30) for future in waiting) == [200] * 4 + [503] * 8
+    assert served.ask("GET", path.replace("wait_s=3", "wait_s=0.1")).status == 200
+
+
+def filled(rule: str) -> str:
+    return "/api" + rule.replace("<name:key>", "one").replace("<string(length=64):key>", SHA)
+
+
+@pytest.mark.parametrize("headers", [
+    {}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Accept": "text/html"},
+], ids=["none", "wrong", "basic", "browser"])  # fmt: skip
+def test_nothing_is_had_without_the_token(served: Served, headers: dict[str, str]) -> None:
+    """Every route, and routes that do not exist, answer 401 as JSON, to browsers too."""
+    for method, rule, _ in [
+        *ROUTES,
+        ("GET", "/volumes/shared/x", 0),
+        ("POST", "/v1/leader", 0),
+        ("GET", "/nowhere", 0),
+    ]:
+        served_anew = served.ask(method, filled(rule), headers=headers, body=b"{}")
+        assert served_anew.status in ({401, 429} if "Authorization" in headers else {401}), (method, rule)
+        assert served_anew.headers["Content-Type"] == "application/json"
+
+
+def test_a_session_is_worth_nothing_here(served: Served) -> None:
+    """A page of another site could make a browser send its cookie; the token it cannot."""
+    page = served.ask("GET", "/sign-in", headers={"Accept": "text/html"})
+    token = page.data.decode().split('name="csrf" value="')[1].split('"')[0]
+    cookie = page.headers["Set-Cookie"].split(";")[0]
+    form = {"Cookie": cookie, "Content-Type": "application/x-www-form-urlencoded"}
+    answer = served.ask("POST", "/sign-in", headers=form, body=f"csrf={token}&token={TOKEN}".encode())
+    assert answer.status == 303
+    session = {"Cookie": answer.headers["Set-Cookie"].split(";")[0]}
+    assert served.ask("GET", "/experiments", headers=session).status == 200
+    assert served.ask("GET", "/api/v1/experiments", headers=session).status == 401
+    assert "Set-Cookie" not in served.ask("GET", "/api/v1/experiments").headers
+
+
+def test_guessing_does_not_lock_out_who_has_the_token(served: Served) -> None:
+    """Behind a proxy all callers have one address: wrong ones are slowed down, right ones are not."""
+    found = [
+        served.ask("GET", "/api/v1/queue", headers={"Authorization": "Bearer no"}).status for _ in range(7)
+    ]
+    assert found == [401] * 5 + [429] * 2
+    assert served.ask("GET", "/api/v1/queue").status == 200
+
+
+@pytest.mark.parametrize(("method", "path"), [
+    ("POST", "/v1/leader"), ("POST", "/v1/experiments/one/decisions"), ("PUT", "/v1/workers/worker-0"),
+    ("DELETE", "/v1/workers/worker-0"), ("POST", "/v1/workers/worker-0/reports"),
+    ("GET", "/v1/workers/worker-0/inbox"), ("PUT", "/v1/cluster/troubles"),
+    ("DELETE", "/v1/experiments/one"), ("POST", "/v1/experiments"), ("GET", ""), ("GET", "/v1/code/.."),
+    ("GET", "/v1/experiments/%2e%2e/events"), ("GET", "/v1/experiments/..%2fworkers"),
+    ("GET", "/v1/experiments/one%3fafter=1"), ("POST", "/v1/experiments/../leader"), ("POST", "//v1/leader"),
+    ("PUT", "/volumes/shared/x"), ("DELETE", "/volumes/shared/x"), ("POST", "/volumes/shared/x"),
+])  # fmt: skip
+def test_what_only_services_may_do_is_not_handed_on(served: Served, method: str, path: str) -> None:
+    """With the right token, too."""
+    assert served.ask(method, f"/api{path}", body=b"{}").status in (404, 405)
+
+
+def test_any_name_of_the_host_will_do(served: Served) -> None:
+    """A service's name, an ingress, a node's address: the token alone counts. Pages are still particular."""
+    for host in ("cerebro-dispatcher", "cerebro.example.org", "10.1.2.3:30080"):
+        assert served.ask("GET", "/api/v1/queue", headers={**BEARER, "Host": host}).status == 200
+        assert served.ask("GET", "/experiments", headers={**BEARER, "Host": host}).status == 421
+
+
+def test_too_large_a_body_is_refused_in_words(served: Served) -> None:
+    """By the limit of its route."""
+    answer = served.ask("PUT", "/api/v1/experiments/one", body=b"x" * ((8 << 20) + 1))
+    assert answer.status == 413
+    assert "the limit here is 8,388,608" in answer.json()["message"]
+    assert served.ask("GET", "/api/v1/queue", body=b"x").status == 413
+
+
+def test_a_store_that_is_away_is_told_as_the_store_tells_it(tmp_path: Path) -> None:
+    """Clients wait for it as they do inside."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        served = Served(f"http://127.0.0.1:{nobody.getsockname()[1]}", tmp_path)
+        answer = served.ask("GET", "/api/v1/queue")
+        served.close()
+    assert answer.status == 503
+    assert answer.json()["error"] == "StoreUnavailableError"
+
+
+class Hasty:
+    """A store that breaks off after so many bytes of its answer."""
+
+    def __init__(self, sent: int) -> None:
+        self._sent = sent
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n" + b"{" * self._sent)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+
+@pytest.mark.parametrize(("sent", "problem"), [(0, "HTTP 503"), (1, "HTTP 503"), (200_000, "IncompleteRead")])
+def test_half_an_answer_is_not_passed_off_as_a_whole_one(sent: int, problem: str, tmp_path: Path) -> None:
+    """It is told while it can be; later the connection breaks off for the client, too."""
+    hasty = Hasty(sent)
+    served = Served(hasty.address, tmp_path)
+    try:
+        client = KvsClient(f"{served.address}/api", TOKEN, patience_s=0.0)
+        with pytest.raises(errors.StoreUnavailableError, match=problem):
+            client.queue()
+    finally:
+        served.close()
+        hasty.close()
+
+
+class Slow:
+    """A store that takes requests and answers when it is told to, with that status."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._held: list[socket.socket] = []
+        self.heard = threading.Semaphore(0)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.recv(1 << 16)
+            self._held.append(connection)
+            self.heard.release()
+
+    def answer(self, status: str) -> None:
+        """Everybody who waits."""
+        for connection in self._held:
+            with connection:
+                connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        self._held.clear()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+
+def test_a_slow_store_leaves_room_for_pages(tmp_path: Path) -> None:
+    """Reads that wait for nothing take threads as well while the store is slow: their number is bounded, and their
+    places are free again afterwards."""
+    slow = Slow()
+    served = Served(slow.address, tmp_path)
+    try:
+        for _ in range(2):
+            with ThreadPoolExecutor(9) as pool:
+                asking = [pool.submit(lambda: served.ask("GET", "/api/v1/queue").status) for _ in range(9)]
+                for _ in range(5):
+                    assert slow.heard.acquire(timeout=20)
+                at_once = [future.result() for future in itertools.islice(as_completed(asking, 20), 4)]
+                assert at_once == [503] * 4
+                assert served.ask("GET", "/sign-in", headers={}).status == 200
+                slow.answer("200 OK")
+                assert sorted(future.result(20) for future in asking) == [200] * 5 + [503] * 4
+    finally:
+        slow.answer("200 OK")
+        served.close()
+        slow.close()
+
+
+def test_a_token_that_the_store_refuses_is_not_the_callers(tmp_path: Path) -> None:
+    """Who has the cluster's token is not told that it is wrong."""
+    slow = Slow()
+    served = Served(slow.address, tmp_path)
+    try:
+        with ThreadPoolExecutor() as pool:
+            asking = pool.submit(lambda: served.ask("GET", "/api/v1/queue"))
+            assert slow.heard.acquire(timeout=20)
+            slow.answer("401 Unauthorized")
+            answer = asking.result(20)
+        assert answer.status == 503
+        assert "the store refuses the dispatcher's token" in answer.json()["message"]
+    finally:
+        served.close()
+        slow.close()

@@ -1,0 +1,30 @@
+"""Every answer of the dispatcher is one that its OpenAPI document tells of: the read API, and the store's that it hands
+on, over a real store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.dispatcher.api.gateways import Served, served
+from tests.dispatcher.stories import running_story
+from tests.kvs_api.asking import undocumented
+from tests.kvs_api.conftest import service, shared_service
+from tests.kvs_api.real import TOKEN, Service
+from tests.kvs_api.telling import tell
+
+__all__ = ["served", "service", "shared_service"]
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_every_answer_is_documented(service: Service, served: Served, examples: int) -> None:
+    """No 5xx, no status, media type or body that the document does not tell of; of a fit in progress."""
+    story, kvs = running_story(), service.client()
+    kvs.create_experiment(story.record)
+    tell(kvs, "digits", story.events)
+    kvs.close()
+    document = json.loads(served.ask("GET", "/openapi.json").data)
+    known = {"name": "digits", "model": "m00", "sha256": "0" * 64}
+    wrong = undocumented(document, served.address, TOKEN, examples=examples, known=known)
+    assert not wrong, "\n\n".join(wrong)

@@ -1,0 +1,167 @@
+"""A page on a cluster looks into the one object store that it was told of, and into nothing else of the network."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from PIL import Image
+
+from cerebro.contract.records import Locator, Locators
+from cerebro.runtime.volumes import Volumes
+from dispatcher.settings import Settings
+from dispatcher.start.locator_check import Finding, LocatorCheck
+from tests.dispatcher import fakes
+from tests.data.objects.s3 import BUCKET, put, s3_server
+
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIAOFTHEPAGE", "AWS_SECRET_ACCESS_KEY": "secret-of-the-page"}
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """A running S3 server on the loopback interface: a table of three rows, the objects of two of them."""
+    image = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(image, "PNG")
+    with s3_server() as endpoint:
+        put("data/train.csv", b"id,file,label\n" + b"".join(b"%d,im%d.png,1\n" % (i, i) for i in range(3)))
+        for number in range(2):
+            put(f"data/images/im{number}.png", image.getvalue())
+        yield endpoint
+
+
+@contextmanager
+def _service(status: int = 200) -> Iterator[tuple[str, list[str]]]:
+    """Another service of the same machine, with the paths that it is asked for; all have the same answer."""
+    paths: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_PUT = do_GET  # noqa: N815 - the names that the base class looks for
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Not to standard error."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", paths
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _settings(tmp_path: Path, *, has_object_store: bool = True) -> Settings:
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    return fakes.settings(host="0.0.0.0", has_object_store=has_object_store, volumes=volumes)
+
+
+def _found(settings: Settings, metadata: str, objects: str | None = None) -> tuple[Finding, ...]:
+    return LocatorCheck(settings).check(Locators(train=Locator(metadata=metadata, objects=objects)))
+
+
+TRAIN, IMAGES = f"s3://{BUCKET}/data/train.csv", f"s3://{BUCKET}/data/images"
+
+
+def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None:
+    """Columns, first rows, objects by their column, those that are missing, and one of them to be seen."""
+    told = _settings(tmp_path)
+    assert not told.is_local
+    table, objects = _found(told, TRAIN, IMAGES)
+    assert (table.state, table.rows, table.message) == ("fine", 3, "")
+    assert table.columns == (("id", "int64"), ("file", "string"), ("label", "int64"))
+    assert table.preview[0] == ("0", "im0.png", "1")
+    assert (objects.state, objects.column, objects.missing) == ("fine", "file", ("im2.png",))
+    assert (objects.sample_uri, objects.kind) == (f"{IMAGES}/im0.png", "image/png")
+    assert LocatorCheck(told).preview(objects.sample_uri).kind == "image/png"
+
+
+def test_page_of_a_cluster_shows_it(store: str, tmp_path: Path) -> None:
+    """As somebody sees it who came through a name of the cluster's."""
+    browser = fakes.Bench(settings=_settings(tmp_path)).signed_in()
+    fields = {"name": "digits", "action": "check", "train_metadata": TRAIN, "train_objects": IMAGES}
+    page = browser.post("/start", fields).text
+    assert "3 rows, 3 columns" in page
+    (uri,) = re.findall(r'<img src="(/start/preview\?uri=[^"]+)"', page)
+    assert quote("im0.png") in uri
+    image = browser.get(uri)
+    assert (image.status_code, image.mimetype) == (200, "image/png")
+
+
+def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
+    """Though endpoint and keys are there."""
+    (finding,) = _found(_settings(tmp_path, has_object_store=False), TRAIN)
+    assert finding.state == "unseen"
+    assert "no public address" in finding.message
+    assert "try again" not in finding.message
+
+
+def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the store: another port of the same machine, which the environment offers as credentials or endpoint."""
+    with _service() as (store, asked), _service() as (other, others):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", store)
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", other)
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", other)
+        for name in KEYS:
+            monkeypatch.delenv(name, raising=False)
+        (without,) = _found(_settings(tmp_path), TRAIN)
+        for name, key in KEYS.items():
+            monkeypatch.setenv(name, key)
+        monkeypatch.setenv("HTTP_PROXY", other)  # where connections would really go
+        (proxied,) = _found(_settings(tmp_path), TRAIN)
+        assert (asked, others) == ([], [])
+        monkeypatch.delenv("HTTP_PROXY")
+        _found(_settings(tmp_path), TRAIN)
+        assert (set(asked), others) == ({f"/{BUCKET}/data/train.csv"}, [])
+    assert (without.state, proxied.state) == ("unseen", "unseen")
+    assert "no AWS credentials" in without.message
+    assert "no public address" in proxied.message
+
+
+@pytest.mark.parametrize("name", [*KEYS, "AWS_SESSION_TOKEN"])
+def test_keys_are_not_told(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One with a line break cannot be sent, and the text of that error has it: neither page nor log does."""
+    for each, key in KEYS.items():
+        monkeypatch.setenv(each, key)
+    monkeypatch.setenv(name, "a-key-that-is-secret\nX: y")
+    (finding,) = _found(_settings(tmp_path), TRAIN)
+    said = finding.message + capfd.readouterr().err
+    for part in ("a-key-that-is-secret", *KEYS.values()):
+        assert part not in said
+
+
+def test_broken_endpoint_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an error that no one foresaw the page says so much, and the next field is still looked at."""
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "notes.txt").write_text("some text")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no-url")
+    locators = Locators(train=Locator(metadata=TRAIN), misc=(f"{tmp_path}/shared/notes.txt",))
+    train, notes = LocatorCheck(_settings(tmp_path)).check(locators)
+    assert (train.state, notes.state) == ("unseen", "fine")
+    assert "Invalid endpoint" in train.message
+
+
+def test_keys_of_the_page_may_be_less_than_the_workers(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do not open is not called wrong; what is not there is."""
+    (absent,) = _found(_settings(tmp_path), f"s3://{BUCKET}/data/absent.csv")
+    assert absent.state == "wrong"
+    with _service(status=403) as (endpoint, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        told = _found(_settings(tmp_path), TRAIN, IMAGES)
+    assert [each.state for each in told] == ["unseen", "unseen"]
+    assert "keys do not open it" in told[0].message

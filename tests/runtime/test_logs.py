@@ -1,0 +1,181 @@
+"""Log records: a line of JSON each for machines, with what they are about; never a secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cerebro.errors import ClusterError
+from cerebro.runtime import logs
+
+SECRET = 'a"token\\with-what-JSON-escapes'
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where records go; the root logger is as before afterwards."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def set_up(stream: io.StringIO, form: str = "json", **constant: str) -> logging.Logger:
+    logs.set_up("worker", {"CEREBRO_LOG_FORMAT": form}, secrets=(SECRET, ""), stream=stream, **constant)
+    return logging.getLogger("cerebro.somewhere")
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_record_is_one_line_of_json(stream: io.StringIO) -> None:
+    """Whatever is in the message: time in UTC, level, service, logger, message."""
+    set_up(stream).warning("two\nlines of %s", "Ω <script>")
+    (line,) = lines(stream)
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "warning",
+        "service": "worker",
+        "logger": "cerebro.somewhere",
+        "message": "two\nlines of Ω <script>",
+    }
+
+
+def test_fields_tell_what_a_record_is_about(stream: io.StringIO) -> None:
+    """Of the process, of what the thread does, of the record: the nearer one counts. Others are left out."""
+    log = set_up(stream, worker="worker-0")
+    with logs.about(experiment="e", run="fit-1", model=None, attempt=1):
+        with logs.about(attempt=2):
+            log.info("inner", extra={"unit": "fit-1/train/m0/e1/p0", "size": 3})
+        log.info("outer", extra={"worker": "worker-9"})
+    log.info("after")
+    inner, outer, after = lines(stream)
+    assert (inner["experiment"], inner["attempt"], inner["unit"]) == ("e", 2, "fit-1/train/m0/e1/p0")
+    assert inner["worker"] == "worker-0"
+    assert not {"model", "size"} & inner.keys()
+    assert (outer["attempt"], outer["worker"]) == (1, "worker-9")
+    assert after.keys() == {"time", "level", "service", "logger", "message", "worker"}
+
+
+def test_threads_have_their_own_fields(stream: io.StringIO) -> None:
+    """What the main thread does is not what the reporting thread does."""
+    log = set_up(stream)
+    with logs.about(experiment="e"):
+        other = threading.Thread(target=log.info, args=("from elsewhere",))
+        other.start()
+        other.join()
+    assert "experiment" not in lines(stream)[0]
+
+
+def test_an_exception_is_one_field(stream: io.StringIO) -> None:
+    """With its traceback, in the same line."""
+    log = set_up(stream)
+    try:
+        raise ValueError(f"bad header: {SECRET}")
+    except ValueError:
+        log.exception("it failed")
+    (line,) = lines(stream)
+    assert line["message"] == "it failed"
+    assert line["exception"].startswith("Traceback")
+    assert line["exception"].endswith("ValueError: bad header: [hidden]")
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_a_secret_is_in_no_line(form: str, stream: io.StringIO) -> None:
+    """Neither plain nor as JSON writes it: in the message, its arguments, a field or an exception."""
+    log = set_up(stream, form)
+    try:
+        raise RuntimeError(SECRET)
+    except RuntimeError:
+        log.exception("Authorization: Bearer %s", SECRET, extra={"unit": SECRET})
+    text = stream.getvalue()
+    assert text.count("[hidden]") >= 3
+    assert SECRET not in text
+    assert json.dumps(SECRET)[1:-1] not in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "HF_TOKEN",
+        "DB_PASSWORD",
+        "AZURE_STORAGE_CONNECTION_STRING",
+    ],
+)
+def test_secrets_of_the_environment_are_in_no_line(name: str, stream: io.StringIO) -> None:
+    """By the names of their variables: what a library's message quotes of them is hidden, too."""
+    logs.set_up("worker", {name: "wJalrXUtnFEMI"}, stream=stream)
+    logging.getLogger("boto").info("signed with %s", "wJalrXUtnFEMI")
+    assert stream.getvalue().endswith("signed with [hidden]\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token"),
+        ("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7"),
+        ("TOKENIZERS_PARALLELISM", "some-value"),
+        ("USE_TOKEN", "true"),
+    ],
+)
+def test_what_is_no_secret_stays(name: str, content: str, stream: io.StringIO) -> None:
+    """Paths, identities, switches: lines without them would tell nothing."""
+    logs.set_up("worker", {name: content}, stream=stream)
+    logging.getLogger("boto").info("it is %s", content)
+    assert stream.getvalue().endswith(f"it is {content}\n")
+
+
+def test_a_secret_that_holds_another_is_hidden_whole(stream: io.StringIO) -> None:
+    """Nothing of the longer one is left."""
+    logs.set_up("worker", {"A_TOKEN": "abcdefghij", "B_TOKEN": "abcdefgh"}, stream=stream)
+    logging.getLogger("x").info("abcdefghij")
+    assert stream.getvalue().endswith(" [hidden]\n")
+
+
+def test_text_is_for_people(stream: io.StringIO) -> None:
+    """A line with the fields behind; what is the same in the whole file is left out."""
+    log = set_up(stream, "text", worker="worker-0")
+    with logs.about(experiment="e", attempt=2):
+        log.info("attempt started")
+    assert stream.getvalue().endswith(" INFO cerebro.somewhere attempt started experiment=e attempt=2\n")
+
+
+def test_another_format_is_refused() -> None:
+    """The variable is named, and what it may be."""
+    with pytest.raises(ClusterError, match="CEREBRO_LOG_FORMAT is 'xml', expected text or json"):
+        logs.set_up("worker", {"CEREBRO_LOG_FORMAT": "xml"})
+
+
+@pytest.mark.parametrize("module", ["kvs_api", "controller", "dispatcher", "cerebro.worker.agent"])
+def test_services_refuse_a_format_that_there_is_not(module: str) -> None:
+    """In one sentence, before anything else is done."""
+    arguments = ["--handlers", "tests.worker.agent.fake_handler"] if module == "cerebro.worker.agent" else []
+    environment = {
+        "PATH": "/bin",
+        "CEREBRO_TOKEN": "t",
+        "CEREBRO_WORKER": "w",
+        "CEREBRO_SERVER": "http://127.0.0.1:1",
+        "CEREBRO_LOG_FORMAT": "xml",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "CEREBRO_LOG_FORMAT is 'xml'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,334 @@
+"""Metrics: documented to the letter, of bounded cardinality, and true of what happened."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from flask import Flask
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cerebro.contract import api
+from cerebro.contract.events import RunFinished, RunStarted, TaskFailed
+from cerebro.contract.records import GpuUsage, Hyperparameters, WorkerUsage
+from cerebro.contract.tasks import KINDS, Failure, FailureKind, TaskResult, TrainTask
+from cerebro.state import epoch_report
+from cerebro.worker.agent.metrics import Metrics as WorkerMetrics
+from cerebro.worker.agent.metrics import _Idle
+from controller import event_logging
+from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
+from controller.event_logging import fields
+from controller.metrics import WORKER_STATES
+from controller.metrics import Metrics as ControllerMetrics
+from kvs_api.metrics import Metrics as KvsMetrics
+from kvs_api.store import Store
+from tests.runtime.exposed import QuietStore, families, registries
+from tests.state.stories import Story, unit
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
+UNITS = ("_seconds", "_bytes", "_ratio", "_total", "_timestamp_seconds")
+
+
+def documented() -> dict[str, dict[str, tuple[str, tuple[str, ...]]]]:
+    """Service -> name -> (type, labels), from the table."""
+    found: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {}
+    for line in DOCUMENT.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 6 or not cells[1].startswith("`cerebro_"):
+            continue
+        services, name, kind, _, labels, _ = cells
+        for service in services.split(", "):
+            names = tuple(re.findall(r"`([a-z_]+)`:", labels))
+            found.setdefault(service, {})[name.strip("`")] = (kind, names)
+    return found
+
+
+def test_the_table_lists_what_services_expose(tmp_path: Path) -> None:
+    """Name, type and labels, of every service: no metric without a line, no line without a metric."""
+    exposed = {
+        service: {one.name: (one.kind, one.labels) for one in families(registry)}
+        for service, registry in registries(tmp_path).items()
+    }
+    assert documented() == exposed
+
+
+def test_names_follow_the_conventions(tmp_path: Path) -> None:
+    """Counters end in _total; what has a unit names the base unit; nothing is called by a user's names."""
+    for service, registry in registries(tmp_path).items():
+        for one in families(registry):
+            assert one.name.startswith((f"cerebro_{service}_", "cerebro_volume_"))
+            assert (one.kind == "counter") == one.name.endswith("_total")
+            assert not set(one.labels) & {"experiment", "run", "model", "unit", "task", "worker", "path"}
+            if one.kind == "histogram":
+                assert one.name.endswith("_seconds")
+
+
+def test_expositions_can_be_read_by_prometheus(tmp_path: Path) -> None:
+    """Each is text that Prometheus' own parser takes, with the process' memory in it."""
+    for registry in registries(tmp_path).values():
+        text = generate_latest(registry).decode()
+        names = {family.name for family in text_string_to_metric_families(text)}
+        assert "process_resident_memory_bytes" in names
+
+
+def value(metrics: Any, name: str, **labels: str) -> float | None:
+    found = metrics.registry.get_sample_value(name, labels)
+    return None if found is None else float(found)
+
+
+# --- kvs_api -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served() -> tuple[Flask, KvsMetrics]:
+    """A small application with a route for everybody, and one that refuses."""
+    app, metrics = Flask("served"), KvsMetrics()
+
+    @app.before_request
+    def authenticate() -> tuple[str, int] | None:
+        from flask import request
+
+        return None if request.headers.get("Authorization") else ("who?", 401)
+
+    @app.get("/v1/things/<name>")
+    def thing(name: str) -> str:
+        return name
+
+    metrics.install(app)
+    return app, metrics
+
+
+def test_requests_are_counted_by_route_and_class(served: tuple[Flask, KvsMetrics]) -> None:
+    """Refused ones as well; an address that is no route is one word, whatever it is and however it is asked."""
+    app, metrics = served
+    client, token = app.test_client(), {"Authorization": "Bearer t"}
+    for path in ("/v1/things/a", "/v1/things/b"):
+        assert client.get(path, headers=token).status_code == 200
+    client.get("/v1/things/a")
+    client.open("/nowhere", method="BREW", headers=token)
+    name = "cerebro_kvs_api_requests_total"
+    assert value(metrics, name, route="/v1/things/<name>", method="GET", status="2xx") == 2
+    assert value(metrics, name, route="/v1/things/<name>", method="GET", status="4xx") == 1
+    assert value(metrics, name, route="none", method="any", status="4xx") == 1
+    assert value(metrics, "cerebro_kvs_api_request_seconds_count", route="/v1/things/<name>") == 3
+
+
+def test_metrics_need_the_token_on_the_public_port(served: tuple[Flask, KvsMetrics]) -> None:
+    """They come through the application's own checks."""
+    client = served[0].test_client()
+    assert client.get("/metrics").status_code == 401
+    assert b"cerebro_kvs_api_requests" in client.get("/metrics", headers={"Authorization": "x"}).data
+
+
+@pytest.mark.parametrize(
+    ("facts", "up", "persisting"),
+    [
+        ({"aof_enabled": 1, "aof_last_write_status": "ok", "used_memory": 1, "queued": 0}, 1, 1),
+        ({"aof_enabled": 1, "aof_last_write_status": "err", "used_memory": 1, "queued": 0}, 1, 0),
+        ({"aof_enabled": 0, "aof_last_write_status": "ok", "used_memory": 1, "queued": 0}, 1, 0),
+        (redis.ConnectionError("away"), 0, None),
+    ],
+)
+def test_a_store_that_does_not_persist_shows(facts: Any, up: int, persisting: int | None) -> None:
+    """The file is on and was written to, or not; of a store that is away nothing more is said."""
+    metrics = KvsMetrics()
+    store = QuietStore("redis://127.0.0.1:1", metrics=metrics)
+    store.facts_now = facts
+    metrics.watch(store)
+    assert value(metrics, "cerebro_kvs_api_store_up") == up
+    assert value(metrics, "cerebro_kvs_api_store_persisting") == persisting
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_write"),
+    [
+        ({"outcomes": [{"outcome": "refused", "reason": "r"}, {"outcome": "already", "reason": ""}]}, False),
+        ({"outcomes": [{"outcome": "refused", "reason": "r"}, {"outcome": "done", "reason": ""}]}, True),
+        ({"outcomes": []}, False),
+        ({"current": True, "outcomes": [], "reclaim": 0}, True),
+        ({"current": False}, False),
+        ({"current": "another"}, False),
+        ({"term": 3, "holder": "me"}, True),
+        ({"term": 0, "holder": "another"}, False),
+        ({"stale": 4}, False),
+        ({"missing": True}, False),
+        ({"seq": 7}, True),
+    ],
+)
+def test_a_call_that_changed_nothing_is_no_write(
+    answer: Any, is_write: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, done before, too late: Redis' disk was not asked."""
+    monkeypatch.setattr(Store, "_run", lambda *_: answer)
+    metrics = KvsMetrics()
+    assert QuietStore("redis://127.0.0.1:1", metrics=metrics)._run({}) == answer
+    written = value(metrics, "cerebro_kvs_api_last_write_timestamp_seconds")
+    assert written is not None
+    assert (written > 0) == is_write
+
+
+def test_steps_are_counted_by_outcome() -> None:
+    """What was done, done already, or refused."""
+    metrics = KvsMetrics()
+    start = api.Start(experiment="e", task="fit-1/train/m0/e1/p0", attempt=1)
+    metrics.stepped([start, start], ["done", "refused"])
+    assert value(metrics, "cerebro_kvs_api_steps_total", step="start", outcome="done") == 1
+    assert value(metrics, "cerebro_kvs_api_steps_total", step="start", outcome="refused") == 1
+
+
+# --- controller ----------------------------------------------------------------------------------
+
+
+def told() -> tuple[Story, ControllerMetrics]:
+    """A story whose events were shown to the metrics as they happened."""
+    story, metrics = Story(), ControllerMetrics()
+    seen = len(story.log)
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.fail(unit(1, 0), 0, FailureKind.CRASH)
+    story.epoch(1)
+    story.tell(epoch_report(story.state, story.run, 1))
+    for event in story.log[seen:]:
+        metrics.happened(event)
+    return story, metrics
+
+
+def test_attempts_and_rows_are_counted_as_they_end() -> None:
+    """By kind and outcome; rows of ETL that were read, made and failed add up."""
+    _, metrics = told()
+    ended = "cerebro_controller_attempts_ended_total"
+    assert value(metrics, ended, kind="train", outcome="committed") == 2
+    assert value(metrics, ended, kind="train", outcome="failed") == 1
+    assert value(metrics, ended, kind="etl", outcome="committed") == 4
+    rows = {r: value(metrics, "cerebro_controller_etl_rows_total", result=r) for r in ("in", "out", "failed")}
+    assert rows == {"in": 28, "out": 28, "failed": 0}
+
+
+def test_workers_are_counted_by_state() -> None:
+    """All states are there, so that a sum over them is a number; a worker that is silent or leaves is not idle."""
+    story, metrics = told()
+    seen: Any = {"incarnation": "a", "weight": 1.0, "kinds": ("train",), "holdings": ()}
+    quiet = WorkerView(**seen, absence=Absence(how=Liveness.SILENT, exit=SILENT))
+    metrics.look(story.state, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
+    name = "cerebro_controller_workers"
+    assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
+        "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
+    }  # fmt: skip
+    metrics.stood_by()
+    assert value(metrics, name, state="idle") is None
+
+
+def test_events_say_what_they_are_about() -> None:
+    """For the log: experiment, run, model, unit, worker and attempt, where they apply."""
+    story, _ = told()
+    started = next(
+        event for event in story.log if event.type == "TaskStarted" and event.task.startswith("fit-1")
+    )
+    assert fields(story.state, started) == {
+        "experiment": "one",
+        "run": "fit-1",
+        "model": "m00",
+        "unit": "fit-1/train/m00/e1/p0",
+        "worker": "worker-0",
+        "attempt": 1,
+    }
+    assert fields(story.state, story.log[0]) == {"experiment": "one", "worker": "worker-0"}
+
+
+def test_lines_of_the_log_are_short_and_quote_no_user_code() -> None:
+    """A plan, a request, a task's body and a traceback are left out of events, and of steps that are refused."""
+    story = Story()
+    models: dict[str, Hyperparameters] = {f"m{n:04}": {"batch_size": 1, "lr": 0.1} for n in range(2000)}
+    story.fit(models=len(models), hyperparams=models)
+    attempt: Any = {"task": str(unit(1, 0)), "attempt": 1, "worker": "worker-0"}
+    failure = Failure(kind=FailureKind.USER_ERROR, message="boom", traceback="password = 'hunter2'")
+    body = TrainTask(
+        key=str(unit(1, 0)), experiment="one", run="fit-1", model="m00", hyperparams={"lr": 0.125}, code="0" * 64,
+        dataset="d", seed=0, hang_timeout_s=1.0, epoch=1, partition=0, unit=0, checkpoint=None, keep=(),
+    )  # fmt: skip
+    started = next(event for event in story.log if isinstance(event, RunStarted) and event.run == "fit-1")
+    told = [
+        *story.log,
+        TaskFailed(**attempt, failure=failure),
+        api.Note(event=started),
+        api.Assign(**attempt, incarnation="a", body=body),
+        RunFinished(run="fit-1", outcome="failed", error="x" * 10**6),
+    ]
+    lines = [event_logging.line(one) for one in told]
+    assert max(map(len, lines)) < 2100
+    for text in lines:
+        assert not re.search("hunter2|m0001|0.125", text)
+    assert "boom" in lines[len(story.log)]
+    assert '"run":"fit-1"' in lines[len(story.log) + 1]
+    assert '"attempt":1' in lines[len(story.log) + 2]
+    assert re.search(r"x\.\.\. \(10000\d\d characters\)$", lines[-1])
+
+
+# --- worker --------------------------------------------------------------------------------------
+
+
+def test_a_worker_counts_attempts_idle_time_and_use() -> None:
+    """Outcomes are words of the program; what is not measured is no number, which is not 0."""
+    metrics = WorkerMetrics({})
+    metrics.ended("train", TaskResult(rows=3), 2.0)
+    metrics.ended("train", Failure(kind=FailureKind.HANG, message="m"), 30.0)
+    with metrics.waiting():
+        pass
+    metrics.use(
+        WorkerUsage(cores=4, cores_used=1.5, gpus=(GpuUsage(name="g", memory_bytes=1, memory_total_bytes=2),))
+    )
+    attempts = "cerebro_worker_attempts_total"
+    assert value(metrics, attempts, kind="train", outcome="committed") == 1
+    assert value(metrics, attempts, kind="train", outcome="hang") == 1
+    assert {value(metrics, attempts, kind=kind, outcome="committed") for kind in KINDS} == {0, 1}
+    assert value(metrics, "cerebro_worker_attempt_seconds_sum", kind="train") == 32.0
+    assert value(metrics, "cerebro_worker_used_cores") == 1.5
+    unknown = value(metrics, "cerebro_worker_memory_bytes")
+    assert unknown != unknown
+    share = value(metrics, "cerebro_worker_gpu_used_ratio", gpu="0")
+    assert share != share
+    assert value(metrics, "cerebro_worker_gpu_memory_size_bytes", gpu="0") == 2
+
+
+def test_idle_time_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for in the midst of a wait's end: the wait is counted once."""
+    told, askers = list[float](), list[threading.Thread]()
+
+    class Asked(_Idle):
+        def __setattr__(self, name: str, content: Any) -> None:
+            super().__setattr__(name, content)
+            if name == "_before" and content:
+                askers.append(threading.Thread(target=ask))
+                askers[-1].start()
+                askers[-1].join(0.2)
+
+    def ask() -> None:
+        told.extend(sample.value for metric in idle.collect() for sample in metric.samples)
+
+    idle, clock = Asked(), [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    idle.begin()
+    clock[0] += 5.0
+    idle.end()
+    (asker,) = askers
+    asker.join(20)
+    ask()
+    assert told == [5.0, 5.0]
+
+
+def test_of_a_gpu_that_is_gone_nothing_is_told() -> None:
+    """What was measured of it before is not what it does now."""
+    metrics = WorkerMetrics({})
+    gpus = tuple(GpuUsage(name="g", used_share=0.5, memory_bytes=n, memory_total_bytes=9) for n in (1, 2))
+    metrics.use(WorkerUsage(cores=1, gpus=gpus))
+    assert value(metrics, "cerebro_worker_gpu_memory_bytes", gpu="1") == 2
+    metrics.use(WorkerUsage(cores=1, gpus=gpus[:1]))
+    for name in ("used_ratio", "memory_bytes", "memory_size_bytes"):
+        assert value(metrics, f"cerebro_worker_gpu_{name}", gpu="0") is not None
+        assert value(metrics, f"cerebro_worker_gpu_{name}", gpu="1") is None

@@ -1,0 +1,74 @@
+"""Probes of real processes whose store is away: who waits for it is alive, but perhaps not ready."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import urllib3
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 60.0
+
+Start = Callable[..., tuple[subprocess.Popen[bytes], str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts ``python -m MODULE ARGUMENTS`` and waits for its health server, whose address it returns."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*module: str) -> tuple[subprocess.Popen[bytes], str]:
+        with socket.socket() as own, socket.socket() as nobody:
+            own.bind(("127.0.0.1", 0))
+            nobody.bind(("127.0.0.1", 0))
+            bind = f"127.0.0.1:{own.getsockname()[1]}"
+            store = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        environment = {
+            **os.environ,
+            "CEREBRO_SERVER": store,
+            "CEREBRO_TOKEN": "token",
+            "CEREBRO_WORKER": "worker-0",
+            "CEREBRO_VOLUMES": str(tmp_path),
+            "CEREBRO_HEALTH_BIND": bind,
+        }
+        process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, env=environment)
+        started.append(process)
+        patience = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
+        with urllib3.PoolManager() as http:
+            http.request("GET", f"http://{bind}/live", retries=patience, timeout=LIMIT_S)
+        return process, f"http://{bind}"
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def ask(url: str) -> tuple[int, str]:
+    with urllib3.PoolManager() as http:
+        answer = http.request("GET", url, retries=False, timeout=LIMIT_S)
+        return answer.status, answer.data.decode()
+
+
+def test_a_worker_is_ready_once_it_has_registered(start: Start) -> None:
+    """Until then it is alive and waits; asked to end, it does so at once: it has nothing to give back."""
+    process, address = start("cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler")
+    assert ask(f"{address}/health") == (503, "worker-0 has not registered yet\n")
+    assert ask(f"{address}/live") == (200, "ok\n")
+    assert "cerebro_worker_idle_seconds_total" in ask(f"{address}/metrics")[1]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_a_controller_is_well_without_a_store(start: Start) -> None:
+    """Starting it anew would not bring the store back."""
+    _, address = start("controller")
+    assert ask(f"{address}/health") == ask(f"{address}/live") == (200, "ok\n")
+    assert "cerebro_controller_leading 0.0" in ask(f"{address}/metrics")[1]

@@ -1,0 +1,186 @@
+"""Workers as processes, against the real store: the test is their controller, a handler stands for user code."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import Event, TaskCommitted, TaskFailed
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TrainTask
+from cerebro.runtime.kvs import KvsClient
+from cerebro.usercode.encoding import encode
+from tests.kvs_api.bench import Bench
+from tests.kvs_api.conftest import kvs, service, shared_service
+from tests.kvs_api.real import TOKEN, Service
+
+__all__ = ["kvs", "service", "shared_service"]
+
+ROOT = Path(__file__).resolve().parents[3]
+SHA = hashlib.sha256(b"code").hexdigest()
+LIMIT_S = 40.0
+_LIBRARY = ctypes.CDLL(None)
+_PR_CAPBSET_DROP = 24
+_SEEING = (19, 21, 38)
+"""Capabilities that let root look into processes: SYS_PTRACE, SYS_ADMIN, PERFMON. Containers have none of them."""
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+
+
+class Crew:
+    """Workers under test and their controller."""
+
+    def __init__(self, service: Service, kvs: KvsClient, root: Path) -> None:
+        self._service, self._root, self._kvs = service, root, kvs
+        self.bench = Bench(store=kvs, pass_a_moment=lambda: None)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        kvs.put_code(CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code"))
+
+    def start(
+        self, *, lease_s: float = 5.0, grace_s: float = 20.0, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start worker-0, with further environment variables, and wait until it has registered anew."""
+        before = self.incarnation()
+        environment = {
+            **os.environ,
+            # The child looks for modules nowhere near the folder it runs in: a user's files lie there.
+            "PYTHONPATH": str(ROOT),
+            "CEREBRO_SERVER": self._service.address,
+            "CEREBRO_TOKEN": TOKEN,
+            "CEREBRO_WORKER": "worker-0",
+            "CEREBRO_VOLUMES": str(self._root),
+            "CEREBRO_CORES": "1",
+            "CEREBRO_LEASE_S": str(lease_s),
+            "CEREBRO_GRACE_S": str(grace_s),
+            **variables,
+        }
+        command = [sys.executable, "-m", "cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler"]
+        with (self._root / "agent.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_be_like_any_user,  # noqa: PLW1509 - system calls only
+            )
+        self.processes.append(process)
+        until(lambda: self.incarnation() != before or process.poll() is not None, "registration")
+        assert process.poll() is None, (self._root / "agent.log").read_text()
+        return process
+
+    def incarnation(self) -> str:
+        """Of worker-0 as the store knows it."""
+        return next((w.record.incarnation for w in self.bench.store.workers()), "")
+
+    def learn(self, spec: object) -> str:
+        """Put user code into the store; returns its hash."""
+        code = encode(spec)
+        self._kvs.put_code(code)
+        return code.sha256
+
+    def give(
+        self,
+        partition: int,
+        do: str,
+        *,
+        attempt: int = 1,
+        hang_timeout_s: float = 60.0,
+        code: str = SHA,
+        checkpoint: CheckpointRef | None = None,
+    ) -> str:
+        """Assign a task; returns its key."""
+        key = f"fit-1/train/m00/e1/p{partition}"
+        body = TrainTask(
+            key=key,
+            experiment="one",
+            run="fit-1",
+            model="m00",
+            hyperparams={"do": do, "file": str(self.gate(partition))},
+            code=code,
+            dataset="d",
+            seed=0,
+            hang_timeout_s=hang_timeout_s,
+            epoch=1,
+            partition=partition,
+            unit=0,
+            checkpoint=checkpoint,
+            keep=(),
+        )
+        step = api.Assign(
+            task=key, attempt=attempt, worker="worker-0", incarnation=self.incarnation(), body=body
+        )
+        assert self.bench.decide(step) == ["done"]
+        return key
+
+    def log(self, partition: int, attempt: int = 1) -> str:
+        """What a task's process printed."""
+        return (self._root / f"logs/tasks/one/fit-1.train.m00.e1.p{partition}.a{attempt}.log").read_text()
+
+    def gate(self, partition: int) -> Path:
+        """The file that lets a waiting task go on."""
+        return self._root / f"gate-{partition}"
+
+    def begun(self, partition: int) -> int:
+        """Wait until a waiting task runs; returns the pid of its process."""
+        path = self.gate(partition).with_suffix(".begun")
+        until(lambda: path.exists() and path.read_text() != "", "the task begins")
+        return int(path.read_text())
+
+    def end_of(self, key: str, attempt: int = 1) -> Event:
+        """Wait for the commit or failure of an attempt."""
+        found: list[Event] = []
+
+        def ended() -> bool:
+            found[:] = [
+                e
+                for e in self.bench.log()
+                if isinstance(e, TaskCommitted | TaskFailed) and (e.task, e.attempt) == (key, attempt)
+            ]
+            return bool(found)
+
+        until(ended, f"end of {key}")
+        return found[0]
+
+    def failure(self, key: str) -> tuple[FailureKind, str]:
+        """Kind and message of a failed task."""
+        event = self.end_of(key)
+        assert isinstance(event, TaskFailed)
+        return event.failure.kind, event.failure.message
+
+
+@pytest.fixture
+def crew(service: Service, kvs: KvsClient, tmp_path: Path) -> Iterator[Crew]:
+    crew = Crew(service, kvs, tmp_path)
+    yield crew
+    for process in crew.processes:
+        process.kill()
+        process.wait()
+
+
+def _be_like_any_user() -> None:
+    if os.getuid() == 0:
+        for capability in _SEEING:
+            _LIBRARY.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False

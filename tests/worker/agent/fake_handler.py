@@ -1,0 +1,201 @@
+"""A handler that does what a task's hyper-parameters say: stands for user code of every kind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from cerebro.contract.tasks import TaskBody, TaskResult, Timings, TrainTask
+from cerebro.errors import NonFiniteMetricError, PreemptedError
+from cerebro.worker.agent.context import Context
+
+if _NOTES := os.environ.get("NOTES"):
+    with Path(_NOTES, "handler").open("a") as notes:
+        notes.write(f"{os.getpid()}\n")
+
+KINDS = ("train",)
+HANDLER = "tests.worker.agent.fake_handler"
+
+
+class UnprintableError(Exception):
+    """One whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class _Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class NamelessError(Exception, metaclass=_Nameless):
+    """One whose type does not tell its name."""
+
+
+class Beyond(BaseException):
+    """User code's own way to end a program."""
+
+
+def _huge() -> None:
+    raise ValueError("x" * 100_000_000)
+
+
+def _raise(error: BaseException) -> Callable[[], None]:
+    def raising() -> None:
+        raise error
+
+    return raising
+
+
+def _closed(*streams: int) -> None:
+    sys.stdout.close()
+    sys.stderr.close()
+    for number in streams:
+        os.close(number)
+    raise ValueError("with closed streams")
+
+
+def _replaced() -> None:
+    sys.stdout = None
+    raise ValueError("without stdout")
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+def _babble(pieces: Iterable[bytes]) -> None:
+    """Write to the connection with the agent, as a stray write to a wrong descriptor would, then fail."""
+    number = next(number for number in range(3, 256) if _is_socket(number))
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(number, left) :]
+    raise ValueError("after the babble")
+
+
+HOSTILE: dict[str, Callable[[], None]] = {
+    "surrogate": _raise(ValueError("caf\udce9 \x00\x1b[31m end")),
+    "huge": _huge,
+    "huge exit": lambda: sys.exit("y" * 100_000_000),
+    "odd exit": lambda: sys.exit(("\ud800", 7)),  # type: ignore[arg-type]
+    "interrupt": _raise(KeyboardInterrupt()),
+    "generator exit": _raise(GeneratorExit("done")),
+    "beyond": _raise(Beyond("away")),
+    "unprintable": _raise(UnprintableError()),
+    "nameless": _raise(NamelessError("who")),
+    "closed": _closed,
+    "closed descriptors": lambda: _closed(1, 2),
+    "replaced": _replaced,
+    "text": lambda: _babble([b"hello\n", b"half a line"]),
+    "json": lambda: _babble(
+        [b'[1]\n7\n{"is": "done"}\n{"is": "progress", "rows": "x"}\n{"no": 1}\n' + b"[" * 9999 + b"\n"]
+    ),
+    "binary": lambda: _babble([bytes(range(256)) * 64]),
+    "long": lambda: _babble([b"z" * (100 << 20)]),
+}
+"""What ends as a failure that names itself."""
+
+_BATCHES = ("batches", "careful", "greedy", "confused")
+
+
+class Handler:
+    """See `cerebro.worker.agent.context.Handler`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def preload(self, body: TaskBody) -> None:
+        """Nothing to load."""
+
+    def rest(self) -> None:
+        """Nothing to let go of."""
+
+    def handle(self, body: TaskBody, attempt: int) -> TaskResult:
+        """Do what is said."""
+        assert isinstance(body, TrainTask)
+        do, timings = str(body.hyperparams["do"]), Timings(start_s=self._context.work_begins())
+        print(f"{do} attempt {attempt}")  # noqa: T201 - user code prints
+        if do == "raise":
+            raise ValueError("boom")
+        if do == "nan":
+            raise NonFiniteMetricError("loss became nan")
+        if do == "exit":
+            sys.exit(3)
+        if do == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if do in HOSTILE:
+            HOSTILE[do]()
+        if do == "flood":
+            _babble(itertools.repeat(b"noise\n" * 1000))
+        if do == "preempt":
+            raise PreemptedError("user code's own")
+        if do == "lie":
+            self._context.has_raised = True
+        if do == "spy":
+            _spy()
+        if do == "spec":
+            self._context.spec(body.code, body.misc)
+            timings = Timings(start_s=self._context.work_begins())
+        if do == "leave":
+            left = subprocess.Popen(["sleep", "1000"])
+            Path(str(body.hyperparams["file"])).write_text(str(left.pid))
+        if do == "hang":
+            signal.pause()
+        if do == "wait":
+            self._wait(Path(str(body.hyperparams["file"])))
+        if do in _BATCHES:
+            self._batches(do, Path(str(body.hyperparams["file"])))
+        self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
+        return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
+
+    def _batches(self, do: str, gate: Path) -> None:
+        """User code that trains until a file exists, and deals with errors in one way or another."""
+        try:
+            self._wait(gate, leaves=True)
+        except Exception:
+            print("taken for an error")  # noqa: T201 - user code prints
+            if do != "careful":
+                raise
+        except BaseException:
+            if do == "greedy":
+                return
+            if do == "confused":
+                raise ValueError("in the middle of it") from None
+            raise
+
+    def _wait(self, gate: Path, *, leaves: bool = False) -> None:
+        """Show signs of life until a file exists; a batch boundary each, if it `leaves`."""
+        gate.with_suffix(".begun").write_text(str(os.getpid()))
+        batch = 0
+        while not gate.exists():
+            batch += 1
+            self._context.listen()
+            self._context.progress(rows=0, total_rows=5, batch=batch, final=True)
+            if leaves:
+                self._context.raise_if_ending()
+            threading.Event().wait(0.01)
+
+
+def _spy() -> None:
+    """User code that looks for the token where the kernel shows it: in itself, and in all above it up to the agent."""
+    seen, process = "CEREBRO_TOKEN" in os.environ, os.getppid()
+    for _ in range(2):
+        with suppress(PermissionError):
+            seen |= b"CEREBRO_TOKEN" in Path(f"/proc/{process}/environ").read_bytes()
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    if seen:
+        raise ValueError("the token is open")

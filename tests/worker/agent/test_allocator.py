@@ -1,0 +1,48 @@
+"""The C allocator of child processes: what is set by default, what leaves it alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cerebro.worker.agent import allocator
+from cerebro.worker.agent.memory import own_group
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.settings import Settings
+
+GIB = 1 << 30
+
+
+def test_freed_memory_is_kept_up_to_a_sixteenth_of_the_limit() -> None:
+    """A container of 1 GiB keeps 64 MiB, one of 64 GiB no more than 512 MiB."""
+    small, large = allocator.tuned({}, GIB), allocator.tuned({}, 64 * GIB)
+    assert small["MALLOC_TRIM_THRESHOLD_"] == str(64 << 20)
+    assert large["MALLOC_TRIM_THRESHOLD_"] == str(512 << 20)
+
+
+@pytest.mark.parametrize("own", allocator.DECIDED_BY_USER)
+def test_a_user_who_sets_one_of_these_has_chosen(own: str) -> None:
+    """Also to nothing: that is how the defaults of the C library are kept."""
+    assert allocator.tuned({own: ""}, GIB) == {}
+
+
+def environment_of_child(root: Path) -> bytes:
+    """What the kernel has of it."""
+    told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}
+    setting = ChildSpec(handler="tests.worker.agent.fake_handler", python=sys.executable, archive="")
+    child = ChildProcess(setting, Settings.from_environment(told), own_group())
+    try:
+        return Path(f"/proc/{child.pid}/environ").read_bytes()
+    finally:
+        child.kill()
+
+
+def test_a_child_is_started_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And without it where GLIBC_TUNABLES is set to nothing."""
+    for name in allocator.DECIDED_BY_USER:
+        monkeypatch.delenv(name, raising=False)
+    assert b"\0MALLOC_TRIM_THRESHOLD_=" in environment_of_child(tmp_path)
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+    assert b"\0MALLOC_TRIM_THRESHOLD_=" not in environment_of_child(tmp_path)

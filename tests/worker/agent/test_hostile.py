@@ -1,0 +1,93 @@
+"""Whatever user code raises or does to its process: one failed attempt with its cause, soon, and the worker stays."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted, TaskFailed
+from cerebro.contract.tasks import MAX_MESSAGE, FailureKind
+from tests.worker.agent.crew import Crew, crew, kvs, service, shared_service
+from tests.worker.agent.fake_handler import HOSTILE
+
+__all__ = ["crew", "kvs", "service", "shared_service"]
+
+CAUSES = {
+    "surrogate": r"ValueError: caf\udce9 \x00\x1b[31m end",
+    "huge": "ValueError: xxx",
+    "huge exit": "user code called exit(yyy",
+    "odd exit": "user code called exit(('\\ud800', 7))",
+    "interrupt": "KeyboardInterrupt (user code raised what is no Exception",
+    "generator exit": "GeneratorExit: done (user code",
+    "beyond": "Beyond: away (user code",
+    "unprintable": "UnprintableError: (its text cannot be had: __str__ raised RuntimeError)",
+    "nameless": "an exception whose type has no name: who",
+    "closed": "ValueError: with closed streams",
+    "closed descriptors": "ValueError: with closed streams",
+    "replaced": "ValueError: without stdout",
+    "text": "ValueError: after the babble",
+    "json": "ValueError: after the babble",
+    "binary": "ValueError: after the babble",
+    "long": "ValueError: after the babble",
+}
+LIMIT_S = 2.0
+"""Between the assignment and the failure in the log, on a machine that is not busy."""
+
+
+@pytest.fixture
+def warm(crew: Crew) -> Crew:
+    """A worker whose child process runs."""
+    crew.start()
+    assert isinstance(crew.end_of(crew.give(0, "work")), TaskCommitted)
+    return crew
+
+
+def test_every_hostile_end_is_told_by_its_cause(warm: Crew) -> None:
+    """In one attempt, by the same process, which goes on; what it says can be stored and read."""
+    incarnation, times = warm.incarnation(), {}
+    for number, (do, cause) in enumerate(CAUSES.items(), 1):
+        began = time.monotonic()
+        event = warm.end_of(warm.give(number, do))
+        times[do] = time.monotonic() - began
+        assert isinstance(event, TaskFailed), do
+        assert (event.failure.kind, event.failure.message.startswith(cause)) == (
+            FailureKind.USER_ERROR,
+            True,
+        ), event
+        assert len(event.failure.message) <= MAX_MESSAGE + 100
+        assert "cerebro/worker/agent" not in event.failure.traceback
+        event.model_dump_json().encode()
+    assert set(CAUSES) == set(HOSTILE)
+    assert isinstance(warm.end_of(warm.give(99, "work")), TaskCommitted)
+    assert warm.incarnation() == incarnation
+    assert sorted(times.values())[len(times) // 2] < LIMIT_S, times
+    assert max(times.values()) < 3 * LIMIT_S, times
+
+
+def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Crew) -> None:
+    """100 MB of message are not written to the disk; the next task prints again, after its streams were closed."""
+    for number, do in enumerate(("huge", "closed", "raise"), 1):
+        warm.end_of(warm.give(number, do))
+    logs = [warm.log(number) for number in (1, 2, 3)]
+    assert "ValueError: xxx" in logs[0]
+    assert max(len(log) for log in logs) < 40_000
+    assert "raise attempt 1" in logs[2]
+    assert "boom" in logs[2]
+
+
+@pytest.mark.parametrize("hang_timeout_s", [float("inf"), 1e300])
+def test_a_task_may_never_count_as_hung(warm: Crew, hang_timeout_s: float) -> None:
+    """A limit that no clock reaches is one that never ends it."""
+    key = warm.give(1, "wait", hang_timeout_s=hang_timeout_s)
+    warm.begun(1)
+    warm.gate(1).touch()
+    assert isinstance(warm.end_of(key), TaskCommitted)
+
+
+def test_a_task_that_babbles_without_end_counts_as_hung(warm: Crew) -> None:
+    """Noise is no sign of progress, and is told as what went before."""
+    kind, message = warm.failure(warm.give(1, "flood", hang_timeout_s=0.5))
+    assert kind is FailureKind.HANG
+    assert "user code wrote to the connection between its process and the worker" in message
+    assert isinstance(warm.end_of(warm.give(2, "work")), TaskCommitted)

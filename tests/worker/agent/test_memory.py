@@ -1,0 +1,220 @@
+"""Lack of memory is told from other deaths: by the kernel's counter, in both versions of control groups."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.tasks import Failure, FailureKind
+from cerebro.worker.agent.memory import MemoryGroup, offer_to_killer, own_group
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.settings import Settings
+from tests.worker.agent.crew import ROOT
+
+CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+def v2(kills: int, limit: str = "2147483648") -> dict[str, str]:
+    """A group's files in version 2."""
+    return {"memory.events": f"low 0\nhigh 0\nmax 7\noom 9\noom_kill {kills}\n", "memory.max": f"{limit}\n"}
+
+
+@pytest.fixture
+def membership(tmp_path: Path) -> Path:
+    return tmp_path / "membership"
+
+
+def test_version_2_in_a_container(tmp_path: Path, membership: Path) -> None:
+    """The mount begins at the container's own group."""
+    membership.write_text("0::/\n")
+    write(tmp_path, v2(3))
+    group = own_group(tmp_path, membership)
+    assert (group.kills(), group.limit_bytes()) == (3, 2 << 30)
+
+
+def test_version_2_below_its_mount(tmp_path: Path, membership: Path) -> None:
+    """The path is followed where the mount holds it, and not taken for one where it does not."""
+    membership.write_text("0::/a/b\n")
+    write(tmp_path, v2(1))
+    assert own_group(tmp_path, membership).kills() == 1
+    write(tmp_path / "a" / "b", v2(5, "max"))
+    group = own_group(tmp_path, membership)
+    assert (group.kills(), group.limit_bytes()) == (5, None)
+
+
+def test_version_1(tmp_path: Path, membership: Path) -> None:
+    """Its own files, and its own way to say that there is no limit."""
+    membership.write_text("9:name=systemd:/\n4:memory:/pods/x\n0::/\n")
+    write(tmp_path / "memory" / "pods" / "x", {
+        "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
+        "memory.limit_in_bytes": "1073741824\n",
+    })  # fmt: skip
+    group = own_group(tmp_path, membership)
+    assert (group.kills(), group.limit_bytes()) == (4, 1 << 30)
+    group.limit.write_text("9223372036854771712\n")
+    assert group.limit_bytes() is None
+
+
+def test_where_nothing_is_counted_nothing_is_known(tmp_path: Path, membership: Path) -> None:
+    """No control groups at all, or files without the line."""
+    group = own_group(tmp_path, membership)
+    assert (group.kills(), group.limit_bytes()) == (None, None)
+    membership.write_text("0::/\n")
+    write(tmp_path, {"memory.events": "low 0\n"})
+    assert own_group(tmp_path, membership).kills() is None
+
+
+def test_a_process_becomes_the_killers_first_choice(tmp_path: Path) -> None:
+    """Relative to the agent's own score, up to the most there is; without the file nothing happens."""
+    score = tmp_path / "oom_score_adj"
+    for before, after in (("-997\n", "-497"), ("0\n", "500"), ("900\n", "1000")):
+        score.write_text(before)
+        offer_to_killer(score)
+        assert score.read_text() == after
+    offer_to_killer(tmp_path / "absent")
+
+
+class Started:
+    """A child in a group of made-up files."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = root / "group"
+        write(self.files, v2(2))
+        settings = Settings.from_environment(
+            {
+                "CEREBRO_TOKEN": "x",
+                "CEREBRO_WORKER": "worker-0",
+                "CEREBRO_VOLUMES": str(root),
+                "CEREBRO_CORES": "1",
+            }
+        )
+        setting = ChildSpec(handler="tests.worker.agent.fake_handler", python=sys.executable, archive="")
+        group = MemoryGroup(events=self.files / "memory.events", limit=self.files / "memory.max")
+        self.child = ChildProcess(setting, settings, group)
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    made = Started(tmp_path)
+    yield made
+    made.child.kill()
+
+
+def test_a_death_beside_the_counter_is_lack_of_memory(started: Started) -> None:
+    """The message names the limit and what to raise."""
+    os.killpg(started.child.pid, 9)
+    write(started.files, v2(3))
+    failure = started.child.reap()
+    assert failure.kind is FailureKind.OUT_OF_MEMORY
+    assert "2.00 GiB" in failure.message
+    assert "raise the memory limit of the workers" in failure.message
+
+
+def test_a_death_without_it_is_a_crash(started: Started) -> None:
+    """Somebody killed it; where the kernel counts, there is nothing to guess."""
+    os.killpg(started.child.pid, 9)
+    failure = started.child.reap()
+    assert (failure.kind, failure.message) == (FailureKind.CRASH, "the process ended by signal SIGKILL")
+
+
+def test_without_a_counter_it_is_guessed(started: Started) -> None:
+    """As far as SIGKILL tells."""
+    started.child._kills = None
+    (started.files / "memory.events").unlink()
+    os.killpg(started.child.pid, 9)
+    failure = started.child.reap()
+    assert failure.kind is FailureKind.CRASH
+    assert "perhaps for lack of memory" in failure.message
+
+
+def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) -> None:
+    """ETL's cores and data loaders' processes die first; what has a reason of its own keeps it."""
+    assert started.child.explained(CRASH) == CRASH
+    write(started.files, v2(3))
+    explained = started.child.explained(CRASH)
+    assert explained.kind is FailureKind.OUT_OF_MEMORY
+    assert CRASH.message in explained.message
+    full = Failure(kind=FailureKind.STORAGE_FULL, message="no room")
+    assert started.child.explained(full) == full
+
+
+_HUNGRY = """
+import sys
+from pathlib import Path
+from cerebro.worker.agent import memory
+from cerebro.contract.tasks import FailureKind
+sys.path.insert(0, sys.argv[1])
+from tests.worker.agent.test_memory import hungry_child
+group = memory.own_group()
+failure = hungry_child(Path(sys.argv[2]), group)
+print(failure.kind, "|", failure.message)
+"""
+
+
+def hungry_child(root: Path, group: MemoryGroup) -> Failure:
+    """Run a child that uses up all memory of the group it shares with this process; how it ended."""
+    settings = Settings.from_environment(
+        {
+            "CEREBRO_TOKEN": "x",
+            "CEREBRO_WORKER": "worker-0",
+            "CEREBRO_VOLUMES": str(root),
+            "CEREBRO_CORES": "1",
+        }
+    )
+    setting = ChildSpec(handler="tests.worker.agent.hungry_handler", python=sys.executable, archive="")
+    child = ChildProcess(setting, settings, group)
+    child._process.wait()
+    return child.reap()
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of 256 MiB without swap; needs the right to make one."""
+    membership = Path("/proc/self/cgroup").read_text().splitlines()
+    old = next((line.split(":", 2)[2] for line in membership if ":memory:" in line), None)
+    mount = Path("/sys/fs/cgroup")
+    base = mount / "memory" / old.lstrip("/") if old else mount
+    group = base / f"cerebro-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(256 << 20))
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"control groups cannot be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_the_kernel_kills_the_child_and_the_agent_tells(small_group: Path, tmp_path: Path) -> None:
+    """For real: the child uses up the group's memory; the process beside it lives on and names the reason."""
+
+    def enter() -> None:
+        (small_group / "cgroup.procs").write_text(str(os.getpid()))
+
+    done = subprocess.run(
+        [sys.executable, "-c", _HUNGRY, str(ROOT), str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=enter,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("out_of_memory | killed by the kernel for lack of memory"), done.stdout
+    assert "0.25 GiB" in done.stdout

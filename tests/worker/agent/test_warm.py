@@ -1,0 +1,209 @@
+"""Processes outlive their task: what one has imported is there for the next one, and what user code changed is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.spec import SubEpochSpec
+from cerebro.worker.agent.children import IDLE_S, Children
+from cerebro.worker.agent.memory import MemoryGroup
+from cerebro.worker.agent.process import ChildSpec
+from cerebro.worker.agent.settings import Settings
+from tests.worker.agent.crew import ROOT, Crew, crew, is_running, kvs, service, shared_service, until
+
+__all__ = ["crew", "kvs", "service", "shared_service"]
+
+
+class Counted(SubEpochSpec):
+    """Notes where it is decoded, and meets what others left in a module that all of them use."""
+
+    def __init__(self, notes: Path, name: str) -> None:
+        self.notes, self.name = notes, name
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        found = getattr(json, "left_behind", "")
+        json.left_behind = self.name  # type: ignore[attr-defined]
+        with (self.notes / "decoded").open("a") as file:
+            file.write(f"{self.name} {os.getpid()} {found}\n")
+
+
+def result(crew: Crew, key: str) -> TaskResult:
+    event = crew.end_of(key)
+    assert isinstance(event, TaskCommitted), event
+    return event.result
+
+
+def lines(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text().splitlines()]
+
+
+def test_no_import_is_paid_twice(crew: Crew, tmp_path: Path) -> None:
+    """The same code finds its process, with all that it has imported. Other code gets a process of its own, in which
+    the platform's imports are done and nothing is left of the first."""
+    process = crew.start(NOTES=str(tmp_path))
+    one, other = (crew.learn(Counted(tmp_path, name)) for name in ("one", "other"))
+    codes = (one, one, other, other, one)
+    results = [result(crew, crew.give(n, "spec", code=code)) for n, code in enumerate(codes)]
+    decoded = lines(tmp_path / "decoded")
+    assert [line[0] for line in decoded] == ["one", "other", "one"]
+    assert len({pid for _, pid, *_ in decoded}) == 3
+    assert all(len(line) == 2 for line in decoded)  # nothing was left behind
+    imports = {int(pid) for (pid,) in lines(tmp_path / "handler")} - {process.pid}
+    assert len(imports) == 1
+    assert not imports & {int(pid) for _, pid, *_ in decoded}
+    assert [r.timings.start_s > 0 for r in results] == [True, False, True, False, True]
+
+
+def test_what_user_code_left_running_ends_with_its_process(crew: Crew, tmp_path: Path) -> None:
+    """When other code has its turn; until then it may be of use."""
+    crew.start()
+    other = crew.learn(Counted(tmp_path, "other"))
+    result(crew, crew.give(0, "leave"))
+    left = int(crew.gate(0).read_text())
+    result(crew, crew.give(1, "work"))
+    assert is_running(left)
+    result(crew, crew.give(2, "spec", code=other))
+    assert not is_running(left)
+
+
+@pytest.mark.parametrize("first", ["work", "crash"])
+def test_the_death_of_user_code_is_told_by_its_signal(crew: Crew, tmp_path: Path, first: str) -> None:
+    """Though the process that died was not started by the agent; also in a process that was forked later."""
+    crew.start()
+    other = crew.learn(Counted(tmp_path, "other"))
+    crew.end_of(crew.give(0, first))
+    key = crew.give(1, "crash", code=other)
+    kind, message = crew.failure(key)
+    assert kind is FailureKind.CRASH
+    assert message.startswith(f"the process ended by signal {signal.SIGKILL.name}")
+    result(crew, crew.give(2, "spec", code=other))
+
+
+# --- which children are kept ------------------------------------------------------------------------
+
+
+class Kept:
+    """Children of a worker whose memory is what the test says."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = root / "group"
+        self.files.mkdir()
+        settings = Settings.from_environment(
+            {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": str(root), "CEREBRO_CORES": "1"}
+        )
+        self.use(50)
+        group = MemoryGroup(
+            events=self.files / "events", limit=self.files / "memory.max", meminfo=self.files / "meminfo"
+        )
+        self.children = Children(settings, group)
+
+    def use(self, percent: int, droppable: int = 0) -> None:
+        (self.files / "memory.max").write_text("1000000\n")
+        (self.files / "memory.current").write_text(f"{(percent + droppable) * 10000}\n")
+        (self.files / "memory.stat").write_text(f"anon 1\ninactive_file {droppable * 10000}\n")
+
+    def task(self, handler: str, archive: str = "") -> int:
+        """Does one; returns the pid of its process."""
+        child = self.children.take(ChildSpec(handler=handler, python=sys.executable, archive=archive))
+        self.children.done(is_spent=False)
+        return child.pid
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    made = Kept(tmp_path)
+    yield made
+    made.children.end_all()
+
+
+ETL, MODEL = "tests.worker.agent.fake_handler", "tests.worker.agent.warm_handler"
+
+
+def test_each_handler_keeps_its_process_beside_the_others(kept: Kept) -> None:
+    """A fit after preprocessing, and preprocessing after that, find theirs."""
+    etl, model = kept.task(ETL), kept.task(MODEL)
+    assert (kept.task(ETL), kept.task(MODEL)) == (etl, model)
+
+
+def test_another_setting_needs_another_process(kept: Kept, tmp_path: Path) -> None:
+    """Of the two only the newer one is kept."""
+    first, model = kept.task(ETL), kept.task(MODEL)
+    second = kept.task(ETL, archive=str(tmp_path))
+    assert second != first
+    assert not is_running(first)
+    assert kept.task(MODEL) == model
+
+
+def test_a_process_without_a_task_for_long_is_ended(kept: Kept) -> None:
+    """Counted from the end of its last one."""
+    etl, model = kept.task(ETL), kept.task(MODEL)
+    kept.children._children[ETL].used -= IDLE_S
+    kept.children.tidy()
+    assert not is_running(etl)
+    assert is_running(model)
+
+
+def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> None:
+    """Beside one that has a task, and when nothing runs; files that could be dropped at once are no use of memory."""
+    etl = kept.task(ETL)
+    kept.use(50, droppable=45)
+    assert not kept.children.is_crowded()
+    model = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
+    kept.use(95)
+    assert kept.children.is_crowded()
+    kept.children.make_room()
+    assert not is_running(etl)
+    assert is_running(model.pid)
+    assert not kept.children.is_crowded()
+    kept.children.done(is_spent=False)
+    kept.children.tidy()
+    assert not is_running(model.pid)
+
+
+def test_a_machine_without_a_limit_can_be_short_too(kept: Kept) -> None:
+    """As the kernel tells of what is available."""
+    kept.task(ETL)
+    (kept.files / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 300 kB\n")
+    assert not kept.children.is_crowded()
+    (kept.files / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 90 kB\n")
+    assert kept.children.is_crowded()
+
+
+def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
+    """What failed may have left its modules in any state."""
+    child = kept.children.take(ChildSpec(handler=ETL, python=sys.executable, archive=""))
+    kept.children.done(is_spent=True)
+    assert not is_running(child.pid)
+    assert kept.task(ETL) != child.pid
+
+
+def test_a_process_that_waits_rests(kept: Kept, tmp_path: Path) -> None:
+    """Once, and again after its next task; at once when another one has something to do."""
+    child = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
+    child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
+    kept.children.done(is_spent=False)
+    kept.children.tidy()
+    assert not child.is_resting  # its next task is probably near
+    kept.task(ETL)
+    assert child.is_resting
+
+
+def test_resting_reaches_the_handler(kept: Kept, tmp_path: Path) -> None:
+    """In the process that runs user code."""
+    child = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
+    child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
+    kept.children.done(is_spent=False)
+    child.rest()
+    until((tmp_path / "rested").exists, "rest")

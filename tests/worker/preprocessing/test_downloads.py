@@ -1,0 +1,176 @@
+"""Objects lie in the object folder before the row function sees the row, and are removed afterwards."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cerebro.data.objects import ObjectStore, open_store
+from cerebro.data.partitions import failed_rows
+from cerebro.errors import LocatorError, ObjectStoreError
+from cerebro.spec import ETLSpec, Mode
+from cerebro.worker.preprocessing.downloads import ShardObjects
+from cerebro.worker.preprocessing.job import EtlJob
+from tests.etl_worker.jobs import make_job, nothing, preprocess, stored
+from tests.data.objects.s3 import BUCKET, put, s3_server
+
+NAMES = [f"images/{i}.bin" for i in range(20)]
+
+
+class ReadObject(ETLSpec):
+    """Input is the number in the row's object, output how many objects lie beside it."""
+
+    is_feature_download = ["file"]  # noqa: RUF012
+
+    def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+        """See `ETLSpec`."""
+        path = Path(object_dir) / row["file"]
+        return int(path.read_text()), len(list(path.parent.iterdir()))
+
+
+@pytest.fixture(scope="module", params=["folder", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A root with twenty objects, in a folder and in S3."""
+    if request.param == "s3":
+        with s3_server():
+            for number, name in enumerate(NAMES):
+                put(f"root/{name}", str(number).encode())
+            yield f"s3://{BUCKET}/root"
+        return
+    folder = tmp_path_factory.mktemp("objects")
+    (folder / "images").mkdir()
+    for number, name in enumerate(NAMES):
+        (folder / name).write_text(str(number))
+    yield str(folder)
+
+
+def _job(tmp_path: Path, root: str, names: list[Any], **changes: Any) -> EtlJob:
+    ids = list(range(len(names)))
+    return make_job(tmp_path, ids, columns={"file": names}, objects_uri=root, **changes)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_rows_find_their_objects(tmp_path: Path, root: str, cores: int) -> None:
+    """In a folder where they lie, from S3 as copies, which are gone when the job is done."""
+    job = _job(tmp_path, root, NAMES, cores=cores)
+    preprocess(job, ReadObject, nothing)
+    assert {row: values[0] for row, values in stored(job.output_folder).items()} == {i: i for i in range(20)}
+    assert not job.cache_folder.exists()
+
+
+@pytest.mark.parametrize("root", ["s3"], indirect=True)
+def test_copies_are_removed_with_their_shard(tmp_path: Path, root: str) -> None:
+    """Never more copies than a shard has rows: a partition may be larger than the worker's disk."""
+    job = _job(tmp_path, root, NAMES)  # four shards of five rows
+    preprocess(job, ReadObject, nothing)
+    assert max(values[1] for values in stored(job.output_folder).values()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("images/99.bin", "does not exist|No such file"),
+        ("../secret", "leaves its root"),
+        ("/etc/passwd", "leaves its root"),
+    ],
+)
+def test_an_object_that_cannot_be_had_is_its_rows_failure(
+    tmp_path: Path, root: str, name: str, expected: str
+) -> None:
+    """The row is recorded as failed, with the object's name."""
+    job = _job(tmp_path, root, [*NAMES[:3], name], max_failed_fraction=0.5)
+    preprocess(job, ReadObject, nothing)
+    (row,) = failed_rows(job.output_folder)
+    assert row.id == 3
+    assert name in row.error
+    assert re.search(expected, row.error)
+
+
+def test_rows_may_name_no_object_or_several(tmp_path: Path, root: str) -> None:
+    """A null names nothing; a list names all its items."""
+
+    class Several(ReadObject):
+        def row_preprocessor(self, row: Mapping[str, Any], mode: Mode, object_dir: str) -> tuple[Any, Any]:
+            return sum(int((Path(object_dir) / name).read_text()) for name in row["file"] or []), None
+
+    job = _job(tmp_path, root, [NAMES[1:4], None, [NAMES[7]]])
+    preprocess(job, Several, nothing)
+    assert stored(job.output_folder) == {0: [6], 1: [0], 2: [7]}
+
+
+def test_a_root_that_is_not_there_ends_the_job(tmp_path: Path, root: str) -> None:
+    """No row can succeed, so the locator is blamed and not each row."""
+    job = _job(tmp_path, f"{root}/nowhere", NAMES, max_failed_fraction=1.0)
+    with pytest.raises(LocatorError, match="nowhere"):
+        preprocess(job, ReadObject, nothing)
+
+
+class _Remote:
+    """A store that is no folder, whose fetches are watched and may be held up."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.uri = inner.uri
+        self.fetched: list[str] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def local_root(self) -> None:
+        return None
+
+    def fetch(self, name: str, destination: Path) -> None:
+        with self.lock:
+            self.fetched.append(name)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        self._inner.fetch(name, destination)
+        with self.lock:
+            self.at_once -= 1
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> _Remote:
+    """A watched store with twenty objects."""
+    (tmp_path / "objects" / "images").mkdir(parents=True)
+    for name in NAMES:
+        (tmp_path / "objects" / name).touch()
+    return _Remote(open_store(str(tmp_path / "objects")))
+
+
+def test_objects_are_fetched_ahead_but_not_far(tmp_path: Path, remote: _Remote) -> None:
+    """Downloads run before the rows that need them, a bounded number ahead and at a time, each object once."""
+    rows = [{"file": name} for name in NAMES for _ in range(2)]
+    with ShardObjects(remote, rows, ["file"], tmp_path / "cache", concurrency=2) as objects:
+        objects.wait(0)
+        assert (tmp_path / "cache" / NAMES[0]).exists()
+        assert len(remote.fetched) <= 8 + 1
+        for position in range(len(rows)):
+            objects.wait(position)
+    assert sorted(remote.fetched) == sorted(NAMES)
+    assert remote.most_at_once <= 2
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_store_that_does_not_answer_ends_the_job(
+    tmp_path: Path, remote: _Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trouble of the store is no fault of a row: the job ends with an error that may be retried."""
+
+    def unreachable(name: str, destination: Path) -> None:
+        raise ObjectStoreError("the store cannot be reached")
+
+    monkeypatch.setattr(remote, "fetch", unreachable)
+    monkeypatch.setattr("cerebro.worker.preprocessing.shard.open_store", lambda uri: remote)
+    job = _job(tmp_path, "s3://any/where", NAMES, max_failed_fraction=1.0)
+    with pytest.raises(ObjectStoreError):
+        preprocess(replace(job, objects_uri=remote.uri), ReadObject, nothing)

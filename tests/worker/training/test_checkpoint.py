@@ -1,0 +1,249 @@
+"""Checkpoints come back to the bit, or are known to be damaged; a crash while saving costs nothing that was there."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cerebro.contract.tasks import CheckpointRef
+from cerebro.data import durable
+from cerebro.errors import CheckpointCorruptError, SpecError, StorageFullError
+from cerebro.runtime.volumes import checkpoint_file
+from cerebro.worker.agent.discarding import outdated
+from cerebro.worker.training.checkpoint import State, load, save, state_bytes
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def state(seed: int = 0) -> State:
+    """Two modules and the state of an optimizer that has made a step."""
+    torch.manual_seed(seed)
+    modules = [torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))]
+    optimizer = torch.optim.Adam([p for module in modules for p in module.parameters()])
+    inputs = torch.randn(8, 3)
+    for module in modules:
+        inputs = module(inputs)
+    torch.autograd.backward(inputs.sum())
+    optimizer.step()
+    kept = {
+        "optimizer": optimizer.state_dict(),
+        "step": 3,
+        "losses": [0.5, 1.5],
+        "name": "ü",
+        "rng": torch.get_rng_state(),
+    }
+    return {"models": [module.state_dict() for module in modules], "checkpoint": kept}
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """The same values to the bit, in the same structure."""
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for first, second in zip(one, other, strict=True):
+            assert_equal(first, second)
+    else:
+        assert one == other
+
+
+def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+    """Modules' buffers and parameters, optimizer state, numbers, strings, a generator's state."""
+    given = state()
+    (tmp_path / "one/fit-1/m00").mkdir(parents=True)
+    reference = save(tmp_path, "one/fit-1/m00/u0.pt", given)
+    assert_equal(load(tmp_path, reference, CPU), given)
+    assert reference.size == (tmp_path / reference.name).stat().st_size
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
+)
+def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Scalars, empty tensors and views of larger ones among them."""
+    tensor = torch.arange(12).reshape(3, 4).to(dtype)
+    given: State = {
+        "models": [{"w": tensor, "part": tensor[1:, ::2]}],
+        "checkpoint": {"one": tensor[0, 0], "none": tensor[:0]},
+    }
+    assert_equal(load(tmp_path, save(tmp_path, "u0.pt", given), CPU), given)
+
+
+def test_the_same_state_has_the_same_bytes(tmp_path: Path) -> None:
+    """So that a unit done again leaves the checkpoint that was lost."""
+    first, second = save(tmp_path, "a.pt", state()), save(tmp_path, "b.pt", state())
+    assert (first.checksum, first.size) == (second.checksum, second.size)
+    assert save(tmp_path, "c.pt", state(seed=1)).checksum != first.checksum
+
+
+def test_any_damaged_byte_is_found(tmp_path: Path) -> None:
+    """At the start, the end and a hundred places between."""
+    reference = save(tmp_path, "u0.pt", state())
+    path = tmp_path / "u0.pt"
+    whole = path.read_bytes()
+    for place in {*range(0, len(whole), max(1, len(whole) // 100)), len(whole) - 1}:
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointCorruptError, match=r"u0\.pt has checksum"):
+            load(tmp_path, reference, CPU)
+    path.write_bytes(whole)
+    assert_equal(load(tmp_path, reference, CPU), state())
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_a_file_of_another_length_is_found(tmp_path: Path, size: int) -> None:
+    """Cut short or grown."""
+    reference = save(tmp_path, "u0.pt", state())
+    path = tmp_path / "u0.pt"
+    path.write_bytes(path.read_bytes() + b"x" if size < 0 else path.read_bytes()[:size])
+    with pytest.raises(CheckpointCorruptError, match=str(reference.size)):
+        load(tmp_path, reference, CPU)
+
+
+def test_a_missing_file_is_found(tmp_path: Path) -> None:
+    """As the same error: the unit before is done again either way."""
+    with pytest.raises(CheckpointCorruptError, match="cannot be read"):
+        load(tmp_path, CheckpointRef(name="absent.pt", checksum="-", size=1), CPU)
+
+
+# --- crashes -----------------------------------------------------------------------------------------
+
+CRASH = """
+import os, sys
+from pathlib import Path
+import torch
+from cerebro.data import durable
+from cerebro.worker.training.checkpoint import save
+write, left = durable.DurableFile.write, [int(sys.argv[2])]
+def dying(self, data):
+    left[0] -= 1
+    if left[0] < 0:
+        os._exit(9)
+    return write(self, data)
+durable.DurableFile.write = dying
+if int(sys.argv[2]) > 1000:
+    os.fsync = lambda descriptor: os._exit(9)
+save(Path(sys.argv[1]), sys.argv[3], {"models": [{"w": torch.ones(1000)}], "checkpoint": {}})
+"""
+
+
+@pytest.mark.parametrize("writes", [5, 9999])
+def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Path, writes: int) -> None:
+    """In the middle, and before the flush: the file is what it was, the rest is a known leftover."""
+    first = checkpoint_file(unit=0, epoch=1, partition=0, attempt=1)
+    reference = save(tmp_path, first, state())
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, str(tmp_path), str(writes), first],
+        cwd=ROOT, check=False, timeout=60, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 9, done.stderr
+    assert_equal(load(tmp_path, reference, CPU), state())
+    assert len(list(tmp_path.iterdir())) == 2
+    for leftover in outdated(tmp_path, 1, {first}):
+        leftover.unlink()
+    assert [path.name for path in tmp_path.iterdir()] == [first]
+
+
+def test_what_was_deleted_is_not_brought_back(tmp_path: Path) -> None:
+    """An attempt that was taken back may still be at its end when its experiment is gone."""
+    with pytest.raises(FileNotFoundError, match="one/fit-1/m00"):
+        save(tmp_path, "one/fit-1/m00/u1.pt", state())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_volume_keeps_the_previous_file_and_says_what_room_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the new one stays; the room that is asked for holds the state."""
+    reference = save(tmp_path, "u0.pt", state())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    large: State = {"models": [{"w": torch.zeros(1 << 20)}], "checkpoint": {}}
+    with pytest.raises(StorageFullError) as caught:
+        save(tmp_path, "u1.pt", large)
+    assert getattr(caught.value, "needs_bytes", 0) >= state_bytes(large) == 4 << 20
+    assert [path.name for path in tmp_path.iterdir()] == ["u0.pt"]
+    assert_equal(load(tmp_path, reference, CPU), state())
+
+
+def test_an_error_while_saving_leaves_nothing(tmp_path: Path) -> None:
+    """A module whose state cannot be pickled: the error is the user's, the folder is clean."""
+    bad: State = {"models": [{"w": lambda: 0}], "checkpoint": {}}
+    with pytest.raises(Exception, match=r"lambda|pickle"):
+        save(tmp_path, "u0.pt", bad)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what can be saved -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "where"),
+    [
+        (
+            {"optimizer": torch.optim.SGD([torch.ones(1)])},
+            r"checkpoint\['optimizer'\] holds a torch.optim.sgd.SGD",
+        ),
+        ({"a": [1, {"b": (2, object())}]}, r"checkpoint\['a'\]\[1\]\['b'\]\[1\] holds a builtins.object"),
+        ({"f": print}, r"checkpoint\['f'\] holds a builtins.builtin_function_or_method"),
+        ({"s": {1}}, r"checkpoint\['s'\] holds a builtins.set"),
+        ({"x": np.ones(2)}, r"checkpoint\['x'\] holds a numpy.ndarray"),
+    ],
+)
+def test_an_object_that_cannot_be_saved_is_named_by_its_path(
+    tmp_path: Path, checkpoint: Any, where: str
+) -> None:
+    """Before anything is written; the message says what to keep instead."""
+    with pytest.raises(SpecError, match=where) as caught:
+        save(tmp_path, "u0.pt", {"models": [], "checkpoint": checkpoint})
+    assert "optimizer.state_dict()" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float64(1.5), np.str_("a"), collections.defaultdict(list, a=[1]), {np.int64(1): 2}],
+    ids=["number", "text", "mapping", "key"],
+)
+def test_what_is_accepted_can_be_loaded(tmp_path: Path, value: Any) -> None:
+    """NumPy's numbers above all, which inherit from Python's: saved as plain ones, or refused when saved."""
+    try:
+        reference = save(tmp_path, "u0.pt", {"models": [], "checkpoint": {"x": value}})
+    except SpecError:
+        return
+    assert load(tmp_path, reference, CPU)["checkpoint"]["x"] == value
+
+
+def test_a_checkpoint_can_hold_no_code(tmp_path: Path) -> None:
+    """One that was planted, checksum and all, is not executed."""
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "executed",))
+
+    path = tmp_path / "evil.pt"
+    torch.save({"models": [], "checkpoint": {"x": Evil()}}, path)
+    found = durable.checksum(path)
+    reference = CheckpointRef(name="evil.pt", checksum=found.checksum, size=found.num_bytes)
+    with pytest.raises(Exception, match=r"[Ww]eights.?only"):
+        load(tmp_path, reference, CPU)
+    assert not (tmp_path / "executed").exists()

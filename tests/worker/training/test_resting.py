@@ -1,0 +1,56 @@
+"""A process that waits for its next task holds no model and no rows, and does its next task as any other."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import torch
+
+from cerebro.contract.tasks import CheckpointRef, EvaluateTask
+from cerebro.worker.training.unit import Trainee
+from model_hopper.handler import Handler
+from tests.state.stories import DATASET, SHA
+from tests.worker.training.handlers import volumes_in, write_split
+from tests.worker.training.test_whole_split import BATCH, handler, save, trainee
+
+__all__ = ["handler", "trainee"]
+
+
+def validation(checkpoint: CheckpointRef) -> EvaluateTask:
+    return EvaluateTask(
+        kind="valid",
+        key="fit-1/valid/m00/e1",
+        experiment="one",
+        run="fit-1",
+        model="m00",
+        hyperparams={"batch_size": BATCH},
+        code=SHA,
+        dataset=DATASET,
+        seed=0,
+        hang_timeout_s=60.0,
+        epoch=1,
+        split="valid",
+        partitions=(0,),
+        checkpoint=checkpoint,
+    )
+
+
+def models() -> int:
+    gc.collect()
+    return sum(issubclass(type(found), torch.nn.Module) for found in gc.get_objects())
+
+
+def test_a_handler_at_rest_holds_nothing_large(tmp_path: Path, trainee: Trainee, handler: Handler) -> None:
+    """Neither what the last task made, nor what was read ahead for the next one."""
+    volumes = volumes_in(tmp_path / "cluster")
+    write_split(volumes, "valid", 1)
+    task = validation(save(volumes, trainee))
+    before = models()
+    first = handler.handle(task, 1)
+    handler.preload(task)
+    handler.rest()
+    handler.rest()
+    assert models() == before
+    assert (handler._ahead, handler._mapped) == (None, {})
+    assert handler.handle(task, 1).metrics == first.metrics

@@ -1,0 +1,130 @@
+"""`run_test` measures what one process measures on the whole split, to the bit, however many workers cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro import analysis
+from cerebro.analysis import Measured
+from cerebro.commands.planning import plan_evaluation
+from cerebro.contract.events import RunRequested, RunStarted
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.runs import EvaluateRequest
+from cerebro.contract.tasks import CheckpointRef, EvaluateTask, TaskResult
+from cerebro.data.loader import PartitionLoader
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import DataLoader
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.seeds import unit_seed
+from cerebro.worker.training.unit import Trainee, create, evaluate
+from controller import tasks
+from model_hopper.handler import Handler
+from tests.state.stories import DATASET, Story
+from tests.worker.training.handlers import ROWS, Linear, handler_of, volumes_in, write_split
+
+BATCH = 8
+CPU = torch.device("cpu")
+
+
+class Ranking(Linear):
+    """Scores rows, and measures what is no mean over rows."""
+
+    def test(
+        self,
+        models: list[Any],
+        checkpoint: MutableMapping[str, Any],
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        batches = [(models[0](inputs)[:, 0], labels) for inputs, labels in dataloader]
+        scores, labels = (torch.cat(column) for column in zip(*batches, strict=True))
+        guesses = scores > scores.median()
+        hits = int((guesses & (labels == 1)).sum())
+        above = scores[labels == 1][:, None] > scores[labels == 0][None]
+        return {
+            "auc": above.double().mean().item(),
+            "f1": 2 * hits / (int(guesses.sum()) + int((labels == 1).sum())),
+            "loss": sum(float(s.sum()) for s, _ in batches) / dataloader.num_rows,
+        }
+
+
+@pytest.fixture
+def trainee() -> Trainee:
+    return create(Ranking(), {"batch_size": BATCH}, seed=0, model="m00", device=CPU)
+
+
+@pytest.fixture
+def handler(tmp_path: Path) -> Iterator[Handler]:
+    """A worker's handler that knows the spec."""
+    with handler_of(Ranking(), volumes_in(tmp_path / "cluster")) as made:
+        yield made
+
+
+def run_test(handler: Handler, saved: CheckpointRef, sizes: Mapping[int, int], split: str) -> list[Measured]:
+    """What the platform does from the request to the table, with one worker's handler doing all tasks."""
+    story = Story(workers=len(sizes))
+    story.etl(workers=len(sizes), splits={"train": 10, "test": 10})
+    story.state.datasets[DATASET].rows.update({(split, p): rows for p, rows in sizes.items()})
+    story.fit(epochs=1, partitions=1, hyperparams={"m00": {"batch_size": BATCH}})
+    unit = "fit-1/train/m00/e1/p0"
+    story.do(story.run.find(unit).key, 0, TaskResult(rows=10, metrics={"loss": 1.0}, checkpoint=saved))
+    request = EvaluateRequest(kind="test", fit="fit-1", split=split)
+    story.tell(
+        RunRequested(run="test-1", request=request),
+        RunStarted(run="test-1", plan=plan_evaluation(story.state, request)),
+    )
+    run = story.state.runs["test-1"]
+    record = ExperimentRecord(name="one", locators=Locators(test=Locator(metadata="test.csv")))
+    for task in list(run.tasks.values()):
+        body = tasks.body(record, story.state, run, task.key)
+        assert isinstance(body, EvaluateTask)
+        story.do(task.key, 0, handler.handle(body, 1))
+    assert run.is_complete()
+    return analysis.tested(run)
+
+
+def save(volumes: Volumes, trainee: Trainee) -> CheckpointRef:
+    volumes.model_checkpoints("one", "fit-1", "m00").mkdir(parents=True)
+    return checkpoints.save(volumes.checkpoints, "one/fit-1/m00/u0.pt", trainee.state())
+
+
+def in_one_process(trainee: Trainee, folders: Sequence[Path]) -> dict[str, float]:
+    loader = PartitionLoader(folders, batch_size=BATCH, seed=None)
+    seed = unit_seed(0, "m00", 1, -1)
+    return evaluate(Ranking(), trainee, InstrumentedLoader(loader), {"batch_size": BATCH}, seed=seed)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+def test_metrics_are_those_of_the_whole_split_in_one_process(
+    workers: int, tmp_path: Path, trainee: Trainee, handler: Handler
+) -> None:
+    """AUC, F1 and a mean, with the split in one partition per worker and, for comparison, in one piece."""
+    alone, cluster = volumes_in(tmp_path / "alone"), volumes_in(tmp_path / "cluster")
+    write_split(alone, "test", 1)
+    expected = in_one_process(trainee, [alone.partition(DATASET, "test", 0)])
+    saved = save(cluster, trainee)
+    (found,) = run_test(handler, saved, write_split(cluster, "test", workers), "test")
+    assert found.metrics == expected
+    assert (found.rows, found.parts) == (ROWS, 1)
+    assert analysis.averaged([found]) == ""
+
+
+def test_training_data_is_tested_in_parts_and_that_is_told(
+    tmp_path: Path, trainee: Trainee, handler: Handler
+) -> None:
+    """It lies on the workers' own volumes: the AUC is a mean over parts, not that of the whole, and is marked."""
+    alone, cluster = volumes_in(tmp_path / "alone"), volumes_in(tmp_path / "cluster")
+    write_split(alone, "train", 1)
+    expected = in_one_process(trainee, [alone.partition(DATASET, "train", 0)])
+    saved = save(cluster, trainee)
+    (found,) = run_test(handler, saved, write_split(cluster, "train", 3), "train")
+    assert found.metrics["auc"] != pytest.approx(expected["auc"], abs=1e-4)
+    assert found.metrics["loss"] == pytest.approx(expected["loss"])
+    assert found.parts == 3
+    assert "means over 3 parts" in analysis.averaged([found])
