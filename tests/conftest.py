@@ -17,6 +17,8 @@ from tests.e2e.browser import chromium
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+    from cerebro.runtime.kvs import KvsClient
+    from tests.kvs_api.real import Service
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SHARES = {"commit": 0.2, "thorough": 3.0}
@@ -88,3 +90,27 @@ def browser() -> Iterator[Browser]:
     """One browser for all tests of a module."""
     with chromium() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One real store for all tests of a process."""
+    from tests.kvs_api.real import Database, Service
+
+    with Database(tmp_path_factory.mktemp("kvs")) as database, Service(database) as service:
+        yield service
+
+
+@pytest.fixture
+def service(shared_service: Service) -> Service:
+    """That store, empty."""
+    shared_service.database.empty()
+    return shared_service
+
+
+@pytest.fixture
+def kvs(service: Service) -> Iterator[KvsClient]:
+    """A client of it."""
+    client = service.client()
+    yield client
+    client.close()

@@ -17,10 +17,7 @@ from cerebro.errors import ClusterError, UnauthorizedError
 from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.processes import identify
 from cerebro.runtime.kvs import KvsClient
-from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
-
-__all__ = ["service", "shared_service"]
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,7 @@ from cerebro.errors import ConflictError, DataError, LocatorError, NotFoundError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.kvs_api.bench import LONG_S, note
-from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import Service
-
-__all__ = ["service", "shared_service"]
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from tests.certificates import of_this_machine
 from tests.dispatcher.api.gateways import Served, served
-from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
 
-__all__ = ["served", "service", "shared_service"]
+__all__ = ["served"]
 
 
 @pytest.fixture(autouse=True)

@@ -53,14 +53,14 @@ def unpack(folder: Path) -> Path:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Its store behind this version's kvs_api, its volumes where a client looks for them."""
     home = unpack(tmp_path_factory.mktemp("old"))
-    database = Database(home)
-    service = Service(database)
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        Database(home) as database,
+        Service(database) as service,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("CEREBRO_VOLUMES", str(home / "volumes"))
         patch.setenv("CEREBRO_CACHE", str(home / "cache"))
         yield service
-    service.close()
-    database.kill()
 
 
 def attach(store: Service, name: str) -> Experiment:

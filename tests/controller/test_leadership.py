@@ -6,34 +6,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from cerebro.contract.records import SizeRequest
 from cerebro.runtime.kvs import KvsClient
 from controller.leadership import resign
-from tests.kvs_api.real import TOKEN, Database, Service
+from tests.kvs_api.real import TOKEN
 
 LONG_S = 3600.0
-
-
-@pytest.fixture(scope="module")
-def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    database = Database(tmp_path_factory.mktemp("leadership"))
-    service = Service(database)
-    yield service
-    service.close()
-    database.kill()
-
-
-@pytest.fixture
-def kvs(shared_service: Service) -> Iterator[KvsClient]:
-    shared_service.database.empty()
-    client = shared_service.client()
-    yield client
-    client.close()
 
 
 def test_who_resigns_leads_no_more(kvs: KvsClient) -> None:

@@ -21,11 +21,8 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.runtime.kvs import KvsClient
 from tests.dispatcher.fakes import TOKEN
 from tests.kvs_api.bench import LOCATORS
-from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN as STORE_TOKEN
 from tests.kvs_api.real import Service
-
-__all__ = ["service", "shared_service"]
 
 _MIB = 1024 * 1024
 _STARTS_S = 30.0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Self
 
 import redis
 import waitress
@@ -24,7 +25,10 @@ TOKEN = "test-token"
 
 
 class Database:
-    """A Valkey server that may be killed and started again on the same folder, whose `store` may be there already."""
+    """A Valkey server that may be killed and started again on the same folder, whose `store` may be there already.
+
+    A context: at its end the server is killed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._store, self._socket = folder / "store", folder / "socket"
@@ -33,21 +37,31 @@ class Database:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     @property
     def url(self) -> str:
         """For a Redis client."""
         return f"unix://{self._socket}"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it answers. One that does not is not left running."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 server_command(self._store, self._socket), stdout=log, stderr=log
             )
-        with redis.Redis.from_url(self.url) as client:
-            while not _answers(client):
-                assert self._process.poll() is None, self._log.read_text()
-                threading.Event().wait(0.01)
+        try:
+            with redis.Redis.from_url(self.url) as client:
+                while not _answers(client):
+                    assert self._process.poll() is None, self._log.read_text()
+                    threading.Event().wait(0.01)
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """``kill -9``. Killing the dead is allowed."""
@@ -70,7 +84,7 @@ def _answers(client: redis.Redis) -> bool:
 
 
 class Service:
-    """kvs_api over a database, served by threads of this process."""
+    """kvs_api over a database, served by threads of this process. A context: at its end it answers no more."""
 
     def __init__(self, database: Database, *, max_body_bytes: int = 1 << 20) -> None:
         self.database = database
@@ -88,6 +102,12 @@ class Service:
         self._server = waitress.create_server(app, host="127.0.0.1", port=self.port, threads=8)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def address(self) -> str:
@@ -108,7 +128,7 @@ class Service:
 
 
 class Replica:
-    """kvs_api as a process on a port of its own, which it keeps over restarts."""
+    """kvs_api as a process on a port of its own, which it keeps over restarts. A context: at its end none is left."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -116,6 +136,14 @@ class Replica:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
 
     def start(self, **variables: str) -> subprocess.Popen[bytes]:
         """Start it, with further environment variables, and wait until it answers."""

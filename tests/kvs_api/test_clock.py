@@ -71,21 +71,20 @@ def test_machines_that_count_from_elsewhere_agree(machines: Machines) -> None:
 
 def test_the_clock_outlives_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed and started again, it knows how late it was; a process that joins then goes on from there."""
-    database = Database(tmp_path)
-    machines = Machines(database, monkeypatch)
-    machines.begin()
-    machines.go_on(4.0)
-    assert machines.report("renew") == "done"
-    database.kill()
-    database.start()
-    machines.turn_wall(-HOUR_S)
-    machines.restart()
-    assert machines.silent_s() < 0.01
-    machines.go_on(LEASE_S + 0.5)
-    machines.lead()
-    assert machines.revoke() == "done"
-    machines.close()
-    database.kill()
+    with Database(tmp_path) as database:
+        machines = Machines(database, monkeypatch)
+        machines.begin()
+        machines.go_on(4.0)
+        assert machines.report("renew") == "done"
+        database.kill()
+        database.start()
+        machines.turn_wall(-HOUR_S)
+        machines.restart()
+        assert machines.silent_s() < 0.01
+        machines.go_on(LEASE_S + 0.5)
+        machines.lead()
+        assert machines.revoke() == "done"
+        machines.close()
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, -2.0, HOUR_S])

@@ -24,16 +24,14 @@ from tests.kvs_api.real import TOKEN, Database, Service
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """One of the test's own: it will be killed."""
-    database = Database(tmp_path)
-    yield database
-    database.kill()
+    with Database(tmp_path) as database:
+        yield database
 
 
 @pytest.fixture
 def own(database: Database) -> Iterator[Service]:
-    service = Service(database)
-    yield service
-    service.close()
+    with Service(database) as service:
+        yield service
 
 
 def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:

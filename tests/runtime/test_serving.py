@@ -1,21 +1,15 @@
-"""The web server under connections that ask for nothing: real sockets, and the real services as processes."""
+"""The web server under connections that ask for nothing, over real sockets."""
 
 from __future__ import annotations
 
-import os
-import resource
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
-import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +22,6 @@ from cerebro.runtime.serving import (
     open_files,
 )
 from tests.dispatcher.serving import end
-from tests.kvs_api.real import ROOT, TOKEN, Database
 
 LIMIT_S = 30.0
 HALF = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
@@ -348,78 +341,3 @@ def test_connections_fit_into_the_open_files(files: int, threads: int) -> None:
     found = most_connections(files, threads)
     assert 16 <= found <= MOST_CONNECTIONS
     assert found == 16 or open_files(found, threads) <= files
-
-
-# --- the services ---------------------------------------------------------------------------------------------------
-
-OPEN_FILES = 1024
-"""The usual limit. Here the hard one as well, so that it cannot be raised."""
-
-
-@contextmanager
-def running(module: str, **environment: str) -> Iterator[str]:
-    """A service as a process with the usual limit of open files; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bind = f"127.0.0.1:{probe.getsockname()[1]}"
-    limited = ["bash", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "-", sys.executable, "-m", module]
-    variables = {**os.environ, "CEREBRO_BIND": bind, "CEREBRO_TOKEN": TOKEN, **environment}
-    process = subprocess.Popen(limited, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
-    try:
-        patience = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
-        with urllib3.PoolManager() as http:
-            http.request("GET", f"http://{bind}/live", retries=patience, timeout=LIMIT_S)
-        yield bind
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    """This process may hold as many connections as the tests open."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if before[1] != resource.RLIM_INFINITY and before[1] < 4096:
-        pytest.skip(f"this machine allows {before[1]} open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(4096, before[0]), before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("many_files")
-@pytest.mark.parametrize("content", [HALF, BODY + b"x"], ids=["headers", "body"])
-def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> None:
-    """More connections than it may have open files."""
-    database = Database(tmp_path)
-    try:
-        with running("kvs_api", CEREBRO_REDIS_URL=database.url) as bind:
-            _answers_beside(f"http://{bind}/v1/queue", content, 1100, {"Authorization": f"Bearer {TOKEN}"})
-    finally:
-        database.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("many_files")
-@pytest.mark.parametrize("count", [150, 1100])
-def test_the_dispatcher_answers_beside_halves(count: int) -> None:
-    """A page that needs no store."""
-    with running("dispatcher", CEREBRO_SERVER="http://127.0.0.1:9") as bind:
-        _answers_beside(f"http://{bind}/sign-in", HALF, count, {})
-
-
-def _answers_beside(url: str, content: bytes, count: int, headers: dict[str, str]) -> None:
-    """Real requests are answered while so many connections have sent `content`, and nothing follows."""
-    address = urllib3.util.parse_url(url)
-    assert address.host
-    assert address.port
-    with ExitStack() as stack:
-        for _ in range(count):
-            half = stack.enter_context(
-                socket.create_connection((address.host, address.port), timeout=LIMIT_S)
-            )
-            half.sendall(content)
-        for _ in range(20):
-            with urllib3.PoolManager() as http:  # each on a connection of its own
-                answer = http.request("GET", url, headers=headers, retries=False, timeout=5.0)
-            assert answer.status == 200

@@ -17,8 +17,8 @@ from cerebro.client.reporting.plotting import plotly_script
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.errors import BadRequestError, NotFoundError
-from tests.e2e.browser import SCHEMES, Scheme
 from tests.client.reporting.stories import NASTY, RECORD, evaluated, reported
+from tests.e2e.browser import SCHEMES, Scheme
 from tests.state.stories import Story, unit
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 from cerebro.client.reporting import report_html
 from cerebro.client.reporting.style import STYLE_SHEET
 from cerebro.figures import LOOKS, in_dark
-from tests.e2e.browser import window
 from tests.client.reporting.stories import RECORD, reported
+from tests.e2e.browser import window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

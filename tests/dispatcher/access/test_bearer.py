@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.access.surface import BEARER, LOCAL, VIEW
+from tests.dispatcher.fakes import TOKEN, Bench
 
 
 def test_bearer_token_opens_every_route(bench: Bench) -> None:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.dispatcher.fakes import Bench
 from tests.dispatcher.access.surface import routes
+from tests.dispatcher.fakes import Bench
 
 
 @pytest.mark.parametrize(

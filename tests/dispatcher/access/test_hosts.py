@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.access.surface import BEARER, VIEW
+from tests.dispatcher.fakes import Bench, settings
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:7080", "", "[::2]"])

@@ -8,8 +8,8 @@ from ipaddress import ip_network
 import pytest
 from werkzeug.test import TestResponse
 
-from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.access.surface import BEARER, LOCAL, VIEW
+from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import running_story
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher.fakes import Bench
 from tests.dispatcher.access.surface import LOCAL, OPEN, changing, routes
+from tests.dispatcher.fakes import Bench
 
 
 def test_only_few_routes_are_open(bench: Bench) -> None:

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.dispatcher.fakes import Bench
 from tests.dispatcher.access.surface import LOCAL, VIEW
+from tests.dispatcher.fakes import Bench
 
 OWN_SITE = {"Sec-Fetch-Site": "same-origin"}
 

@@ -19,10 +19,9 @@ from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
 from dispatcher.sandbox.opening import open_below
 from tests.dispatcher.api.gateways import BEARER, Served, served
-from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN
 
-__all__ = ["served", "service", "shared_service"]
+__all__ = ["served"]
 
 CONTENT = os.urandom(3 << 20)
 

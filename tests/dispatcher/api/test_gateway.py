@@ -21,10 +21,9 @@ from cerebro.runtime.kvs import KvsClient
 from dispatcher.api.gateway import ROUTES
 from tests.dispatcher.api.gateways import BEARER, Served, served
 from tests.kvs_api.bench import LOCATORS
-from tests.kvs_api.conftest import kvs, service, shared_service
 from tests.kvs_api.real import TOKEN, Service
 
-__all__ = ["kvs", "served", "service", "shared_service"]
+__all__ = ["served"]
 
 SHA = hashlib.sha256(b"code").hexdigest()
 RECORD = ExperimentRecord(name="one", locators=LOCATORS)

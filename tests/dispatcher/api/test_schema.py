@@ -10,11 +10,10 @@ import pytest
 from tests.dispatcher.api.gateways import Served, served
 from tests.dispatcher.stories import running_story
 from tests.kvs_api.asking import undocumented
-from tests.kvs_api.conftest import service, shared_service
 from tests.kvs_api.real import TOKEN, Service
 from tests.kvs_api.telling import tell
 
-__all__ = ["served", "service", "shared_service"]
+__all__ = ["served"]
 
 
 @pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.slow)])

@@ -18,8 +18,8 @@ from cerebro.contract.records import Locator, Locators
 from cerebro.runtime.volumes import Volumes
 from dispatcher.settings import Settings
 from dispatcher.start.locator_check import Finding, LocatorCheck
-from tests.dispatcher import fakes
 from tests.data.objects.s3 import BUCKET, put, s3_server
+from tests.dispatcher import fakes
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAOFTHEPAGE", "AWS_SECRET_ACCESS_KEY": "secret-of-the-page"}
 

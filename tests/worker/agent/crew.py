@@ -8,10 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from cerebro.contract import api
 from cerebro.contract.events import Event, TaskCommitted, TaskFailed
@@ -20,10 +18,7 @@ from cerebro.contract.tasks import CheckpointRef, FailureKind, TrainTask
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
 from tests.kvs_api.bench import Bench
-from tests.kvs_api.conftest import kvs, service, shared_service
 from tests.kvs_api.real import TOKEN, Service
-
-__all__ = ["kvs", "service", "shared_service"]
 
 ROOT = Path(__file__).resolve().parents[3]
 SHA = hashlib.sha256(b"code").hexdigest()
@@ -68,7 +63,13 @@ class Crew:
             "CEREBRO_GRACE_S": str(grace_s),
             **variables,
         }
-        command = [sys.executable, "-m", "cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler"]
+        command = [
+            sys.executable,
+            "-m",
+            "cerebro.worker.agent",
+            "--handlers",
+            "tests.worker.agent.fake_handler",
+        ]
         with (self._root / "agent.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -161,15 +162,6 @@ class Crew:
         event = self.end_of(key)
         assert isinstance(event, TaskFailed)
         return event.failure.kind, event.failure.message
-
-
-@pytest.fixture
-def crew(service: Service, kvs: KvsClient, tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(service, kvs, tmp_path)
-    yield crew
-    for process in crew.processes:
-        process.kill()
-        process.wait()
 
 
 def _be_like_any_user() -> None:

@@ -12,10 +12,8 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
-from tests.worker.agent.crew import LIMIT_S, Crew, crew, is_running, kvs, service, shared_service, until
 from tests.kvs_api.real import TOKEN, Service
-
-__all__ = ["crew", "kvs", "service", "shared_service"]
+from tests.worker.agent.crew import LIMIT_S, Crew, is_running, until
 
 
 def test_every_end_of_user_code_is_told_and_the_next_task_runs(crew: Crew, tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ import pytest
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.volumes import Volumes, checkpoint_file
-from tests.worker.agent.crew import LIMIT_S, Crew, crew, is_running, kvs, service, shared_service, until
 from tests.kvs_api.real import Service
-
-__all__ = ["crew", "kvs", "service", "shared_service"]
+from tests.worker.agent.crew import LIMIT_S, Crew, is_running, until
 
 LONG_S = 30.0
 SHORT_S = 0.5

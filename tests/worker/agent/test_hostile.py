@@ -8,10 +8,8 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import MAX_MESSAGE, FailureKind
-from tests.worker.agent.crew import Crew, crew, kvs, service, shared_service
+from tests.worker.agent.crew import Crew
 from tests.worker.agent.fake_handler import HOSTILE
-
-__all__ = ["crew", "kvs", "service", "shared_service"]
 
 CAUSES = {
     "surrogate": r"ValueError: caf\udce9 \x00\x1b[31m end",

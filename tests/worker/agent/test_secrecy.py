@@ -11,10 +11,8 @@ import pytest
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from cerebro.worker.agent.secrecy import forget_secrets
-from tests.worker.agent.crew import ROOT, Crew, crew, kvs, service, shared_service
 from tests.kvs_api.real import TOKEN
-
-__all__ = ["crew", "kvs", "service", "shared_service"]
+from tests.worker.agent.crew import ROOT, Crew
 
 NOBODY = 65534
 

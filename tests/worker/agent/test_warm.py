@@ -19,9 +19,7 @@ from cerebro.worker.agent.children import IDLE_S, Children
 from cerebro.worker.agent.memory import MemoryGroup
 from cerebro.worker.agent.process import ChildSpec
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.crew import ROOT, Crew, crew, is_running, kvs, service, shared_service, until
-
-__all__ = ["crew", "kvs", "service", "shared_service"]
+from tests.worker.agent.crew import ROOT, Crew, is_running, until
 
 
 class Counted(SubEpochSpec):

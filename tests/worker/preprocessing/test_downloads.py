@@ -17,8 +17,8 @@ from cerebro.errors import LocatorError, ObjectStoreError
 from cerebro.spec import ETLSpec, Mode
 from cerebro.worker.preprocessing.downloads import ShardObjects
 from cerebro.worker.preprocessing.job import EtlJob
-from tests.etl_worker.jobs import make_job, nothing, preprocess, stored
 from tests.data.objects.s3 import BUCKET, put, s3_server
+from tests.etl_worker.jobs import make_job, nothing, preprocess, stored
 
 NAMES = [f"images/{i}.bin" for i in range(20)]
 

@@ -1,0 +1,81 @@
+"""Figures and the report of a fit: objects of plotly, and files that need no network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+
+from cerebro.client.reporting.plotting import plotly_script
+from cerebro.client.results.shown import Carriers, bundle
+from cerebro.errors import NotFoundError
+from cerebro.runtime.volumes import Volumes
+from tests.client.reporting.stories import reported
+from tests.client.results.fits import fit_result, fitted
+
+PLOTS = ("plot_curves", "plot_parallel", "plot_scatter", "plot_heatmap", "plot_importance", "plot_schedule")
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_a_figure_is_an_object_of_plotly_and_a_file(plot: str, volumes: Volumes, tmp_path: Path) -> None:
+    """The file shows it without a network."""
+    result = fit_result(reported(), volumes)
+    path = tmp_path / "plots" / f"{plot}.html"
+    drawn = getattr(result, plot)(path=path)
+    assert isinstance(drawn, go.Figure)
+    assert len(drawn.data) > 0
+    written = path.read_text(encoding="utf-8")
+    assert plotly_script() in written
+    assert not re.findall(r'<script[^>]*src="', written)
+
+
+def test_a_figure_takes_what_a_reader_wants_to_see(volumes: Volumes) -> None:
+    """Metric, axis, scale, smoothing; hyper-parameters; a model."""
+    result = fit_result(reported(), volumes)
+    curves = result.plot_curves(axis="row", log=True, smoothing=0.5, split="train")
+    assert (curves.layout.yaxis.type, curves.layout.xaxis.title.text) == ("log", "rows trained")
+    assert "training" in curves.layout.title.text
+    assert result.plot_curves(metric="nothing").data == ()
+    assert len(result.plot_scatter(names=["lr"], epoch=2, margin=1).data[0].y) == 20
+    assert len(result.plot_scatter(names=["lr"], epoch=2).data[0].y) == 19
+    assert result.plot_heatmap("lr", "width").layout.xaxis.title.text == "lr"
+    committed = result.plot_schedule(model="m03", theme="dark").data[1]
+    assert {1.0, 0.2} == set(committed.marker.opacity)
+
+
+def test_what_cannot_be_drawn_is_said(volumes: Volumes) -> None:
+    """With what to do instead."""
+    result = fit_result(fitted(), volumes)
+    with pytest.raises(ValueError, match=r"ends in \.html"):
+        result.plot_curves("curves.png")
+    with pytest.raises(NotFoundError, match="no hyper-parameter width: there are batch_size, lr"):
+        result.plot_parallel(names=["width"])
+    with pytest.raises(NotFoundError, match="fewer than two hyper-parameters of fit-1 vary"):
+        result.plot_heatmap()
+
+
+def test_the_report_is_a_file(volumes: Volumes, tmp_path: Path) -> None:
+    """In a folder that is made for it."""
+    result = fit_result(fitted(), volumes)
+    assert result.report(tmp_path / "out" / "report.html") == tmp_path / "out" / "report.html"
+    assert "Best model: m01" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match=r"ends in \.html"):
+        result.report(tmp_path / "report.pdf")
+
+
+def test_a_notebook_keeps_a_figure_as_html_as_well(volumes: Volumes) -> None:
+    """It is drawn by the script that another output may carry, and says in words what it shows."""
+    kept = bundle(fit_result(fitted(), volumes).plot_curves())
+    assert kept["text/plain"].startswith("Learning curves of loss")
+    assert kept["application/vnd.plotly.v1+json"]["data"]
+    assert plotly_script() not in kept["text/html"]
+    (element,) = re.findall(r'<div id="(figure-[0-9a-f]+)"', kept["text/html"])
+    assert f'getElementById("{element}")' in kept["text/html"]
+
+
+def test_one_cell_of_a_notebook_carries_the_script() -> None:
+    """The first one that shows a figure, however often it is executed."""
+    carriers = Carriers()
+    assert [carriers.carries(cell) for cell in ("a", "b", "a", "b")] == [True, False, True, False]

@@ -1,0 +1,169 @@
+"""What a fit returns: data frames that say what the state says, whatever users call their metrics."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+import pandas as pd
+import pytest
+
+from cerebro.client.files import MountedFiles
+from cerebro.client.results import FitResult
+from cerebro.contract.events import RunFinished
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import RunFailedError
+from cerebro.runtime.volumes import Volumes
+from cerebro.scheduling.validator import validate
+from cerebro.state.experiment import fold
+from tests.client.results.fits import fit_result, fitted
+from tests.state.runs import dispatched
+from tests.state.stories import Story, unit
+
+
+@pytest.mark.parametrize(
+    ("mode", "order", "values"),
+    [
+        ("min", ["m01", "m02", "m00", "m03"], [1.0, 3.0, 4.0]),
+        ("max", ["m00", "m02", "m01", "m03"], [5.0, 3.0, 2.0]),
+    ],
+)
+def test_the_leaderboard_is_sorted_in_the_metrics_direction(
+    volumes: Volumes, mode: Literal["min", "max"], order: list[str], values: list[float]
+) -> None:
+    """Best first, each model at its best epoch; models without a value come last; rank counts from 1."""
+    board = fit_result(fitted(mode=mode), volumes).leaderboard()
+    assert list(board["model"]) == order
+    assert list(board["loss"])[:3] == values
+    assert pd.isna(board["loss"].iloc[3])
+    assert list(board.index) == [1, 2, 3, 4]
+    assert board.index.name == "rank"
+    assert board.set_index("model").loc["m02", "failure"] == "ValueError: boom"
+    assert list(board["state"]) == [
+        "failed" if m == "m02" else "queued" if m == "m03" else "finished" for m in order
+    ]
+
+
+def test_the_leaderboard_says_what_the_page_says(volumes: Volumes) -> None:
+    """A model that was left when a user stopped the run is stopped."""
+    story = fitted()
+    story.tell(RunFinished(run="fit-1", outcome="stopped"))
+    board = fit_result(story, volumes).leaderboard().set_index("model")
+    assert board.loc["m03", "state"] == "stopped"
+
+
+def test_the_leaderboard_shows_hyper_parameters(volumes: Volumes) -> None:
+    """A column each; lists and dicts as text."""
+    story = Story()
+    story.fit(hyperparams={"m00": {"batch_size": 8, "layers": [4, 2]}, "m01": {"batch_size": 16}})
+    board = fit_result(story, volumes).leaderboard().set_index("model")
+    assert board.loc["m00", "layers"] == "[4, 2]"
+    assert list(board["batch_size"]) == [8, 16]
+
+
+def test_names_that_users_choose_hide_nothing(volumes: Volumes) -> None:
+    """A hyper-parameter called `model` or like the metric, a metric called `seconds`: both columns are there."""
+    story = Story()
+    story.fit(models=1, hyperparams={"m00": {"batch_size": 8, "model": "cnn", "loss": "mse", "epochs": 99}})
+    story.epoch(1, loss=2.0, seconds=7.0, attempt=3.0)
+    result = fit_result(story, volumes)
+    (row,) = result.leaderboard().to_dict("records")
+    assert (row["model"], row["model (hyper-parameter)"]) == ("m00", "cnn")
+    assert (row["loss"], row["loss (hyper-parameter)"]) == (2.0, "mse")
+    assert (row["epochs"], row["epochs (hyper-parameter)"]) == (1, 99)
+    (epoch,) = result.history().to_dict("records")
+    assert (epoch["seconds"], epoch["seconds (metric)"]) == (4.0, 7.0)
+    assert list(result.visits()["attempt"]) == [1, 1]
+    assert list(result.visits()["attempt (metric)"]) == [3.0, 3.0]
+
+
+def test_a_run_that_has_not_started_has_empty_tables(volumes: Volumes) -> None:
+    """With their columns, so that a notebook that attaches early does not fail."""
+    story = Story()
+    story.fit()
+    story.run.models.clear()
+    result = fit_result(story, volumes)
+    assert list(result.leaderboard().columns) == ["model", "state", "loss", "best_epoch", "epochs", "failure"]
+    assert len(result.leaderboard()) == len(result.history()) == len(result.visits()) == 0
+    assert list(result.epochs().columns) == ["makespan", "lower_bound", "gap", "process_start", "idle"]
+    assert result.failures() == {}
+    with pytest.raises(RunFailedError, match="no model finished an epoch"):
+        _ = result.best
+
+
+def test_the_history_has_a_row_per_model_epoch_and_split(volumes: Volumes) -> None:
+    """Training means with their seconds, and validations."""
+    history = fit_result(fitted(validated=True), volumes).history()
+    rows = history[history["model"] == "m01"].to_dict("records")
+    assert [(row["epoch"], row["split"], row["loss"]) for row in rows] == [
+        (1, "train", 1.0),
+        (1, "valid", 10.0),
+        (2, "train", 2.0),
+        (2, "valid", 20.0),
+    ]
+    assert rows[0]["seconds"] == 4.0
+    assert pd.isna(rows[1]["seconds"])
+    assert set(history["model"]) == {"m00", "m01", "m02"}
+
+
+def test_the_visits_are_the_log_of_units(volumes: Volumes) -> None:
+    """In the order in which they ended: enough to replay the run."""
+    story = Story()
+    story.fit()
+    story.fail(unit(1, 1), 1, FailureKind.CRASH)
+    story.train(1, 1, loss=1.0)
+    story.train(1, 0, model="m01", loss=2.0)
+    story.train(1, 0, loss=3.0)
+    visits = fit_result(story, volumes).visits()
+    assert list(
+        visits[["model", "unit", "epoch", "partition", "attempt"]].itertuples(index=False, name=None)
+    ) == [
+        ("m00", 0, 1, 1, 2),
+        ("m01", 0, 1, 0, 1),
+        ("m00", 1, 1, 0, 1),
+    ]
+    assert visits["ended"].is_monotonic_increasing
+    assert (visits["ended"] > visits["started"]).all()
+
+
+def test_the_epochs_tell_how_well_they_were_scheduled(volumes: Volumes) -> None:
+    """Makespan, lower bound and gap, and how long workers were idle."""
+    story = dispatched(Random(2), models=3, partitions=2, epochs=2)
+    epochs = fit_result(story, volumes).epochs()
+    assert list(epochs.index) == [1, 2]
+    assert list(epochs["makespan"]) == [report.makespan_s for report in story.run.epochs]
+    assert epochs["gap"].to_list() == pytest.approx(
+        (epochs["makespan"] / epochs["lower_bound"] - 1).to_list()
+    )
+    assert epochs["idle"].to_list() == pytest.approx(
+        (epochs["idle worker-0"] + epochs["idle worker-1"]).to_list()
+    )
+
+
+def test_the_log_is_enough_to_judge_the_schedule(volumes: Volumes) -> None:
+    """The validator finds no violation, and the bound that the last epoch's report names."""
+    story = dispatched(Random(2), models=3, partitions=2, epochs=2)
+    state = fold("one", story.log)
+    result = FitResult(state, state.runs["fit-1"], MountedFiles(volumes))
+    report = validate(*result.schedule(), actual=True).check()
+    assert report.lower_bound == pytest.approx(result.epochs()["lower_bound"].iloc[-1])
+
+
+def test_failures_carry_their_traceback(volumes: Volumes) -> None:
+    """Of the models that were given up, and of no other."""
+    assert fit_result(fitted(), volumes).failures() == {"m02": "ValueError: boom\nTraceback"}
+
+
+def test_only_a_fit_has_a_fit_result(volumes: Volumes) -> None:
+    """Another run is named."""
+    story = Story()
+    story.etl()
+    with pytest.raises(RunFailedError, match="etl-1 is no fit run"):
+        FitResult(story.state, story.state.runs["etl-1"], MountedFiles(volumes))
+
+
+def test_a_notebook_shows_the_leaderboard(volumes: Volumes) -> None:
+    """As a table, and a line of text elsewhere."""
+    result = fit_result(fitted(), volumes)
+    assert "<table" in result._repr_html_()
+    assert repr(result) == "<FitResult one/fit-1: 4 models, running>"

@@ -1,0 +1,166 @@
+"""A trained model: its checkpoint, its weights, and the modules that its spec builds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro import SubEpochSpec
+from cerebro.client.files import MountedFiles
+from cerebro.client.results import FitResult
+from cerebro.client.results.model import TrainedModel
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
+from cerebro.contract.tasks import TaskResult
+from cerebro.errors import NotFoundError
+from cerebro.runtime.volumes import Volumes
+from cerebro.usercode import archive
+from cerebro.usercode.encoding import encode
+from cerebro.usercode.in_process import UserCode
+from cerebro.worker.training.checkpoint import save
+from tests.client.results.fits import fit_result, fitted
+from tests.state.stories import Story, unit
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_the_best_model_is_told_with_its_checkpoint(volumes: Volumes, validated: bool) -> None:
+    """Id, hyper-parameters, epoch, value and the file: of validation where there is one."""
+    best = fit_result(fitted(validated=validated), volumes).best
+    assert (best.id, best.epoch, best.metric, best.value) == ("m01", 1, "loss", 10.0 if validated else 1.0)
+    assert best.hyperparams == {"batch_size": 1, "lr": 0.2}
+    assert best.checkpoint.name == "m01-u1-a1"
+    assert best.path == volumes.checkpoints / "m01-u1-a1"
+
+
+def test_the_best_model_can_be_loaded(volumes: Volumes) -> None:
+    """Its bytes are checked and its tensors are on the CPU."""
+    story = Story()
+    story.fit(models=1, partitions=1, epochs=1)
+    weights = torch.arange(3.0)
+    volumes.model_checkpoints("one", "fit-1", "m00").mkdir(parents=True)
+    reference = save(
+        volumes.checkpoints, "one/fit-1/m00/u0.pt", {"models": [{"w": weights}], "checkpoint": {"n": 1}}
+    )
+    story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 1.0}, checkpoint=reference))
+    state = fit_result(story, volumes).best.load()
+    assert torch.equal(state["models"][0]["w"], weights)
+    assert state["checkpoint"] == {"n": 1}
+
+
+class Network(SubEpochSpec):
+    """One layer, as wide as a file says, which `initialize_worker` reads."""
+
+    def initialize_worker(self) -> None:
+        self.width = int((Path(self.misc_dir) / "width.txt").read_text())
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        import layers_of_mine  # type: ignore[import-not-found]  # of the code archive
+
+        return [layers_of_mine.layer(self.width)]
+
+
+def test_any_model_can_be_built_by_its_spec(volumes: Volumes, tmp_path: Path) -> None:
+    """With the trained weights, in evaluation mode, its archive and files at hand; nothing of the process changes."""
+    (tmp_path / "width.txt").write_text("3")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/layers_of_mine.py").write_text(
+        "import torch\n\ndef layer(width):\n    return torch.nn.Linear(width, 1)\n"
+    )
+    record = ExperimentRecord(
+        name="one",
+        locators=Locators(train=Locator(metadata="m.csv"), misc=(str(tmp_path / "width.txt"),)),
+        archive="a" * 64,
+    )
+    story = Story()
+    story.fit(models=2, partitions=1, epochs=2)
+    trained = torch.nn.Linear(3, 1)
+    volumes.model_checkpoints("one", "fit-1", "m01").mkdir(parents=True)
+    state = {"models": [trained.state_dict()], "checkpoint": {}}
+    reference = save(volumes.checkpoints, "one/fit-1/m01/u0.pt", state)
+    story.do(unit(1, 0, "m01"), 0, TaskResult(rows=1, metrics={"accuracy": 1.0}, checkpoint=reference))
+    packed = archive.pack(tmp_path / "code")
+    code = UserCode(record=record, archive=lambda sha: packed, folder=tmp_path / "cache")
+    result = FitResult(
+        story.state, story.run, MountedFiles(volumes), record, lambda sha: encode(Network()), user_code=code
+    )
+    drawn, path = torch.get_rng_state(), list(sys.path)
+    model = result.model("m01")
+    assert (model.epoch, model.value) == (1, None)
+    (network,) = model.modules()
+    assert torch.equal(network.weight, trained.weight)
+    assert not network.training
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert sys.path == path
+    with pytest.raises(NotFoundError, match="m00 of fit-1 has no checkpoint: it has not trained a unit"):
+        result.model("m00")
+    with pytest.raises(NotFoundError, match="completed 1 epochs, so there is no checkpoint of epoch 2"):
+        result.model("m01", epoch=2)
+    with pytest.raises(NotFoundError, match="no model 'm7'; there is"):
+        result.model("m7")
+
+
+class Named(SubEpochSpec):
+    """Its module is in files of the code archive whose names other archives use too."""
+
+    def create_models(self, hyperparams: Any) -> list[Any]:
+        import net_of_archive  # type: ignore[import-not-found]
+        from parts_of_archive import layers  # type: ignore[import-not-found]
+
+        assert net_of_archive.WIDTH == layers.WIDTH
+        return [torch.nn.Linear(net_of_archive.WIDTH, 1)]
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> Any:
+        """Never called."""
+
+    test = train
+
+
+def _files(folder: Path, width: int) -> Path:
+    (folder / "parts_of_archive").mkdir(parents=True)
+    for name in ("net_of_archive", "parts_of_archive/layers"):
+        (folder / f"{name}.py").write_text(f"WIDTH = {width}\n")
+    return folder
+
+
+def _known(volumes: Volumes, folder: Path, number: int) -> TrainedModel:
+    """A model of an experiment whose archive has a module of this width."""
+    packed = archive.pack(_files(folder / f"code-{number}", number))
+    state = {"models": [torch.nn.Linear(number, 1).state_dict()], "checkpoint": {}}
+    locators = Locators(train=Locator(metadata="m.csv"))
+    record = ExperimentRecord(name=f"e{number}", locators=locators, archive=f"{number}" * 64)
+    volumes.model_checkpoints(record.name, "fit-1", "m00").mkdir(parents=True)
+    return TrainedModel(
+        id="m00",
+        hyperparams={"batch_size": 1},
+        metric="loss",
+        epoch=1,
+        value=None,
+        checkpoint=save(volumes.checkpoints, f"{record.name}/fit-1/m00/u0.pt", state),
+        files=MountedFiles(volumes),
+        code=UserCode(record=record, archive=lambda sha: packed, folder=folder / "cache"),
+        encoded=lambda: encode(Named()).encoded,
+    )
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_each_archive_has_its_own_modules(
+    volumes: Volumes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_imported: bool
+) -> None:
+    """Though two of them and the user's folder have files of one name; the user's stay what they are."""
+    monkeypatch.syspath_prepend(_files(tmp_path / "local", 9))
+    if is_imported:
+        importlib.import_module("net_of_archive")
+        importlib.import_module("parts_of_archive.layers")
+    before = {name: module for name, module in sys.modules.items() if "_of_archive" in name}
+    one, two = (_known(volumes, tmp_path, number) for number in (2, 3))
+    widths = [model.modules()[0].in_features for model in (one, two, one)]
+    after = {name: module for name, module in sys.modules.items() if "_of_archive" in name}
+    for name in after:
+        monkeypatch.delitem(sys.modules, name)
+    assert widths == [2, 3, 2]
+    assert after == before

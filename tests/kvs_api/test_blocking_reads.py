@@ -1,0 +1,114 @@
+"""Reads that wait for news: of logs, live points, inboxes, and the controller's watch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from cerebro.contract import api
+from cerebro.runtime.kvs import KvsClient
+from kvs_api.store import Store
+from tests.kvs_api.bench import TASK, Bench, requested, worker
+from tests.kvs_api.real import Service
+
+
+class Reader(threading.Thread):
+    """A blocking read in another thread."""
+
+    def __init__(self, read: Any) -> None:
+        super().__init__(daemon=True)
+        self._read, self.answer = read, None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self._read()
+
+    def result(self) -> Any:
+        """What it read."""
+        self.join(20)
+        assert not self.is_alive(), "the read still blocks"
+        return self.answer
+
+
+def is_blocked(service: Service) -> bool:
+    """Whether the database has a client in a blocking read."""
+    import redis
+
+    with redis.Redis.from_url(service.database.url) as client:
+        info: Any = client.info("clients")
+        return bool(info["blocked_clients"])
+
+
+def wait_until_blocked(service: Service) -> None:
+    """Return once a reader blocks, so that what follows is news to it."""
+    deadline = time.monotonic() + 10
+    while not is_blocked(service):
+        assert time.monotonic() < deadline, "nobody blocks"
+
+
+def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: Service) -> None:
+    """Long before its wait is over: the log, the live points, the inbox and the controller's watch."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.register(worker("a"))
+    seq = kvs.watch({}, 0, 0).cluster
+
+    reader = Reader(lambda: kvs.events("one", 0, wait_s=25))
+    wait_until_blocked(service)
+    kvs.append("one", requested("etl-1"))
+    assert [event.type for event in reader.result()] == ["RunRequested"]
+
+    reader = Reader(lambda: kvs.watch({"one": 1}, seq + 1, 25))
+    wait_until_blocked(service)
+    kvs.append("one", requested("etl-2"))
+    answer = reader.result()
+    assert [event.seq for event in answer.events.get("one", ())] in ([2], [])
+    assert answer.events or answer.cluster == seq + 2
+
+    reader = Reader(lambda: kvs.inbox("worker-0", "a", 0, wait_s=25))
+    wait_until_blocked(service)
+    bench.assign()
+    assert [item.task for item in reader.result()] == [TASK]
+
+    reader = Reader(lambda: kvs.watch({}, kvs.watch({}, 0, 0).cluster, 25))
+    wait_until_blocked(service)
+    kvs.register(worker("a", "worker-1"))
+    assert reader.result().events == {}
+
+
+def test_a_blocking_read_ends_when_its_wait_runs_out(kvs: KvsClient) -> None:
+    """With an empty answer, neither at once nor much later."""
+    Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.register(worker("a"))
+    cluster = kvs.watch({}, 0, 0).cluster
+    reads: list[Any] = [
+        lambda: kvs.events("one", 0, wait_s=0.2),
+        lambda: kvs.live("one", 0, wait_s=0.2),
+        lambda: kvs.inbox("worker-0", "a", 0, wait_s=0.2),
+        lambda: kvs.watch({"one": 0}, cluster, 0.2).events or (),
+    ]
+    for read in reads:
+        began = time.monotonic()
+        assert read() == ()
+        assert 0.15 < time.monotonic() - began < 5
+
+
+def test_a_wait_beyond_five_seconds_is_kept(kvs: KvsClient, service: Service) -> None:
+    """The Redis client's own time limit must not end a read before its time."""
+    Bench(store=kvs, pass_a_moment=lambda: None)
+    store = Store(service.database.url)
+    assert store._blocking.connection_pool.connection_kwargs["socket_timeout"] > api.MAX_WAIT_S
+
+
+def test_a_replaced_worker_that_waits_reads_nothing_meant_for_its_successor(
+    kvs: KvsClient, service: Service
+) -> None:
+    """An old process blocked on the inbox wakes up empty-handed."""
+    bench = Bench(store=kvs, pass_a_moment=lambda: None)
+    kvs.register(worker("a"))
+    reader = Reader(lambda: kvs.inbox("worker-0", "a", 0, wait_s=25))
+    wait_until_blocked(service)
+    kvs.register(worker("b"))
+    bench.assign(incarnation="b")
+    assert reader.result() == ()
+    assert bench.inbox("b") == [(TASK, 1, False)]

@@ -1,0 +1,86 @@
+"""Services as processes answer beside more halves of requests than they may have open files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.kvs_api.real import ROOT, TOKEN, Database
+from tests.runtime.test_serving import BODY, HALF, LIMIT_S
+
+OPEN_FILES = 1024
+"""The usual limit. Here the hard one as well, so that it cannot be raised."""
+
+
+@contextmanager
+def running(module: str, **environment: str) -> Iterator[str]:
+    """A service as a process with the usual limit of open files; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        bind = f"127.0.0.1:{probe.getsockname()[1]}"
+    limited = ["bash", "-c", f'ulimit -n {OPEN_FILES}; exec "$@"', "-", sys.executable, "-m", module]
+    variables = {**os.environ, "CEREBRO_BIND": bind, "CEREBRO_TOKEN": TOKEN, **environment}
+    process = subprocess.Popen(limited, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
+    try:
+        patience = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
+        with urllib3.PoolManager() as http:
+            http.request("GET", f"http://{bind}/live", retries=patience, timeout=LIMIT_S)
+        yield bind
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """This process may hold as many connections as the tests open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < 4096:
+        pytest.skip(f"this machine allows {before[1]} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(4096, before[0]), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("content", [HALF, BODY + b"x"], ids=["headers", "body"])
+def test_kvs_api_answers_beside_1100_halves(tmp_path: Path, content: bytes) -> None:
+    """More connections than it may have open files."""
+    with Database(tmp_path) as database, running("kvs_api", CEREBRO_REDIS_URL=database.url) as bind:
+        _answers_beside(f"http://{bind}/v1/queue", content, 1100, {"Authorization": f"Bearer {TOKEN}"})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("count", [150, 1100])
+def test_the_dispatcher_answers_beside_halves(count: int) -> None:
+    """A page that needs no store."""
+    with running("dispatcher", CEREBRO_SERVER="http://127.0.0.1:9") as bind:
+        _answers_beside(f"http://{bind}/sign-in", HALF, count, {})
+
+
+def _answers_beside(url: str, content: bytes, count: int, headers: dict[str, str]) -> None:
+    """Real requests are answered while so many connections have sent `content`, and nothing follows."""
+    address = urllib3.util.parse_url(url)
+    assert address.host
+    assert address.port
+    with ExitStack() as stack:
+        for _ in range(count):
+            half = stack.enter_context(
+                socket.create_connection((address.host, address.port), timeout=LIMIT_S)
+            )
+            half.sendall(content)
+        for _ in range(20):
+            with urllib3.PoolManager() as http:  # each on a connection of its own
+                answer = http.request("GET", url, headers=headers, retries=False, timeout=5.0)
+            assert answer.status == 200
