@@ -11,9 +11,7 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, FailureKind
 from kvs_api.store import Store
-from tests.worker.agent.crew import Crew, crew, is_running, kvs, service, shared_service, until
-
-__all__ = ["crew", "kvs", "service", "shared_service"]
+from tests.worker.agent.crew import Crew, is_running, until
 
 CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1)
 Before = Callable[[str], None]
