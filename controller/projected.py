@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cerebro.analysis.downsample import FEWEST, kept
 from cerebro.contract.events import EpochCompleted, Event, TaskCommitted, TaskFailed, TaskRevoked
+from cerebro.figures.downsample import FEWEST, kept
 from cerebro.state import ExperimentState, Model, ModelState, TaskKey, gap
 from controller.event_file import Last, Record, Scalar, SessionEnd, SessionStart
 

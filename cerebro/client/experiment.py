@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.analysis import averaged, tested
 from cerebro.client.asking import Preprocessing, Training
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code, record_of
@@ -29,6 +28,7 @@ from cerebro.errors import (
     DataError,
     SearchSpaceError,
 )
+from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState
 from cerebro.usercode.checks import check_spec

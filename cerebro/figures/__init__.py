@@ -1,7 +1,8 @@
 """Figures of a run: one set of builders for the page, notebooks, files and reports, so that they show the same.
 
-One module is one figure: what it shows of a run, and its drawing. Each builder is a pure function: rows of
-`cerebro.analysis`, curves or spans in, a plain dictionary out that
+One module is one figure: what it shows of a run, and its drawing. What several figures and tables show has a module
+of its own (`models`, `hyperparams`, `tested`). Each builder is a pure function: rows, curves or spans in, a plain
+dictionary out that
 ``Plotly.newPlot(element, figure.data, figure.layout, CONFIG)`` and ``plotly.graph_objects.Figure(figure)`` take. It
 needs neither the plotly package nor numpy, so the page's process stays small.
 
@@ -15,7 +16,9 @@ from cerebro.figures.curves import Axis, Curve, CurveSplit, curves, epoch_curves
 from cerebro.figures.etl import SplitProgress, etl, etl_progress
 from cerebro.figures.frame import CONFIG, Figure, Table, description, table
 from cerebro.figures.heatmap import heatmap
+from cerebro.figures.hyperparams import varying, word
 from cerebro.figures.importance import Importance, Share, importance, importance_of
+from cerebro.figures.models import ModelSummary, summaries, summary, values_at
 from cerebro.figures.palette import LOOKS, Theme, colour, dash, in_dark, is_named
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
@@ -31,6 +34,7 @@ from cerebro.figures.schedule import (
     worker_rows,
 )
 from cerebro.figures.still import still
+from cerebro.figures.tested import Measured, averaged, tested, tests_of
 
 __all__ = [
     "CONFIG",
@@ -41,6 +45,8 @@ __all__ = [
     "Figure",
     "Importance",
     "Landmarks",
+    "Measured",
+    "ModelSummary",
     "Outcome",
     "PlannedSpan",
     "Share",
@@ -48,6 +54,7 @@ __all__ = [
     "SplitProgress",
     "Table",
     "Theme",
+    "averaged",
     "colour",
     "curves",
     "dash",
@@ -68,6 +75,13 @@ __all__ = [
     "shown_split",
     "spans",
     "still",
+    "summaries",
+    "summary",
     "table",
+    "tested",
+    "tests_of",
+    "values_at",
+    "varying",
+    "word",
     "worker_rows",
 ]

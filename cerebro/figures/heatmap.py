@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from cerebro.analysis import ModelSummary, numbers_of, scale, scores, values_of
 from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, text
+from cerebro.figures.hyperparams import numbers_of, scale, values_of
+from cerebro.figures.models import ModelSummary, scores
 from cerebro.figures.palette import LOOKS, Theme, colour_scale
 
 _MOST_VALUES = 12
@@ -118,7 +119,7 @@ def _ticks(labels: Sequence[str]) -> dict[str, object]:
 def _cells(
     name: str, values: Sequence[JsonValue], tried: Sequence[JsonValue]
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Each value's place, and the places' labels in order; `tried` as in `cerebro.analysis.scale`."""
+    """Each value's place, and the places' labels in order; `tried` as in `cerebro.figures.hyperparams.scale`."""
     numbers = numbers_of(values)
     distinct = sorted(set(numbers))
     if len(numbers) < len(values):

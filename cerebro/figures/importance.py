@@ -27,9 +27,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from cerebro.analysis.hyperparams import identity, is_number, numbers_of, values_of, varying
-from cerebro.analysis.summary import ModelSummary
 from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, text, wrapped
+from cerebro.figures.hyperparams import identity, is_number, numbers_of, values_of, varying
+from cerebro.figures.models import ModelSummary
 from cerebro.figures.palette import LOOKS, Theme, colour
 
 MINIMUM = 16

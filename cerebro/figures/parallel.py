@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cerebro.analysis import ModelSummary, values_of, varying, word
 from cerebro.figures.frame import Cell, Figure, annotation, cut, empty, figure, lines, number
+from cerebro.figures.hyperparams import values_of, varying, word
+from cerebro.figures.models import ModelSummary
 from cerebro.figures.palette import LOOKS, Look, Theme, faint, shade
 from cerebro.figures.parallel_axes import ParallelAxis, hyperparameter_axis, objective_axis
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from cerebro.analysis import Scale, numbers_of, scale
-from cerebro.analysis.hyperparams import identity
 from cerebro.figures.frame import apart
+from cerebro.figures.hyperparams import Scale, identity, numbers_of, scale
 
 _TICKS = 4
 _FEW_VALUES = 6
@@ -96,7 +95,7 @@ class ParallelAxis:
 def hyperparameter_axis(
     name: str, values: Sequence[JsonValue], *, tried: Sequence[JsonValue] = ()
 ) -> ParallelAxis:
-    """The axis for these values of a hyper-parameter; see `cerebro.analysis.scale`."""
+    """The axis for these values of a hyper-parameter; see `cerebro.figures.hyperparams.scale`."""
     found = scale(name, values, tried=tried)
     if found.kind == "category":
         return ParallelAxis(scale=found)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cerebro.analysis import ModelSummary, Scale, numbers_of, scale, scores, values_of, varying, word
 from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, significant, text
+from cerebro.figures.hyperparams import Scale, numbers_of, scale, values_of, varying, word
+from cerebro.figures.models import ModelSummary, scores
 from cerebro.figures.palette import LOOKS, Look, Theme, colour
 
 MOST_PANELS = 10
@@ -36,7 +37,7 @@ def scatter(
             says.
         is_log: logarithmic axis of the objective.
         columns: panels beside each other; one suits a phone.
-        values: model id -> its objective, instead of its best: see `cerebro.analysis.values_at`.
+        values: model id -> its objective, instead of its best: see `cerebro.figures.models.values_at`.
     """
     objective = scores(rows, values)
     shown = [row for row in rows if row.id in objective]

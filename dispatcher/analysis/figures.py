@@ -8,11 +8,11 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from cerebro import figures
-from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import BadRequestError
 from cerebro.figures import Theme
+from cerebro.figures.models import ModelSummary
 from cerebro.state import Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.pages.drawing import Drawing, explained, nothing

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response, request
 
-from cerebro.analysis import varying
+from cerebro.figures import varying
 from dispatcher.models.page import table
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages.addresses import figure_url

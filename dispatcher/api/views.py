@@ -16,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from cerebro import errors
-from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.figures import Figure, still
+from cerebro.figures.models import ModelSummary
 from dispatcher.api import openapi
 from dispatcher.api.gateway import problem
 from dispatcher.api.openapi import CSV

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
+from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
 from dispatcher.reading.read_model import ReadModel
 

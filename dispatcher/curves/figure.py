@@ -7,8 +7,8 @@ from functools import partial
 from pydantic import Field
 
 from cerebro import figures
-from cerebro.analysis.downsample import FEWEST
 from cerebro.figures import Theme
+from cerebro.figures.downsample import FEWEST
 from dispatcher.curves.view import CurveQuery
 from dispatcher.curves.view import curves as curves_view
 from dispatcher.pages.drawing import Drawing, explained, nothing

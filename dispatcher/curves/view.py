@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from cerebro.analysis.downsample import FEWEST, downsample
-from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.figures.curves import Axis, Curve, epoch_curves, shown_split
+from cerebro.figures.downsample import FEWEST, downsample
+from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.reading.columns import Columns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.analysis.summary import ModelSummary
+from cerebro.figures.models import ModelSummary
 from dispatcher.reading.model_table import ModelTable
 
 MOST = 50

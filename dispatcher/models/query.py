@@ -26,9 +26,9 @@ from typing import Any
 
 from pydantic import Field
 
-from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.base import Contract
 from cerebro.errors import BadRequestError
+from cerebro.figures.models import ModelSummary
 from dispatcher.reading.columns import Column, Columns, number, order, text
 
 Test = Callable[[ModelSummary], bool]

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cerebro.analysis.summary import ModelSummary
 from cerebro.commands.rules import allowed
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
+from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
 from dispatcher.models.csv_file import csv_text
 from dispatcher.models.query import ModelQuery, chosen, matching

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cerebro.analysis.summary import ModelSummary
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.contract.runs import FitRequest
+from cerebro.figures.models import ModelSummary
 from cerebro.state import Run, TaskState, wording
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cerebro.analysis.summary import ModelSummary
 from cerebro.errors import BadRequestError
+from cerebro.figures.models import ModelSummary
 
 Cell = str | int | float | bool | None
 """What stands in a table: `None` where a row has nothing there."""

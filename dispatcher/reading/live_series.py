@@ -2,7 +2,7 @@
 
 A *line* is one metric of one model. Its points lie in one array of numbers, four to a point, because a million objects
 would take ten times the memory. When a line, or all of them together, grow too long, lines are cut to the minimum,
-maximum and last of each bucket (`cerebro.analysis.downsample`), so a spike is never lost.
+maximum and last of each bucket (`cerebro.figures.downsample`), so a spike is never lost.
 
 Not the log: nothing here decides anything, and what is lost is lost only to the eye.
 """
@@ -14,8 +14,8 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cerebro.analysis.downsample import kept
 from cerebro.contract.events import LivePoint
+from cerebro.figures.downsample import kept
 from cerebro.state import TaskKey
 
 MAX_POINTS = 1_000_000

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 
-from cerebro.analysis import hyperparams
-from cerebro.analysis.summary import ModelSummary, summary
 from cerebro.contract.runs import FitRequest
+from cerebro.figures import hyperparams
+from cerebro.figures.models import ModelSummary, summary
 from cerebro.state import Run
 from dispatcher.reading.columns import Columns
 

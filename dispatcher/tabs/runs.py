@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cerebro.analysis import averaged, tested
 from cerebro.contract.runs import EvaluatePlan
+from cerebro.figures import averaged, tested
 from cerebro.state import Run, breaks, wording
 from dispatcher.reading.read_model import ReadModel
 

@@ -6,10 +6,19 @@ import math
 from random import Random
 
 from cerebro import figures
-from cerebro.analysis import ModelSummary
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.figures import Curve, Figure, Landmarks, Outcome, PlannedSpan, Span, SplitProgress, Theme
+from cerebro.figures import (
+    Curve,
+    Figure,
+    Landmarks,
+    ModelSummary,
+    Outcome,
+    PlannedSpan,
+    Span,
+    SplitProgress,
+    Theme,
+)
 from cerebro.figures import importance_of as importance
 
 NASTY = "<script>alert(1)</script>%{x}"

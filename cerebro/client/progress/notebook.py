@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from cerebro import analysis
-from cerebro.analysis import ModelSummary
+from cerebro import figures
 from cerebro.client.progress.bars import Bar, bars, epoch_bars, standing
 from cerebro.contract.runs import FitRequest
+from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
 from cerebro.state import ExperimentState, Run, wording
 
@@ -108,7 +108,7 @@ def _models(run: Run) -> str:
         return ""
     assert isinstance(run.request, FitRequest)
     metric = run.request.metric
-    names = analysis.varying(shown)[:_MOST_NAMES]
+    names = figures.varying(shown)[:_MOST_NAMES]
     heads = ("model", "state", "epoch", f"latest {metric}", f"best {metric}", "at epoch", *names)
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
     body = "".join(_row(row, names) for row in shown)
@@ -131,7 +131,7 @@ def _chosen(run: Run) -> list[ModelSummary]:
         return not wording.is_at_work(model, run), best is None, sign * (best or 0.0), index
 
     ranked = sorted(enumerate(run.models), key=rank)[:_MOST_MODELS]
-    return [analysis.summary(run, run.models[model_id], index) for index, model_id in ranked]
+    return [figures.summary(run, run.models[model_id], index) for index, model_id in ranked]
 
 
 def _row(row: ModelSummary, names: Iterable[str]) -> str:
@@ -142,5 +142,5 @@ def _row(row: ModelSummary, names: Iterable[str]) -> str:
         str(row.best_epoch or ""),
     )
     cells = "".join(f"<td{_NUMBERS}>{escape(value)}</td>" for value in values)
-    given = "".join(f"<td>{escape(analysis.word(row.hyperparams.get(name)))}</td>" for name in names)
+    given = "".join(f"<td>{escape(figures.word(row.hyperparams.get(name)))}</td>" for name in names)
     return f"<tr><th scope='row'>{escape(row.id)}</th><td>{escape(row.state)}</td>{cells}{given}</tr>"

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from cerebro import analysis, figures
-from cerebro.analysis import ModelSummary
+from cerebro import figures
 from cerebro.contract.runs import FitRequest
 from cerebro.errors import NotFoundError
-from cerebro.figures import Axis, Curve, CurveSplit, Figure, Theme
+from cerebro.figures import Axis, Curve, CurveSplit, Figure, ModelSummary, Theme
 from cerebro.state import ExperimentState, Run
 
 
@@ -34,7 +33,7 @@ class Drawings:
     def rows(self) -> list[ModelSummary]:
         """All models, best first; those without a value last."""
         sign = 1 if self.request.mode == "min" else -1
-        rows = list(analysis.summaries(self.run))
+        rows = list(figures.summaries(self.run))
         return sorted(rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), row.index))
 
     def curves(
@@ -82,7 +81,7 @@ class Drawings:
             mode=self.request.mode,
             names=self._known(names),
             is_log=is_log,
-            values=analysis.values_at(self.run, epoch, margin=margin) if epoch else None,
+            values=figures.values_at(self.run, epoch, margin=margin) if epoch else None,
             theme=self.theme,
         )
 
@@ -93,7 +92,7 @@ class Drawings:
             `None` if fewer than two vary and none are named.
         """
         shares = [share.name for share in self.importance_found().shares]
-        likely = dict.fromkeys([*shares, *analysis.varying(self.rows)])
+        likely = dict.fromkeys([*shares, *figures.varying(self.rows)])
         rest = [name for name in likely if name not in (x, y)]
         axes = [x or (rest.pop(0) if rest else ""), y or (rest.pop(0) if rest else "")]
         if not all(axes):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from cerebro import analysis
-from cerebro.analysis import ModelSummary
+from cerebro import figures
 from cerebro.client.reporting.drawings import Drawings
 from cerebro.client.reporting.html import Html, Value, code, element, facts, joined, paragraph, table, text
 from cerebro.contract.runs import EvaluateRequest
+from cerebro.figures import ModelSummary
 from cerebro.state import RunState
 
 _MOST_MODELS = 1000
@@ -40,7 +40,7 @@ def answer(drawings: Drawings) -> Html:
         "section",
         element("h2", text(f"Best model: {best.id}")),
         element("p", element("span", text(f"{request.metric} {best.best:.6g}"), class_="value"), text(told)),
-        facts({name: analysis.word(given) for name, given in best.hyperparams.items()}),
+        facts({name: figures.word(given) for name, given in best.hyperparams.items()}),
         element("h3", text("Checkpoint")),
         facts(file),
         code(_LOAD.format(experiment=drawings.state.name, run=run.id)),
@@ -58,7 +58,7 @@ def _no_answer(drawings: Drawings) -> Html:
 def models(drawings: Drawings) -> Html:
     """A row per model, best first, and what is the same for all."""
     rows, metric = drawings.rows, drawings.request.metric
-    names = analysis.varying(rows)
+    names = figures.varying(rows)
     columns = ("model", "state", f"best {metric}", "at epoch", "units", *names, "begun again", "compute, s")
     shown = (
         (
@@ -67,23 +67,23 @@ def models(drawings: Drawings) -> Html:
             row.best,
             row.best_epoch,
             f"{row.units_done} of {row.units}",
-            *(analysis.word(row.hyperparams.get(name)) for name in names),
+            *(figures.word(row.hyperparams.get(name)) for name in names),
             row.redone,
             round(row.compute_s, 1),
         )
         for row in rows[:_MOST_MODELS]
     )
     note = f"the best {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
-    fixed = {k: analysis.word(v) for k, v in (rows[0].hyperparams if rows else {}).items() if k not in names}
+    fixed = {k: figures.word(v) for k, v in (rows[0].hyperparams if rows else {}).items() if k not in names}
     same = joined([paragraph("The same for all models:"), facts(fixed)]) if fixed else Html("")
     return joined([table("Models, best first", columns, shown, note=note), same])
 
 
 def tests(drawings: Drawings) -> Iterator[Html]:
     """A table for each test run of models of this fit: what they reached on rows that chose none of them."""
-    for run in analysis.tests_of(drawings.state, drawings.run):
-        found = analysis.tested(run)
-        averaged = analysis.averaged(found)
+    for run in figures.tests_of(drawings.state, drawings.run):
+        found = figures.tested(run)
+        averaged = figures.averaged(found)
         metrics = sorted({name for one in found for name in one.metrics})
         columns = ("model", "of epoch", "rows", *metrics)
         shown = ((m.model, m.epoch, m.rows, *(m.metrics.get(name) for name in metrics)) for m in found)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from cerebro.analysis import tested
 from cerebro.client.files import Files
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.data.tables import read_columns
+from cerebro.figures import tested
 from cerebro.state import Run
 
 
 def test_table(run: Run) -> pd.DataFrame:
     """Metrics of a test run, one row per model. Only where they are means over parts of the split, a column ``parts``
-    says of how many; see `cerebro.analysis.tested`.
+    says of how many; see `cerebro.figures.tested`.
     """
     found = tested(run)
     is_averaged = any(one.parts > 1 for one in found)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.analysis.downsample import FEWEST
 from cerebro.contract.events import Event, LivePoint, TaskAssigned, TaskRevoked, TaskStarted
 from cerebro.contract.tasks import FailureKind
+from cerebro.figures.downsample import FEWEST
 from controller import projected
 from controller.projected import LIVE_VALUES, live_share
 from tests.controller.projection.written import LogStore, Once, contents, file_of, records

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cerebro.analysis.summary import ModelSummary
 from cerebro.errors import BadRequestError
+from cerebro.figures.models import ModelSummary
 from dispatcher.models.csv_file import csv_text
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages import formats

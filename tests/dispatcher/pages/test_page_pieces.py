@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import pytest
 
-from cerebro.analysis import summaries
+from cerebro.figures import summaries
 from cerebro.figures.palette import NAMED, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery

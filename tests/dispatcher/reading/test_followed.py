@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from cerebro.analysis.summary import summaries
 from cerebro.contract.events import (
     LivePoint,
     ModelResumed,
@@ -19,6 +18,7 @@ from cerebro.contract.events import (
     TaskStarted,
 )
 from cerebro.contract.records import ExperimentSummary
+from cerebro.figures.models import summaries
 from dispatcher.experiments.view import row_of
 from dispatcher.reading import read_model as read_model_module
 from dispatcher.reading.model_table import ModelTable

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from cerebro import analysis
-from cerebro.analysis import Measured
+from cerebro import figures
 from cerebro.commands.planning import plan_evaluation
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, EvaluateTask, TaskResult
 from cerebro.data.loader import PartitionLoader
+from cerebro.figures import Measured
 from cerebro.runtime.volumes import Volumes
 from cerebro.spec import DataLoader
 from cerebro.worker.training import checkpoint as checkpoints
@@ -86,7 +86,7 @@ def run_test(handler: Handler, saved: CheckpointRef, sizes: Mapping[int, int], s
         assert isinstance(body, EvaluateTask)
         story.do(task.key, 0, handler.handle(body, 1))
     assert run.is_complete()
-    return analysis.tested(run)
+    return figures.tested(run)
 
 
 def save(volumes: Volumes, trainee: Trainee) -> CheckpointRef:
@@ -112,7 +112,7 @@ def test_metrics_are_those_of_the_whole_split_in_one_process(
     (found,) = run_test(handler, saved, write_split(cluster, "test", workers), "test")
     assert found.metrics == expected
     assert (found.rows, found.parts) == (ROWS, 1)
-    assert analysis.averaged([found]) == ""
+    assert figures.averaged([found]) == ""
 
 
 def test_training_data_is_tested_in_parts_and_that_is_told(
@@ -127,4 +127,4 @@ def test_training_data_is_tested_in_parts_and_that_is_told(
     assert found.metrics["auc"] != pytest.approx(expected["auc"], abs=1e-4)
     assert found.metrics["loss"] == pytest.approx(expected["loss"])
     assert found.parts == 3
-    assert "means over 3 parts" in analysis.averaged([found])
+    assert "means over 3 parts" in figures.averaged([found])

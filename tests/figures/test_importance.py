@@ -9,9 +9,8 @@ from statistics import mean
 
 import pytest
 
-from cerebro.analysis import ModelSummary
 from cerebro.contract.records import Hyperparameters
-from cerebro.figures import Importance
+from cerebro.figures import Importance, ModelSummary
 from cerebro.figures import importance_of as importance
 from cerebro.figures.importance import MINIMUM, _chi_squared
 from tests.figures.samples import row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from cerebro.analysis import scale, varying, word
+from cerebro.figures.hyperparams import scale, varying, word
 from tests.figures.samples import row
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.analysis import scores, summaries, values_at
 from cerebro.contract.events import RunRequested, RunStarted, TaskRevoked
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.figures import epoch_curves, etl_progress, spans
+from cerebro.figures.models import scores, summaries, values_at
 from cerebro.state import TaskKey
 from tests.state.stories import DATASET, SHA, Story, etl_plan, unit
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro.analysis import downsample, kept
-from cerebro.analysis.downsample import FEWEST
+from cerebro.figures.downsample import FEWEST, downsample, kept
 
 VALUES = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=400)
 POINTS = st.integers(min_value=FEWEST, max_value=100)

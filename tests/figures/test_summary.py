@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cerebro.analysis.summary import summaries, summary
 from cerebro.contract.events import ModelStopRequested
 from cerebro.contract.tasks import FailureKind
+from cerebro.figures.models import summaries, summary
 from cerebro.state import Run, models
 from cerebro.state.visits import Visit, mean
 from tests.state.stories import Story, unit, validation

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from cerebro.analysis.summary import ModelSummary
+from cerebro.figures.models import ModelSummary
 
 Kind = Literal["linear", "log", "category"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cerebro import analysis
+from cerebro import figures
 from cerebro.contract.events import RunRequested, RunStarted
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import TaskResult
@@ -46,13 +46,13 @@ def test_what_user_code_returned_for_the_whole_split_is_told_as_it_is(
     run = planned(story, sizes, is_whole=True)
     for task in list(run.tasks.values()):
         story.do(task.key, 0, TaskResult(rows=sum(sizes), metrics=metrics))
-    found = analysis.tested(run)
+    found = figures.tested(run)
     assert [(one.model, one.epoch, one.rows, one.parts) for one in found] == [
         ("m00", 3, sum(sizes), 1),
         ("m01", 1, sum(sizes), 1),
     ]
     assert all(one.metrics == metrics for one in found)
-    assert analysis.averaged(found) == ""
+    assert figures.averaged(found) == ""
 
 
 @given(SIZES, st.data())
@@ -64,8 +64,8 @@ def test_means_over_parts_are_always_said_to_be_means(sizes: list[int], data: st
     for partition, (rows, accuracy) in enumerate(zip(sizes, accuracies, strict=True)):
         key = run.find(f"test-1/test/m00/p{partition}").key
         story.do(key, 0, TaskResult(rows=rows, metrics={"accuracy": accuracy}))
-        assert bool(analysis.averaged(analysis.tested(run))) == (len(sizes) > 1)
-    first = analysis.tested(run)[0]
+        assert bool(figures.averaged(figures.tested(run))) == (len(sizes) > 1)
+    first = figures.tested(run)[0]
     expected = sum(r * a for r, a in zip(sizes, accuracies, strict=True)) / sum(sizes)
     assert first.metrics["accuracy"] == pytest.approx(expected)
     assert (first.parts, first.done, first.rows) == (len(sizes), len(sizes), sum(sizes))
@@ -84,6 +84,6 @@ def test_a_plan_of_an_older_version_goes_on_in_parts() -> None:
     run = story.state.runs["test-1"]
     assert list(run.tasks) == ["test-1/test/m00/p0", "test-1/test/m00/p1"]
     story.do(run.find("test-1/test/m00/p1").key, 1, TaskResult(rows=4, metrics={"auc": 0.5}))
-    (found,) = analysis.tested(run)
+    (found,) = figures.tested(run)
     assert (found.done, found.parts, found.metrics) == (1, 2, {"auc": 0.5})
-    assert "means over 2 parts of the split" in analysis.averaged([found])
+    assert "means over 2 parts of the split" in figures.averaged([found])
