@@ -33,12 +33,11 @@ from dispatcher.models import model_page
 from dispatcher.models import page as models
 from dispatcher.overview import page as overview
 from dispatcher.overview import report
-from dispatcher.pages import palette, plotly, problems, rendering
+from dispatcher.pages import problems, rendering, statics
 from dispatcher.pages.addresses import NameConverter
 from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
 from dispatcher.pages.poll_cache import PollCache
-from dispatcher.pages.statics import Statics
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import Store
 from dispatcher.schedule import page as schedule
@@ -67,8 +66,6 @@ _PAGES = (
 """Features with pages of their own, in the blueprint ``pages``."""
 _PARTS: tuple[Callable[[Flask, Services], None], ...] = (
     start.register,
-    plotly.register,
-    palette.register,
     api.register,
 )
 """What else has routes."""
@@ -123,13 +120,15 @@ def create_app(
     problems.register(app, reader)
     gateway.Gateway(settings).install(app)
     services.files.install(app)
-    app.wsgi_app = PollCache(app.wsgi_app, services.answers, metrics, monotonic)  # type: ignore[method-assign]
+    app.wsgi_app = PollCache(app.wsgi_app, metrics, monotonic)  # type: ignore[method-assign]
     return app
 
 
 def _give_templates(app: Flask, services: Services) -> None:
-    statics = Statics(Path(app.root_path))
-    statics.install(app)
+    files = statics.Statics(Path(app.root_path))
+    files.install(app)
+    # Else the first reader would wait for it. zlib lets other threads run meanwhile.
+    services.reader.background.submit("plotly", lambda: len(statics.plotly()) > 0)
 
     @app.context_processor
     def shared() -> dict[str, object]:
@@ -141,7 +140,7 @@ def _give_templates(app: Flask, services: Services) -> None:
             "is_signed_in": g.get("identity") is not None,
             "is_named_by_proxy": g.get("identity") == "proxy",
             "who": g.get("name", ""),
-            "asset": statics.address,
+            "asset": files.address,
         }
 
 

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from flask import Response, request
 
@@ -29,28 +30,18 @@ _PACKING, _THOROUGH = 4, 6
 _FIGURE = 200_000
 """Bytes of a body that is packed thoroughly."""
 
+AGAIN = "cerebro.again"
+"""Where the environment of a request holds its `Again`, once it was answered."""
 
-POLL = "cerebro.poll"
-"""Where the environment of a request holds its `Poll`, once it was answered."""
+Again = Callable[[str], Response | None]
+"""``If-None-Match`` -> the answer to the same request as it is now; `None` if it is not built yet. Needs no request;
+raises the errors of the data behind it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """What was asked for, so that it can be asked for again.
-
-    Attributes:
-        address: of the request, with how it may be packed.
-        version: makes the version of what is there now; needs no request.
-        content_type: of the body.
-    """
-
-    address: str
-    version: Callable[[], object]
-    content_type: str
+Build = Callable[[], str | bytes]
 
 
 @dataclass(slots=True)
-class Body:
+class _Body:
     """What is sent. Nothing yet while `content` is empty: whoever holds `lock` builds it."""
 
     tag: str
@@ -66,15 +57,9 @@ class Answers:
         # The next process may be of another program, which builds other pages; and it counts versions from zero.
         self._process = secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._bodies: OrderedDict[str, Body] = OrderedDict()
+        self._bodies: OrderedDict[str, _Body] = OrderedDict()
 
-    def answer(
-        self,
-        version: Callable[[], object],
-        build: Callable[[], str | bytes],
-        *,
-        mimetype: str = "text/html",
-    ) -> Response:
+    def answer(self, version: Callable[[], object], build: Build, *, mimetype: str = "text/html") -> Response:
         """304 if the caller has this version of this address; else what `build` makes, from the kept ones if it can.
 
         Args:
@@ -84,70 +69,61 @@ class Answers:
         """
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
         address = f"{request.full_path} {takes_gzip} {mimetype}"
-        tag = self._tag(address, version())
-        response = Response(mimetype=mimetype)
-        request.environ[POLL] = Poll(address, version, response.content_type or "")
-        if tag in request.if_none_match.as_set(include_weak=True):
-            response.status_code = 304
-        else:
-            body = self._shared(address, tag, build, takes_gzip)
-            response.data = body.content
-            if body.is_packed:
-                response.headers["Content-Encoding"] = "gzip"
-        response.set_etag(tag, weak=True)
-        response.headers["Cache-Control"] = "private, no-cache"
-        response.headers["Vary"] = "Accept-Encoding, Cookie, Authorization"
+
+        def answer(if_none_match: str, build: Build | None = None) -> Response | None:
+            known = f"{self._process} {address} {version()!r}"
+            tag = hashlib.blake2b(known.encode(), digest_size=12).hexdigest()
+            if f'"{tag}"' in if_none_match:
+                response = Response(status=HTTPStatus.NOT_MODIFIED, mimetype=mimetype)
+            else:
+                body = self._shared(address, tag, build, takes_gzip=takes_gzip)
+                if body is None:
+                    return None
+                response = Response(body.content, mimetype=mimetype)
+                if body.is_packed:
+                    response.headers["Content-Encoding"] = "gzip"
+            response.set_etag(tag, weak=True)
+            response.headers["Cache-Control"] = "private, no-cache"
+            response.headers["Vary"] = "Accept-Encoding, Cookie, Authorization"
+            return response
+
+        request.environ[AGAIN] = answer
+        response = answer(request.headers.get("If-None-Match", ""), build)
+        assert response is not None
         return response
 
-    def again(self, poll: Poll, if_none_match: str) -> tuple[str, Body | None] | None:
-        """The ETag of what was asked for before, as it is now, with its body unless the caller has that version; `None`
-        if it is not built yet.
-
-        Raises:
-            CerebroError: of the data behind it.
-        """
-        tag = self._tag(poll.address, poll.version())
-        if f'"{tag}"' in if_none_match:
-            return f'W/"{tag}"', None
-        with self._lock:
-            body = self._bodies.get(poll.address)
-        return (f'W/"{tag}"', body) if body is not None and body.tag == tag and body.content else None
-
-    def _tag(self, address: str, version: object) -> str:
-        return hashlib.blake2b(f"{self._process} {address} {version!r}".encode(), digest_size=12).hexdigest()
-
-    def _shared(self, address: str, tag: str, build: Callable[[], str | bytes], takes_gzip: bool) -> Body:
+    def _shared(self, address: str, tag: str, build: Build | None, *, takes_gzip: bool) -> _Body | None:
+        """The body of that tag, which is built if it is not there; `None` if `build` is."""
         with self._lock:
             body = self._bodies.get(address)
+            if build is None:
+                return body if body is not None and body.tag == tag and body.content else None
             if body is None or body.tag != tag:
-                body = self._bodies[address] = Body(tag)
+                body = self._bodies[address] = _Body(tag)
             self._bodies.move_to_end(address)
         with body.lock:  # the first one builds, the others wait for it
             if not body.content:
                 try:
-                    content = _bytes(build())
+                    built = build()
                 except BaseException:
                     self._forget(address, body)
                     raise
+                content = built.encode() if isinstance(built, str) else built
                 body.is_packed = takes_gzip and len(content) >= _WORTH_PACKING
                 level = _THOROUGH if len(content) >= _FIGURE else _PACKING
                 body.content = gzip.compress(content, level, mtime=0) if body.is_packed else content
                 self._trim(address, body)
         return body
 
-    def _forget(self, address: str, body: Body) -> None:
+    def _forget(self, address: str, body: _Body) -> None:
         with self._lock:
             if self._bodies.get(address) is body:
                 del self._bodies[address]
 
-    def _trim(self, address: str, body: Body) -> None:
+    def _trim(self, address: str, body: _Body) -> None:
         if len(body.content) > _LARGE:
             self._forget(address, body)
         with self._lock:
             kept = sum(len(other.content) for other in self._bodies.values())
             while len(self._bodies) > 1 and (kept > _MAX_BYTES or len(self._bodies) > _MAX_BODIES):
                 kept -= len(self._bodies.popitem(last=False)[1].content)
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content

@@ -11,9 +11,8 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from cerebro.errors import CerebroError
 from dispatcher.access.guard import VIEWS
 from dispatcher.metrics import COUNTED, Counted, Metrics
 from dispatcher.pages.addresses import FRAGMENTS
-from dispatcher.pages.answers import POLL, Answers, Poll
+from dispatcher.pages.answers import AGAIN, Again
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -34,89 +33,57 @@ _MAX_POLLS = 1_000
 _LONGEST = 4_000
 """Characters of what is compared; who sends more is not remembered."""
 _BELOW = (f"{FRAGMENTS}/", VIEWS)
-_ABOUT_THE_BODY = frozenset(
-    {"etag", "content-length", "content-encoding", "content-type", "x-request-id", "set-cookie"}
-)
+_ABOUT_THE_BODY = frozenset({"ETag", "Content-Length", "Content-Encoding", "Content-Type"})
 """Headers that differ from answer to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    poll: Poll
+    again: Again
     counted: Counted
     headers: Headers
     until: float
 
 
 class PollCache:
-    """WSGI middleware around the whole application. Safe for several threads.
+    """WSGI middleware around the whole application, `app`. Safe for several threads.
 
     Args:
-        app: answers everything else.
         monotonic: seconds that never go back.
     """
 
-    def __init__(
-        self, app: WSGIApplication, answers: Answers, metrics: Metrics, monotonic: Callable[[], float]
-    ) -> None:
-        self._app, self._answers, self._metrics, self._monotonic = app, answers, metrics, monotonic
+    def __init__(self, app: WSGIApplication, metrics: Metrics, monotonic: Callable[[], float]) -> None:
+        self._app, self._metrics, self._monotonic = app, metrics, monotonic
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[object, ...], _Known] = OrderedDict()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request (PEP 3333)."""
-        key = _key(environ)
+        """Answer a request (PEP 3333): a poll that was let in before, or what the application says."""
+        key, began = _key(environ), perf_counter()
         if key is None:
             return self._app(environ, start_response)
         with self._lock:
             known = self._known.get(key)
         if known is not None and self._monotonic() < known.until:
-            content = self._again(known, environ, start_response)
-            if content is not None:
-                return content
-        return self._look(key, environ, start_response)
-
-    def _again(
-        self, known: _Known, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes] | None:
-        began = perf_counter()
-        try:
-            found = self._answers.again(known.poll, environ.get("HTTP_IF_NONE_MATCH", ""))
-        except CerebroError:
-            return None  # the application says it better
-        if found is None:
-            return None
-        tag, body = found
-        status = HTTPStatus.NOT_MODIFIED if body is None else HTTPStatus.OK
-        headers = [*known.headers, ("ETag", tag), ("X-Request-Id", secrets.token_hex(4))]
-        if body is not None:
-            headers += ("Content-Type", known.poll.content_type), ("Content-Length", str(len(body.content)))
-            if body.is_packed:
-                headers.append(("Content-Encoding", "gzip"))
-        start_response(f"{status.value} {status.phrase}", headers)
-        self._metrics.count(known.counted, status, perf_counter() - began)
-        return () if body is None else (body.content,)
-
-    def _look(
-        self, key: tuple[object, ...], environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
-        """Ask the application, and remember a poll that it lets in."""
-        answered: list[tuple[str, Headers]] = []
+            try:
+                response = known.again(environ.get("HTTP_IF_NONE_MATCH", ""))
+            except CerebroError:
+                response = None  # the application says it better
+            if response is not None:
+                response.headers.update(known.headers)
+                response.headers["X-Request-Id"] = secrets.token_hex(4)
+                self._metrics.count(known.counted, response.status_code, perf_counter() - began)
+                return response(environ, start_response)
 
         def begin(status: str, headers: Headers, *raised: object) -> Callable[[bytes], object]:
-            answered.append((status, headers))
+            again, counted = environ.get(AGAIN), environ.get(COUNTED)
+            is_let_in = status[:3] in ("200", "304") and not any(name == "Set-Cookie" for name, _ in headers)
+            if again is not None and counted is not None and is_let_in:
+                kept = [(name, value) for name, value in headers if name not in _ABOUT_THE_BODY]
+                self._remember(key, _Known(again, counted, kept, self._monotonic() + TRUSTED_S))
             return start_response(status, headers, *raised)  # type: ignore[arg-type]
 
-        content = self._app(environ, begin)
-        poll, counted = environ.get(POLL), environ.get(COUNTED)
-        if poll is not None and counted is not None and answered:
-            status, headers = answered[-1]
-            is_whole = status[:3] in ("200", "304")
-            if is_whole and not any(name.lower() == "set-cookie" for name, _ in headers):
-                self._remember(
-                    key, _Known(poll, counted, list(_kept(headers)), self._monotonic() + TRUSTED_S)
-                )
-        return content
+        return self._app(environ, begin)
 
     def _remember(self, key: tuple[object, ...], known: _Known) -> None:
         with self._lock:
@@ -128,7 +95,7 @@ class PollCache:
 
 def _key(environ: WSGIEnvironment) -> tuple[object, ...] | None:
     """Everything that an answer depends on but the tag; `None` for what is no poll."""
-    path = environ.get("PATH_INFO", "")
+    path, query = environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", "")
     if environ.get("REQUEST_METHOD") != "GET" or not path.startswith(_BELOW):
         return None
     headers = tuple(
@@ -136,17 +103,7 @@ def _key(environ: WSGIEnvironment) -> tuple[object, ...] | None:
         for name, value in environ.items()
         if name.startswith("HTTP_") and name != "HTTP_IF_NONE_MATCH"
     )
-    if sum(len(value) for _, value in headers) + len(path) + len(environ.get("QUERY_STRING", "")) > _LONGEST:
+    if sum(len(value) for _, value in headers) + len(path) + len(query) > _LONGEST:
         return None
-    return (
-        path,
-        environ.get("QUERY_STRING", ""),
-        environ.get("REMOTE_ADDR", ""),
-        environ.get("wsgi.url_scheme", ""),
-        environ.get("CONTENT_LENGTH", ""),
-        headers,
-    )
-
-
-def _kept(headers: Headers) -> Iterator[tuple[str, str]]:
-    return ((name, value) for name, value in headers if name.lower() not in _ABOUT_THE_BODY)
+    others = (environ.get(name, "") for name in ("REMOTE_ADDR", "wsgi.url_scheme", "CONTENT_LENGTH"))
+    return path, query, *others, headers

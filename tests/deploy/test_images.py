@@ -192,7 +192,7 @@ def test_pages_find_plotlys_script_in_the_control_image(tmp_path: Path) -> None:
         "from cerebro.client.reporting.plotting import plotly_script\n"
         f"assert find_spec('plotly').origin.startswith({str(tmp_path)!r})\n"
         "assert len(plotly_script()) > 1_000_000\n"
-        "import dispatcher.pages.plotly"
+        "import dispatcher.pages.statics"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False

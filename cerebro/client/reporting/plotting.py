@@ -51,7 +51,12 @@ _IS_COLOUR = re.compile(r"color(scale)?$")
 
 @cache
 def plotly_script() -> str:
-    """The text of plotly.js in the installed package, which is not imported: nothing else of it is needed.
+    """The text of plotly.js; see `plotly_path`."""
+    return plotly_path().read_text(encoding="utf-8")
+
+
+def plotly_path() -> Path:
+    """Plotly.js in the installed package, which is not imported: nothing else of it is needed.
 
     Raises:
         DataError: the package is not installed.
@@ -59,7 +64,7 @@ def plotly_script() -> str:
     found = find_spec("plotly")
     if found is None or found.origin is None:
         raise DataError("figures in a file need the plotly package: install it with pip install plotly")
-    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    return Path(found.origin).parent / "package_data" / "plotly.min.js"
 
 
 def shown(place: str, heading: str, figure: Figure | None) -> Html:

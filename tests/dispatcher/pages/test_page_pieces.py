@@ -6,14 +6,15 @@ import gzip
 from importlib.metadata import version
 
 import pytest
+from flask import render_template_string
 
 from cerebro.figures import summaries
 from cerebro.figures.palette import NAMED, colour
 from dispatcher.models.comparison import comparison
 from dispatcher.models.query import ModelQuery
 from dispatcher.pages import addresses, formats
-from dispatcher.pages.palette import style_sheet
 from dispatcher.pages.query_parsing import query_of
+from dispatcher.pages.statics import palette
 from dispatcher.reading.model_table import ModelTable
 from tests.dispatcher.fakes import Bench
 from tests.dispatcher.stories import running_story
@@ -133,7 +134,9 @@ def test_any_value_of_a_users() -> None:
 def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> None:
     """Packed, to be kept for good under an address with its version; the same to browsers that cannot unpack."""
     client = bench.signed_in().client
-    address = f"/plotly.{version('plotly')}.js"
+    with bench.app.test_request_context("/"):
+        address = render_template_string("{{ asset('plotly.js') }}")
+    assert address.endswith(f"?v={version('plotly')}")
     where = {"base_url": "http://127.0.0.1:7080"}
     packed = client.get(address, headers={"Accept-Encoding": "gzip"}, **where)
     assert packed.headers["Content-Encoding"] == "gzip"
@@ -148,17 +151,15 @@ def test_script_for_figures_comes_from_the_installed_package(bench: Bench) -> No
 
 def test_figures_files_are_for_those_who_signed_in(bench: Bench) -> None:
     """Nothing but the sign-in and its looks is open."""
-    stranger = bench.browser()
-    assert stranger.get(f"/plotly.{version('plotly')}.js").status_code == 303
-    with bench.app.test_request_context("/"):
-        palette = next(rule.rule for rule in bench.app.url_map.iter_rules() if rule.endpoint == "palette")
-    assert stranger.get(palette).status_code == 303
-    assert bench.signed_in().get(palette).mimetype == "text/css"
+    for address in ("/asset/plotly.js", "/asset/palette.css"):
+        assert bench.browser().get(address).status_code == 303
+        assert bench.browser().get(address.replace("asset", "static")).status_code == 404
+    assert bench.signed_in().get("/asset/palette.css").mimetype == "text/css"
 
 
 def test_palette_has_a_class_for_each_colour_of_both_themes() -> None:
     """And one for all the other models."""
-    sheet = style_sheet()
+    sheet = palette()
     light, _, dark = sheet.partition("@media (prefers-color-scheme:dark)")
     for index in range(NAMED):
         assert f".line-{index}{{stroke:{colour(index, 'light')}}}" in light

@@ -39,7 +39,7 @@ def test_a_browser_may_keep_it_and_is_told_when_it_may_go_on_to() -> None:
     client = Bench().app.test_client()
     first = client.get("/static/style.css", headers={"Accept-Encoding": "gzip"})
     assert first.headers["Content-Encoding"] == "gzip"
-    assert "max-age=86400" in first.headers["Cache-Control"]
+    assert "max-age=31536000" in first.headers["Cache-Control"]
     headers = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["ETag"]}
     again = client.get("/static/style.css", headers=headers, buffered=True)
     assert (again.status_code, again.data) == (304, b"")
