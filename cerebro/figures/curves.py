@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import FailureKind
 from cerebro.figures.frame import Cell, Duration, Figure, cut, duration, empty, figure, lines, number, text
 from cerebro.figures.frame import axis as axis_of
@@ -76,34 +76,23 @@ def epoch_curves(
 
 
 def _curve(run: Run, model: Model, index: int, *, metric: str, split: CurveSplit, axis: Axis) -> Curve:
-    assert isinstance(run.request, FitRequest)
-    x: list[float] = []
-    y: list[float] = []
-    epochs: list[int] = []
-    broke_at = None
-    for epoch in range(1, model.completed_epochs + 1):
-        found = model.validations.get(epoch, {}) if split == "valid" else model.training_metrics(epoch)
-        value = found.get(metric)
-        if value is None:
-            continue
-        place = _place(run, model, epoch, axis)
-        if math.isfinite(value):
-            x.append(place)
-            y.append(value)
-            epochs.append(epoch)
-        elif broke_at is None:
-            broke_at = place
-    if broke_at is None and model.failure is not None and model.failure.kind is FailureKind.NON_FINITE:
-        # The unit that met it was not committed, so no epoch tells of it.
-        broke_at = _place(run, model, model.epoch, axis)
-    best = model.best_epoch(run.request.metric, run.request.mode, validated=run.is_validated)
+    is_valid = split == "valid"
+    found = model.scores(metric, validated=is_valid)
+    told = (
+        (epoch, (model.validations.get(epoch, {}) if is_valid else model.training_metrics(epoch)).get(metric))
+        for epoch in range(1, model.completed_epochs + 1)
+    )
+    broke = next((epoch for epoch, value in told if value is not None and not math.isfinite(value)), None)
+    if broke is None and model.failure is not None and model.failure.kind is FailureKind.NON_FINITE:
+        broke = model.epoch  # the unit that met it was not committed, so no epoch tells of it
+    best = model.best_epoch(run.fit_request.metric, run.fit_request.mode, validated=run.is_validated)
     return Curve(
         model=model.id,
         index=index,
-        x=tuple(x),
-        y=tuple(y),
-        broke_at=broke_at,
-        best_at=epochs.index(best) if best in epochs else None,
+        x=tuple(_place(run, model, epoch, axis) for epoch in found),
+        y=tuple(found.values()),
+        broke_at=None if broke is None else _place(run, model, broke, axis),
+        best_at=list(found).index(best) if best in found else None,
     )
 
 
@@ -236,64 +225,60 @@ def _lines(
 def _diamonds(
     shown: Sequence[Curve], metric: str, unit: Duration, axis: Axis, theme: Theme
 ) -> list[dict[str, Any]]:
-    best = [(curve, curve.best_at) for curve in shown if curve.best_at is not None]
-    if not best:
-        return []
-    where = [f"epoch {curve.x[at]:g}" if axis == "epoch" else "its best epoch" for curve, at in best]
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "best epoch",
-            "x": [unit.of(curve.x[at]) for curve, at in best],
-            "y": [curve.y[at] for curve, at in best],
-            "marker": {
-                "symbol": "diamond",
-                "size": 9,
-                "color": [colour(curve.index, theme) for curve, _ in best],
-                "line": {"color": LOOKS[theme].ink, "width": 1},
-            },
-            "hoverinfo": "text",
-            "hovertext": [
-                lines(f"{curve.model}, best at {place}", f"{metric} {number(curve.y[at])}")
-                for (curve, at), place in zip(best, where, strict=True)
-            ],
-            "customdata": [[curve.model, curve.x[at]] for curve, at in best],
-            "meta": {"role": "best"},
-            "showlegend": False,
-        }
-    ]
+    best = [(curve, curve.x[at], curve.y[at]) for curve in shown if (at := curve.best_at) is not None]
+    where = [f"epoch {x:g}" if axis == "epoch" else "its best epoch" for _, x, _ in best]
+    return _marks(
+        best,
+        unit,
+        name="best epoch",
+        showlegend=False,
+        meta={"role": "best"},
+        marker={
+            "symbol": "diamond",
+            "size": 9,
+            "color": [colour(curve.index, theme) for curve, _, _ in best],
+            "line": {"color": LOOKS[theme].ink, "width": 1},
+        },
+        hovertext=[
+            lines(f"{curve.model}, best at {place}", f"{metric} {number(y)}")
+            for (curve, _, y), place in zip(best, where, strict=True)
+        ],
+    )
 
 
 def _crosses(
     shown: Sequence[Curve], metric: str, unit: Duration, look: Look, *, is_log: bool
 ) -> list[dict[str, Any]]:
-    broken = [(curve, curve.broke_at) for curve in shown if curve.broke_at is not None]
-    if not broken:
-        return []
     # A logarithmic axis has no place for what is not positive.
     lowest = min((y for curve in shown for y in curve.y if y > 0 or not is_log), default=1.0)
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "not finite",
-            "x": [unit.of(at) for _, at in broken],
-            # It has no height of its own: it sits on the last value before, else at the foot of the figure.
-            "y": [max(lowest, _before(curve, at, lowest)) for curve, at in broken],
-            "marker": {
-                "symbol": "x",
-                "size": 10,
-                "color": look.bad,
-                "line": {"color": look.ground, "width": 1},
-            },
-            "hoverinfo": "text",
-            "hovertext": [lines(f"{curve.model}: {metric} is not finite from here") for curve, _ in broken],
-            "customdata": [[curve.model, at] for curve, at in broken],
-            "meta": {"role": "broke"},
-            "showlegend": True,
-        }
+    # It has no height of its own: it sits on the last value before, else at the foot of the figure.
+    broken = [
+        (curve, at, max(lowest, _before(curve, at, lowest)))
+        for curve in shown
+        if (at := curve.broke_at) is not None
     ]
+    return _marks(
+        broken,
+        unit,
+        name="not finite",
+        showlegend=True,
+        meta={"role": "broke"},
+        marker={"symbol": "x", "size": 10, "color": look.bad, "line": {"color": look.ground, "width": 1}},
+        hovertext=[lines(f"{curve.model}: {metric} is not finite from here") for curve, _, _ in broken],
+    )
+
+
+def _marks(places: Sequence[tuple[Curve, float, float]], unit: Duration, **more: Any) -> list[dict[str, Any]]:
+    """A trace of marks on curves, each at (x, y); none without any."""
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [unit.of(x) for _, x, _ in places],
+        "y": [y for _, _, y in places],
+        "hoverinfo": "text",
+        "customdata": [[curve.model, x] for curve, x, _ in places],
+    }
+    return [trace | more] if places else []
 
 
 def _before(curve: Curve, at: float, otherwise: float) -> float:

@@ -3,11 +3,10 @@ compared by: the best objective, or that of an epoch which most have reached. Pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
 from cerebro.state import Model, Run, wording
 
@@ -62,8 +61,7 @@ def summaries(run: Run) -> Iterator[ModelSummary]:
 
 def summary(run: Run, model: Model, index: int) -> ModelSummary:
     """One model of a fit run; `index` is its position in the plan, from 0."""
-    request, validated = run.request, run.is_validated
-    assert isinstance(request, FitRequest)
+    request, validated = run.fit_request, run.is_validated
     latest = model.latest_epoch(request.metric, validated=validated)
     best = model.best_epoch(request.metric, request.mode, validated=validated)
     task = run.tasks.get(model.busy) if model.busy else None
@@ -105,12 +103,19 @@ def values_at(run: Run, epoch: int, *, margin: int = 0) -> dict[str, float]:
         epoch: from 1.
         margin: where `epoch` has no value, that of the nearest epoch at most so many before it is taken.
     """
-    assert isinstance(run.request, FitRequest)
     found = {}
     for model in run.models.values():
         for candidate in range(epoch, max(0, epoch - margin - 1), -1):
-            value = model.metric(run.request.metric, candidate, validated=run.is_validated)
+            value = model.metric(run.fit_request.metric, candidate, validated=run.is_validated)
             if value is not None:
                 found[model.id] = value
                 break
     return found
+
+
+def ranked(rows: Iterable[ModelSummary], mode: str) -> list[ModelSummary]:
+    """Best first; those without a value last, of these and of equals the one that is further, then by the plan."""
+    sign = 1 if mode == "min" else -1
+    return sorted(
+        rows, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.units_done, row.index)
+    )

@@ -157,6 +157,12 @@ class Run:
         return self.request.max_attempts if isinstance(self.request, FitRequest) else DEFAULT_MAX_ATTEMPTS
 
     @property
+    def fit_request(self) -> FitRequest:
+        """What was asked of a fit run; only such a run has one."""
+        assert isinstance(self.request, FitRequest)
+        return self.request
+
+    @property
     def is_validated(self) -> bool:
         """Whether models are validated after each epoch."""
         return isinstance(self.plan, FitPlan) and bool(self.plan.valid_partitions)

@@ -15,6 +15,7 @@ from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.access.guard import is_browser, local_path, who
 from dispatcher.actions.deletion import deletion
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
 
@@ -85,14 +86,14 @@ def carry_out(services: Services, name: str, command: Command, by: str) -> None:
     """
     reader = services.reader
 
-    def build(state: ExperimentState, is_complete: bool) -> object:
-        if not is_complete:
+    def build(read_model: ReadModel) -> object:
+        if not read_model.is_complete:
             raise ConflictError(f"the log of {name} is long and is still being read: try again in a moment")
-        return events_of(command, state, by=by)
+        return events_of(command, read_model.state, by=by)
 
     append = partial(services.store.append, name)
     try:
-        events = reader.folded(reader.record(name), build, patience_s=READING_S)
+        events = reader.glance(reader.record(name), build, patience_s=READING_S)
     except UnreadableError:
         if command.action not in OF_EXPERIMENT:
             raise
@@ -109,8 +110,8 @@ def _deletion(services: Services, name: str, problem: str, status: int) -> Respo
     reader = services.reader
     measured, _ = services.disks.newest()
     try:
-        view = reader.folded(
-            reader.record(name), lambda state, _: deletion(state, measured), patience_s=READING_S
+        view = reader.glance(
+            reader.record(name), lambda found: deletion(found.state, measured), patience_s=READING_S
         )
         is_readable = True
     except UnreadableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -9,10 +10,9 @@ from pydantic import Field, StringConstraints
 
 from cerebro import figures
 from cerebro.contract.base import Contract
-from cerebro.contract.runs import FitRequest
 from cerebro.errors import BadRequestError
-from cerebro.figures import Theme
-from cerebro.figures.models import ModelSummary
+from cerebro.figures import Figure, ModelSummary, Theme
+from cerebro.figures.models import ranked, values_at
 from cerebro.state import Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.pages.drawing import Drawing, explained, nothing
@@ -58,65 +58,43 @@ class HeatmapQuery(ModelsFigureQuery):
 
 def parallel(read_model: ReadModel, asked: ParallelQuery, now: float) -> Drawing:
     """Parallel coordinates."""
-    run, rows = _rows(read_model, asked)
-    if run is None:
-        return nothing()
-    request = _request(run)
-    draw = partial(
-        figures.parallel,
-        rows,
-        metric=request.metric,
-        mode=request.mode,
-        names=_named(read_model, run, asked.names),
-        is_log=asked.log,
-        total=len(run.models),
-        theme=asked.theme,
-    )
-    return explained(draw, _no_value(run, rows))
+
+    def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure]:
+        names = _named(read_model, run, asked.names)
+        return partial(figures.parallel, rows, names=names, is_log=asked.log, total=len(run.models))
+
+    return _drawing(read_model, asked, draw)
 
 
 def scatter(read_model: ReadModel, asked: ScatterQuery, now: float) -> Drawing:
     """The objective over each hyper-parameter."""
-    run, rows = _rows(read_model, asked)
-    if run is None:
-        return nothing()
-    request = _request(run)
-    draw = partial(
-        figures.scatter,
-        _best(rows, request.mode)[:MOST_DOTS],
-        metric=request.metric,
-        mode=request.mode,
-        names=_named(read_model, run, asked.names),
-        is_log=asked.log,
-        columns=asked.columns,
-        values=_values(run, rows, asked.epoch),
-        theme=asked.theme,
-    )
-    return explained(draw, _no_value(run, rows))
+
+    def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure]:
+        return partial(
+            figures.scatter,
+            ranked(rows, run.fit_request.mode)[:MOST_DOTS],
+            names=_named(read_model, run, asked.names),
+            is_log=asked.log,
+            columns=asked.columns,
+            values=values_at(run, asked.epoch) if asked.epoch else None,
+        )
+
+    return _drawing(read_model, asked, draw)
 
 
 def heatmap(read_model: ReadModel, asked: HeatmapQuery, now: float) -> Drawing:
     """The best objective for each pair of values of two hyper-parameters."""
-    run, rows = _rows(read_model, asked)
-    if run is None:
-        return nothing()
-    request = _request(run)
-    axes = _named(read_model, run, ",".join(filter(None, (asked.x, asked.y))))
-    rest = [name for name in read_model.table(run).varying if name not in axes]
-    axes = (*axes, *rest)[:2]
-    if len(axes) < 2:
-        return nothing("A heat map needs two hyper-parameters that vary.")
-    draw = partial(
-        figures.heatmap,
-        rows,
-        metric=request.metric,
-        mode=request.mode,
-        x=axes[0],
-        y=axes[1],
-        values=_values(run, rows, asked.epoch),
-        theme=asked.theme,
-    )
-    return explained(draw, _no_value(run, rows))
+
+    def draw(run: Run, rows: Sequence[ModelSummary]) -> Callable[..., Figure] | None:
+        axes = _named(read_model, run, ",".join(filter(None, (asked.x, asked.y))))
+        rest = [name for name in read_model.table(run).varying if name not in axes]
+        axes = (*axes, *rest)[:2]
+        if len(axes) < 2:
+            return None
+        values = values_at(run, asked.epoch) if asked.epoch else None
+        return partial(figures.heatmap, rows, x=axes[0], y=axes[1], values=values)
+
+    return _drawing(read_model, asked, draw, why="A heat map needs two hyper-parameters that vary.")
 
 
 def importance(read_model: ReadModel, asked: ModelsFigureQuery, now: float) -> Drawing:
@@ -124,10 +102,33 @@ def importance(read_model: ReadModel, asked: ModelsFigureQuery, now: float) -> D
     run, rows = _rows(read_model, asked)
     if run is None:
         return nothing()
-    mode = _request(run).mode
+    mode = run.fit_request.mode
     return explained(
         lambda: figures.importance(figures.importance_of(rows, mode=mode), theme=asked.theme), ""
     )
+
+
+def _drawing(
+    read_model: ReadModel,
+    asked: ModelsFigureQuery,
+    draw: Callable[[Run, Sequence[ModelSummary]], Callable[..., Figure] | None],
+    *,
+    why: str = "",
+) -> Drawing:
+    """What `draw` makes of the models, in the theme; if it makes nothing of them, `why`."""
+    run, rows = _rows(read_model, asked)
+    if run is None:
+        return nothing()
+    request, drawn = run.fit_request, draw(run, rows)
+    if drawn is None:
+        return nothing(why)
+    if not rows:
+        why = "No model fits the filter."
+    elif all(row.best is None for row in rows):
+        why = f"{request.metric!r} is known once a model has completed its first epoch."
+    else:
+        why = ""
+    return explained(lambda: drawn(metric=request.metric, mode=request.mode, theme=asked.theme), why)
 
 
 def _rows(read_model: ReadModel, asked: ModelsFigureQuery) -> tuple[Run | None, list[ModelSummary]]:
@@ -136,11 +137,6 @@ def _rows(read_model: ReadModel, asked: ModelsFigureQuery) -> tuple[Run | None, 
         return None, []
     table = read_model.table(run)
     return run, matching(table.rows(), ModelQuery(filter=asked.filter), table.columns())
-
-
-def _request(run: Run) -> FitRequest:
-    assert isinstance(run.request, FitRequest)
-    return run.request
 
 
 def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
@@ -154,24 +150,3 @@ def _named(read_model: ReadModel, run: Run, names: str) -> tuple[str, ...]:
             f"{run.id} has no hyper-parameter {', '.join(unknown)}: there are {', '.join(known) or 'none'}"
         )
     return tuple(found)
-
-
-def _values(run: Run, rows: list[ModelSummary], epoch: int) -> dict[str, float] | None:
-    if not epoch:
-        return None
-    metric = _request(run).metric
-    known = ((row.id, run.models[row.id].metric(metric, epoch, validated=run.is_validated)) for row in rows)
-    return {model: value for model, value in known if value is not None}
-
-
-def _best(rows: list[ModelSummary], mode: str) -> list[ModelSummary]:
-    sign = 1 if mode == "min" else -1
-    return sorted(rows, key=lambda row: (row.best is None, sign * (row.best or 0.0)))
-
-
-def _no_value(run: Run, rows: list[ModelSummary]) -> str:
-    if not rows:
-        return "No model fits the filter."
-    if not any(row.best is not None for row in rows):
-        return f"{_request(run).metric!r} is known once a model has completed its first epoch."
-    return ""

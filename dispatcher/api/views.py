@@ -159,7 +159,7 @@ class Api:
         asked = Asked(query=query, model=model, now=reader.now(), statuses=statuses)
 
         def version() -> object:
-            return reader.version(name), reader.workers_version() if route.of_workers else 0
+            return reader.version(name), reader.workers.version() if route.of_workers else 0
 
         def answer(read_model: ReadModel) -> object:
             found = build(_fitting(read_model, getattr(query, "fit", "")), asked)

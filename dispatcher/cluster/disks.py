@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.volumes import NAMES, Measured, Space
 
@@ -46,35 +47,30 @@ class Disks:
         self._roots = {name: Path(getattr(volumes, name)) for name in NAMES}
         self._clock = clock
         self._lock = threading.Lock()
+        self._query = BackgroundQuery("volumes", self._look)
+        self._asked = 0
         self._measured: Measured | None = None
-        self._tried = float("-inf")
-        """When the newest look ended, whatever came of it."""
-        self._looker: threading.Thread | None = None
 
     def newest(self) -> tuple[Measured | None, bool]:
         """The newest look, and whether another one is under way; begins one if it is old. Never waits."""
         with self._lock:
+            answered, ended = self._query.newest()
             known = self._measured  # a look that begins now may have ended before the answer is given
-            is_looking = self._looker is not None and self._looker.is_alive()
-            if self._clock() - self._tried > FRESH_S and not is_looking:
-                self._looker = threading.Thread(target=self._look, name="disks", daemon=True)
-                self._looker.start()
-                is_looking = True
-            return known, is_looking
+            if answered == self._asked and self._clock() - (ended or float("-inf")) > FRESH_S:
+                self._asked = self._query.ask()
+            return known, answered < self._asked
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float = FRESH_S) -> None:
         """Until the look that is under way has ended."""
-        looker = self._looker
-        if looker is not None:
-            looker.join()
+        self._query.wait(self._asked, timeout_s)
 
-    def _look(self) -> None:
+    def _look(self) -> float:
+        """When it ended, whatever came of it: not every poll is to begin another one."""
         try:
             self._measured = measure(self._roots, self._clock)
         except OSError:
             _log.exception("volumes cannot be measured")
-        finally:
-            self._tried = self._clock()  # whatever came of it: not every poll is to begin another one
+        return self._clock()
 
 
 def measure(roots: dict[str, Path], clock: Callable[[], float]) -> Measured:

@@ -1,10 +1,12 @@
-"""What the cluster page needs of one experiment: its open runs, its workers, what they run and when they did. Pure."""
+"""What the cluster page needs of one experiment: its open runs, its workers, what they run and when they did; and the
+queue of runs, with why each waits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 
+from cerebro.contract.api import QueueEntry
 from cerebro.contract.records import Troubles
 from cerebro.state import ExperimentState, Run, RunState, TaskKey, explained, waiting_for, wording
 from cerebro.state.timeline import busy
@@ -14,12 +16,12 @@ from cerebro.state.timeline import busy
 class RunSummary:
     """An open run; `reason`: why it does not go on, empty if it does. `requested`: seconds since the epoch."""
 
-    state: str
-    done: int
-    total: int
-    author: str
-    requested: float
-    reason: str
+    state: str = "queued"
+    done: int = 0
+    total: int = 0
+    author: str = ""
+    requested: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +98,29 @@ def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[t
                 if each.ended > begin:
                     found.setdefault(each.worker, []).append((each.started, each.ended))
     return {worker: tuple(spans) for worker, spans in found.items()}
+
+
+# --- the queue ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueRow(RunSummary):
+    """A run that has not ended: number `position` of the queue, from 1."""
+
+    position: int
+    experiment: str
+    run: str
+
+
+def queue_rows(queue: tuple[QueueEntry, ...], summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
+    """The queue, oldest run first."""
+    # The controller works on one experiment at a time: the one whose open run is oldest.
+    for position, entry in enumerate(queue, start=1):
+        first, known = queue[0], summaries.get(entry.experiment)
+        run = known.runs.get(entry.run, RunSummary()) if known else RunSummary()
+        is_behind = entry.experiment != first.experiment or run.state == "queued"
+        reason = (
+            f"{first.run} of {first.experiment} is before it" if entry != first and is_behind else run.reason
+        )
+        told = asdict(run) | {"reason": reason}
+        yield QueueRow(position=position, experiment=entry.experiment, run=entry.run, **told)

@@ -12,23 +12,24 @@ from statistics import fmean
 from cerebro.contract.api import QueueEntry
 from cerebro.contract.records import (
     AuditEntry,
-    GpuUsage,
     SizeRequest,
     Troubles,
     UsageSample,
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.figures.schedule.spans import by_number
 from cerebro.state import lost_because
-from dispatcher.cluster.queue import QueueRow, queue_rows
-from dispatcher.cluster.slots import occupied, slots
-from dispatcher.cluster.summary import Summary, doing
-from dispatcher.tabs.workers import by_number, worker_state
+from dispatcher.cluster.summary import QueueRow, Summary, doing, queue_rows
+from dispatcher.pages.tables import page_of
+from dispatcher.tabs.workers import worker_state
 
 PAGE = 100
 HIGH_SHARE = 0.8
 """Memory and disk beyond stand out."""
 SPANS = {"hour": 3600.0, "day": 86_400.0}
+SLOTS = 60
+"""Equal stretches of time of a history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,10 @@ class GpuCell:
     """One GPU. Shares are 0 to 1; None: not measured."""
 
     name: str
-    used_share: float | None
-    memory_share: float | None
-    memory_bytes: int | None
-    memory_total_bytes: int | None
+    used_share: float | None = None
+    memory_share: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +144,17 @@ def cluster(told: Told, *, now: float, span: str = "hour", page: int = 1) -> Clu
     """The view at `now` (seconds since the epoch), with histories of a `SPANS`; `page` of workers, from 1."""
     held = _held(told.statuses)
     cards = [_card(status, held, told.summaries, told.troubles.pods) for status in in_order(told.statuses)]
-    pages = max(1, -(-len(cards) // PAGE))
-    page = min(max(1, page), pages)
+    shown = page_of(cards, page, PAGE)
     there = [card for card in cards if card.state != "lost"]
     shares = [gpu.used_share for card in there for gpu in card.gpus if gpu.used_share is not None]
     begin = now - SPANS.get(span, SPANS["hour"])
     return ClusterView(
         workers=tuple(
             _with_history(card, told.usage.get(card.name, ()), told.summaries, begin, now)
-            for card in cards[(page - 1) * PAGE : page * PAGE]
+            for card in shown.rows
         ),
-        page=page,
-        pages=pages,
+        page=shown.page,
+        pages=shown.pages,
         total=len(cards),
         running=sum(card.state == "running" for card in cards),
         idle=sum(card.state == "idle" for card in cards),
@@ -218,22 +218,11 @@ def _card(
 
 
 def _gpus(names: tuple[str, ...], usage: WorkerUsage | None) -> Iterable[GpuCell]:
-    measured: tuple[GpuUsage, ...] = usage.gpus if usage else ()
-    if measured:
-        for gpu in measured:
-            share = gpu.memory_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else None
-            yield GpuCell(
-                name=gpu.name,
-                used_share=gpu.used_share,
-                memory_share=share,
-                memory_bytes=gpu.memory_bytes,
-                memory_total_bytes=gpu.memory_total_bytes,
-            )
-        return
-    for name in names:
-        yield GpuCell(
-            name=name, used_share=None, memory_share=None, memory_bytes=None, memory_total_bytes=None
-        )
+    for gpu in usage.gpus if usage else ():
+        share = gpu.memory_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else None
+        yield GpuCell(**gpu.model_dump(), memory_share=share)
+    if usage is None or not usage.gpus:
+        yield from (GpuCell(name=name) for name in names)
 
 
 def _held(statuses: tuple[WorkerStatus, ...]) -> dict[str, set[tuple[str, int]]]:
@@ -273,3 +262,24 @@ def _with_history(
     ]
     spans = [span for each in summaries.values() for span in each.busy.get(card.name, ())]
     return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end))
+
+
+def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[float | None, ...]:
+    """Means of (time, value) over `SLOTS` equal stretches of time; None where there is no value."""
+    found: list[list[float]] = [[] for _ in range(SLOTS)]
+    for time, value in values:
+        if begin <= time < end:
+            found[int((time - begin) / (end - begin) * SLOTS)].append(value)
+    return tuple(fmean(each) if each else None for each in found)
+
+
+def occupied(spans: list[tuple[float, float]], begin: float, end: float) -> tuple[float, ...]:
+    """The share of each of `SLOTS` stretches that (begin, end) spans cover; 1 at most, should they overlap."""
+    width = (end - begin) / SLOTS
+    found = [0.0] * SLOTS
+    for started, ended in spans:
+        first = max(0, int((started - begin) / width))
+        for slot in range(first, min(SLOTS, int((ended - begin) / width) + 1)):
+            low = begin + slot * width
+            found[slot] += max(0.0, min(ended, low + width) - max(started, low)) / width
+    return tuple(min(1.0, share) for share in found)

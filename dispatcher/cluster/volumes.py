@@ -165,47 +165,37 @@ def _reclaimable(
     for (_, what, name), size in measured.folders.items():
         sizes[what, name] = sizes.get((what, name), 0) + size
     for (what, name), size in sizes.items():
-        if not size:
-            continue
-        if what == "experiment":
-            yield from _of_experiment(name, size, known.get(name))
-        elif what == "dataset" and name in unneeded:
-            yield Reclaimable(
-                what=f"data set {name}",
-                reason="no experiment names it any more",
-                num_bytes=size,
-                how="workers and controller remove it by themselves",
-            )
-        elif what == "trash":
-            yield Reclaimable(
-                what="what was deleted",
-                reason="is being removed",
-                num_bytes=size,
-                how="the controller does it",
-            )
-        elif what == "downloads":
-            yield Reclaimable(
-                what=f"downloads of {name}",
-                reason="copies of objects that preprocessing fetched; they are fetched again when needed",
-                num_bytes=size,
-                how="remove the folder downloads on that volume while nothing is preprocessed",
-            )
+        case = _of_experiment(known.get(name)) if what == "experiment" else what
+        if size and case in _CASES and (case != "dataset" or name in unneeded):
+            called, reason, how = (words.format(name=name) for words in _CASES[case])
+            owner = name if case == "archived" else ""
+            yield Reclaimable(what=called, reason=reason, num_bytes=size, how=how, experiment=owner)
 
 
-def _of_experiment(name: str, size: int, summary: ExperimentSummary | None) -> Iterable[Reclaimable]:
+def _of_experiment(summary: ExperimentSummary | None) -> str:
     if summary is None:
-        yield Reclaimable(
-            what=f"files of {name}",
-            reason="the store knows no experiment of this name",
-            num_bytes=size,
-            how=f"remove the folders {name} on checkpoints, metrics/tensorboard, logs/tasks and "
-            "shared/predictions",
-        )
-    elif summary.is_deleting:
-        yield Reclaimable(
-            what=f"experiment {name}", reason="is being deleted", num_bytes=size, how="the controller does it"
-        )
-    elif summary.is_archived:
-        yield Reclaimable(
-            what=f"experiment {name}", reason="is archived", num_bytes=size, how="delete it", experiment=name
-        )
+        return "unknown"
+    return "deleting" if summary.is_deleting else "archived" if summary.is_archived else "kept"
+
+
+_CASES = {
+    "unknown": (
+        "files of {name}",
+        "the store knows no experiment of this name",
+        "remove the folders {name} on checkpoints, metrics/tensorboard, logs/tasks and shared/predictions",
+    ),
+    "deleting": ("experiment {name}", "is being deleted", "the controller does it"),
+    "archived": ("experiment {name}", "is archived", "delete it"),
+    "dataset": (
+        "data set {name}",
+        "no experiment names it any more",
+        "workers and controller remove it by themselves",
+    ),
+    "trash": ("what was deleted", "is being removed", "the controller does it"),
+    "downloads": (
+        "downloads of {name}",
+        "copies of objects that preprocessing fetched; they are fetched again when needed",
+        "remove the folder downloads on that volume while nothing is preprocessed",
+    ),
+}
+"""What is said of things that could go: what they are, why, and how they would go."""

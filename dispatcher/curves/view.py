@@ -9,10 +9,10 @@ from typing import Literal
 from pydantic import Field
 
 from cerebro.contract.base import Contract
-from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.runs import FitPlan
 from cerebro.figures.curves import Axis, Curve, epoch_curves, shown_split
 from cerebro.figures.downsample import FEWEST, downsample
-from cerebro.figures.models import ModelSummary
+from cerebro.figures.models import ModelSummary, ranked
 from cerebro.state import Model, Run
 from dispatcher.models.query import ModelQuery, matching
 from dispatcher.reading.columns import Columns
@@ -83,12 +83,11 @@ def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
     run = read_model.fit(asked.fit)
     if run is None:
         return None
-    assert isinstance(run.request, FitRequest)
-    table = read_model.table(run)
+    table, request = read_model.table(run), run.fit_request
     columns, live = table.columns(), read_model.live.metrics(run.id)
-    metric = asked.metric or run.request.metric
+    metric = asked.metric or request.metric
     source = _source(run, asked, is_live=metric in live)
-    rows = _chosen(table.rows(), asked, columns, run.request.mode)
+    rows = _chosen(table.rows(), asked, columns, request.mode)
     if source == "live":
         found = [curve for row in rows if (curve := _live_curve(read_model, run, row, metric, asked.axis))]
     else:
@@ -98,11 +97,11 @@ def curves(read_model: ReadModel, asked: CurveQuery) -> CurvesView | None:
     return CurvesView(
         run=run.id,
         metric=metric,
-        is_objective=metric == run.request.metric,
-        mode=run.request.mode,
+        is_objective=metric == request.metric,
+        mode=request.mode,
         split=source,
         axis=asked.axis,
-        metrics=tuple(sorted({*columns.metrics, *live, run.request.metric})),
+        metrics=tuple(sorted({*columns.metrics, *live, request.metric})),
         curves=tuple(_cut(curve, points, asked) for curve in found),
         shown=len(found),
         total=len(run.models),
@@ -118,10 +117,10 @@ def _source(run: Run, asked: CurveQuery, *, is_live: bool) -> Source:
 
 def _chosen(rows: list[ModelSummary], asked: CurveQuery, columns: Columns, mode: str) -> list[ModelSummary]:
     """The best that fit the filter, and those that are named, in the order of the plan."""
-    sign = 1 if mode == "min" else -1
     fitting = matching(rows, ModelQuery(filter=asked.filter), columns)
-    ranked = sorted(fitting, key=lambda row: (row.best is None, sign * (row.best or 0.0), -row.units_done))
-    ids = {row.id for row in ranked[: asked.top]} | {name.strip() for name in asked.models.split(",")}
+    ids = {row.id for row in ranked(fitting, mode)[: asked.top]} | {
+        name.strip() for name in asked.models.split(",")
+    }
     return [row for row in rows if row.id in ids]
 
 

@@ -8,8 +8,10 @@ forgotten.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from cerebro.contract.records import ExperimentSummary
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
@@ -47,10 +49,7 @@ class Catalogue:
         self._filled = 0
         self._shown = 0, float("-inf")
         """`_filled` as `version` said it, and when."""
-        self._wanted: deque[ExperimentSummary] = deque()
-        self._wanted_of = -1
-        """The version of the list whose rows are wanted."""
-        self._filling: tuple[ExperimentSummary, ReadModel] | None = None
+        self._filling: Iterator[bool] | None = None
 
     def version(self) -> tuple[object, ...]:
         """What `view` would show, as something to compare: equal means that nothing has changed.
@@ -58,12 +57,12 @@ class Catalogue:
         Raises:
             StoreUnavailableError: the store is away and was never read.
         """
-        self._reader.summaries()
+        listed = self._reader.summaries.version()
         shown, at = self._shown
         if shown != self._filled and self._reader.monotonic() >= at + FILLED_S:
             shown = self._filled
             self._shown = shown, self._reader.monotonic()
-        return self._reader.summaries_version, shown, self._reader.outage is not None
+        return listed, shown, self._reader.outage is not None
 
     def view(self, asked: ListQuery) -> ExperimentsView:
         """One page.
@@ -75,7 +74,7 @@ class Catalogue:
         found = listing([self._known(summary) for summary in summaries.values()], asked)
         deadline = self._reader.monotonic() + GLANCE_S
         rows = tuple(self._read(summaries[row.name], row, deadline) for row in found.rows)
-        if self._wants():
+        if not all(map(self._is_current, islice(summaries.values(), _MAX_KEPT))):
             self._reader.background.submit(_JOB, self._fill)
         read = sum(self._known(summary).is_read for summary in summaries.values())
         return replace(found, rows=rows, read=read)
@@ -140,58 +139,44 @@ class Catalogue:
     def _fill(self) -> bool:
         """Read a page of a log whose row is not current; whether there is none."""
         if self._filling is None:
-            wanted = self._next()
-            if wanted is None:
-                return True
-            self._filling = wanted, ReadModel(wanted.experiment)
-        summary, read_model = self._filling
+            # More rows than are kept would push each other out for ever.
+            self._filling = self._rows(self._reader.summaries()[:_MAX_KEPT])
         try:
-            is_done = self._step(summary, read_model)
+            is_done = next(self._filling, True)
+        except StoreUnavailableError:
+            self._filling = None
+            raise
+        self._filling = None if is_done else self._filling
+        return is_done
+
+    def _rows(self, summaries: Sequence[ExperimentSummary]) -> Iterator[bool]:
+        """A step between two yields, each of which says that it is not the last."""
+        for summary in summaries:
+            read_model = ReadModel(summary.experiment)
+            while not self._is_current(summary):
+                is_done = self._step(summary, read_model)
+                yield False
+                if is_done:
+                    break
+
+    def _step(self, summary: ExperimentSummary, read_model: ReadModel) -> bool:
+        """Whether no more is to be read for this row."""
+        try:
+            if summary.open_runs:
+                # Its log grows: it is followed, so that the next row costs the news only.
+                row = self._reader.glance(
+                    summary.experiment, lambda found: self._made(found, summary), patience_s=0.0
+                )
+                return row is not None
+            events = self._reader.ask(
+                lambda: self._reader.store.events(summary.experiment.name, after=read_model.state.seq)
+            )
+            read_model.apply(events)
+            read_model.is_complete = len(events) < ENTRIES_PER_READ
+            return self._made(read_model, summary) is not None
         except IllegalEventError as error:
             self._unreadable(summary, error)
-            is_done = True
         except NotFoundError:
             # Deleted since: the next list is without it. Until then its row says what is known.
             self._keep(summary, summary.last_seq, self._known(summary))
-            is_done = True
-        except StoreUnavailableError:
-            self._filling = None
-            with self._lock:
-                self._wanted.appendleft(summary)
-            raise
-        if is_done:
-            self._filling = None
-        return False
-
-    def _wants(self) -> bool:
-        """Whether rows of the newest list are not current; they are looked for once in each list."""
-        version, summaries = self._reader.summaries_version, self._reader.summaries()
-        with self._lock:
-            if version != self._wanted_of:
-                # More rows than are kept would push each other out for ever.
-                wanted = (summary for summary in summaries[:_MAX_KEPT] if not self._is_current(summary))
-                self._wanted, self._wanted_of = deque(wanted), version
-            return bool(self._wanted)
-
-    def _next(self) -> ExperimentSummary | None:
-        self._wants()
-        with self._lock:
-            while self._wanted:
-                wanted = self._wanted.popleft()
-                if not self._is_current(wanted):  # somebody may have looked at it since
-                    return wanted
-        return None
-
-    def _step(self, summary: ExperimentSummary, read_model: ReadModel) -> bool:
-        if summary.open_runs:
-            # Its log grows: it is followed, so that the next row costs the news only.
-            row = self._reader.glance(
-                summary.experiment, lambda found: self._made(found, summary), patience_s=0.0
-            )
-            return row is not None
-        events = self._reader.ask(
-            lambda: self._reader.store.events(summary.experiment.name, after=read_model.state.seq)
-        )
-        read_model.apply(events)
-        read_model.is_complete = len(events) < ENTRIES_PER_READ
-        return self._made(read_model, summary) is not None
+        return True

@@ -13,10 +13,10 @@ from cerebro.commands.rules import resumable
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
-from dispatcher.pages.paging import page_of
+from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.time_left import TimeLeft
-from dispatcher.tabs.best import Best, best
+from dispatcher.tabs.models import Best, best
 
 READING = "reading"
 """The word for an experiment whose log is not read yet."""
@@ -44,7 +44,7 @@ class ListQuery(Contract):
     @field_validator("sort")
     @classmethod
     def _is_known(cls, sort: str) -> str:
-        unknown = [key for key in _keys(sort) if key.removeprefix("-") not in SORTS]
+        unknown = [key for key, _ in sort_keys(sort) if key not in SORTS]
         if unknown:
             raise ValueError(f"cannot sort by {', '.join(unknown)}: there are {', '.join(SORTS)}")
         return sort
@@ -89,19 +89,12 @@ class ExperimentRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentsView:
-    """One page of rows: `matching` of `total` experiments fit the query; of all, `read` logs are read.
-
-    `counts` are the states of those that fit the query but for its states.
-    """
+class ExperimentsView(Paged):
+    """One page of rows; of all experiments, `read` logs are read. `counts` are the states of those that fit the query
+    but for its states."""
 
     rows: tuple[ExperimentRow, ...]
     query: ListQuery
-    page: int
-    pages: int
-    size: int
-    matching: int
-    total: int
     read: int
     counts: tuple[tuple[str, int], ...]
 
@@ -134,19 +127,15 @@ def listing(rows: Sequence[ExperimentRow], asked: ListQuery) -> ExperimentsView:
     fitting = _fitting(rows, asked)
     states = {word.strip() for word in asked.state.split(",") if word.strip()}
     found = [row for row in fitting if not states or row.state in states]
-    for key in reversed(_keys(asked.sort)):
-        found = _sorted(found, SORTS[key.removeprefix("-")], is_descending=key.startswith("-"))
+    for key, is_descending in reversed(sort_keys(asked.sort)):
+        found = ordered(found, SORTS[key], is_descending=is_descending)
     page = page_of(found, asked.page, asked.size)
     return ExperimentsView(
         rows=tuple(page.rows),
         query=asked,
-        page=page.page,
-        pages=page.pages,
-        size=asked.size,
-        matching=len(found),
-        total=len(rows),
         read=sum(row.is_read for row in rows),
         counts=tuple(Counter(row.state for row in fitting).most_common()),
+        **page.of(len(rows)),
     )
 
 
@@ -221,15 +210,3 @@ def _fitting(rows: Sequence[ExperimentRow], asked: ListQuery) -> list[Experiment
         if (asked.archived == "all" or row.is_archived == (asked.archived == "yes"))
         and (not wanted or wanted in row.name or wanted in row.author.casefold())
     ]
-
-
-def _sorted(
-    rows: list[ExperimentRow], value: Callable[[ExperimentRow], Any], *, is_descending: bool
-) -> list[ExperimentRow]:
-    known = [row for row in rows if value(row) is not None]
-    known.sort(key=value, reverse=is_descending)
-    return known + [row for row in rows if value(row) is None]
-
-
-def _keys(sort: str) -> list[str]:
-    return [key.strip() for key in sort.split(",") if key.strip()]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract
 from cerebro.state import ExperimentState
-from dispatcher.pages.paging import page_of
+from dispatcher.pages.tables import page_of
 
 
 class ActionQuery(Contract):

@@ -10,13 +10,13 @@ from flask import Blueprint, Response, abort, render_template, request, url_for
 
 from cerebro.errors import BadRequestError, NotFoundError
 from dispatcher.logs import view as views
-from dispatcher.logs.reading import Chunk, Hits
+from dispatcher.logs.reading import Chunk
 from dispatcher.logs.terminal import LEVELS
 from dispatcher.logs.view import MOST_NEW, PAGE, Chosen, Cursor, LogPageQuery, LogQuery
 from dispatcher.pages.addresses import is_fragment
-from dispatcher.pages.paging import page_of
 from dispatcher.pages.query_parsing import parsed_query
 from dispatcher.pages.rendering import live_route
+from dispatcher.pages.tables import page_of
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.header import Header
@@ -45,7 +45,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
         query = parsed_query(LogQuery)
         return tabs.answer(
-            name, "logs", "logs/logs.html", _look, finish, beside=lambda: _sizes(services, name, query)
+            name, "logs", "logs/logs.html", _view, finish, beside=lambda: _sizes(services, name, query)
         )
 
     @pages.get("/experiments/<name:name>/logs/lines")
@@ -82,7 +82,7 @@ def _sizes(services: Services, name: str, query: LogQuery) -> tuple[object, ...]
     return tuple((source.key, services.logs.size(name, source)) for source in growing[-PAGE:])
 
 
-def _look(read_model: ReadModel, header: Header, now: float) -> _Found:
+def _view(read_model: ReadModel, header: Header, now: float) -> _Found:
     query, state = parsed_query(LogPageQuery), read_model.state
     return _Found(
         query=query,
@@ -118,11 +118,14 @@ def _shown(services: Services, head: Header, found: _Found) -> Mapping[str, obje
 def _lines(services: Services, name: str, found: _Found) -> dict[str, object]:
     query, chosen = found.query, found.sources
     if query.is_search:
-        return _searched(services, name, chosen, query)
+        try:
+            return {"hits": services.logs.search(name, chosen, query)}
+        except BadRequestError as error:
+            return {"problem": str(error)}
     only = chosen[-1] if query.task and chosen else None
     if only is not None and query.at >= 0:
         chunk = services.logs.around(name, only, query.at)
-        return {"chunks": [chunk], "only": only, "cursor": ""}
+        return {"chunks": [chunk], "only": only}
     chunks = services.logs.newest(name, chosen)
     return {
         "chunks": chunks,
@@ -145,11 +148,3 @@ def _cursor(services: Services, name: str, chosen: Chosen, chunks: Sequence[Chun
 def _filter(query: LogQuery) -> dict[str, object]:
     names = ("fit", "task", "attempt", "model", "worker")
     return {name: value for name in names if (value := getattr(query, name))}
-
-
-def _searched(services: Services, name: str, chosen: Chosen, query: LogQuery) -> dict[str, object]:
-    try:
-        hits: Hits | None = services.logs.search(name, chosen, query)
-    except BadRequestError as error:
-        return {"hits": None, "problem": str(error)}
-    return {"hits": hits}

@@ -10,8 +10,9 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import BinaryIO
 
 from pydantic import TypeAdapter
@@ -19,7 +20,7 @@ from pydantic import TypeAdapter
 from cerebro.errors import BadRequestError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs import terminal
-from dispatcher.logs.search import finder
+from dispatcher.logs.search import MOST_HITS, finder
 from dispatcher.logs.terminal import Line
 from dispatcher.logs.view import LogQuery, Source
 from dispatcher.sandbox.child import Children, Said
@@ -40,9 +41,8 @@ MOST_OPENED = 300
 MOST_SEARCHED = 20_000
 """Logs that one search looks into."""
 SEARCH_S = 6.0
-_Answer = tuple[int, int, str, str, str, str] | str
-"""Of `dispatcher.logs.search`: a hit, or how the search ended."""
-_ANSWER: TypeAdapter[_Answer] = TypeAdapter(_Answer)
+_ANSWER = TypeAdapter(tuple[int, int, str, str, str, str])
+"""A hit as `dispatcher.logs.search` tells it."""
 _CONTEXT = 16 << 10
 """Bytes before a line that is shown in its context."""
 
@@ -120,7 +120,10 @@ class LogReader:
         for source in reversed(chosen[-MOST_OPENED:]):
             if left_bytes <= 0 or left_lines <= 0 or len(found) >= MOST_SOURCES:
                 break
-            chunk = self._last(experiment, source, min(PIECE, left_bytes), left_lines)
+            read = partial(
+                _last_lines, source=source, most_bytes=min(PIECE, left_bytes), most_lines=left_lines
+            )
+            chunk = self._chunk(experiment, source, read)
             if not chunk.lines and len(chosen) > 1:
                 continue
             left_bytes -= sum(len(line.text) for line in chunk.lines)
@@ -130,22 +133,22 @@ class LogReader:
 
     def around(self, experiment: str, source: Source, offset: int) -> Chunk:
         """The line at `offset`, with what is before and behind it."""
-        try:
-            with self._open(experiment, source) as file:
-                chunk = _read(file, source, _line_begin(file, max(0, offset - _CONTEXT)), PIECE)
-        except OSError:
-            return _nothing(source)
+        chunk = self._chunk(
+            experiment,
+            source,
+            lambda file: _read(file, source, _line_begin(file, max(0, offset - _CONTEXT)), PIECE),
+        )
         before = sum(line.offset < offset for line in chunk.lines)
         kept = chunk.lines[max(0, before - MOST_LINES // 3) :]
         return _first_lines(replace(chunk, lines=kept, begin=kept[0].offset if kept else chunk.begin))
 
     def since(self, experiment: str, source: Source, offset: int) -> Chunk:
         """What is new behind `offset`, the `end` of an earlier chunk; at most `PIECE` bytes."""
-        try:
-            with self._open(experiment, source) as file:
-                return _first_lines(_read(file, source, offset, PIECE, first=MOST_LINES + 1))
-        except OSError:
-            return _nothing(source)
+        return _first_lines(
+            self._chunk(
+                experiment, source, lambda file: _read(file, source, offset, PIECE, first=MOST_LINES + 1)
+            )
+        )
 
     def search(self, experiment: str, chosen: Sequence[Source], query: LogQuery) -> Hits:
         """Lines with `query.q` (of `query.level`) in the logs of `chosen`.
@@ -170,24 +173,24 @@ class LogReader:
             "cpu_s": int(SEARCH_S),
         }
         said = self._searches.ask(json.dumps(question).encode(), timeout_s=SEARCH_S)
-        answers = list(_answers(said.output))
-        end = next((answer for answer in answers if isinstance(answer, str)), "") or _how(said)
+        hits = tuple(_hits(looked, said.output))
+        end = _how(said, len(hits))
         if end == "broken":
             _log.warning("search failed experiment=%s code=%s", experiment, said.code)
-        hits = tuple(_hit(looked, answer) for answer in answers if not isinstance(answer, str))
-        return Hits(hits=hits, searched=len(looked), note=_note(end, len(hits), len(chosen) - len(looked)))
+        older = len(chosen) - len(looked)
+        notes = [_NOTES[end].format(hits=len(hits), seconds=SEARCH_S)] if end else []
+        notes += [f"{older:,} older logs were not looked into."] if older > 0 else []
+        return Hits(hits=hits, searched=len(looked), note=" ".join(notes))
 
     def _open(self, experiment: str, source: Source) -> BinaryIO:
         return open_below(self._volumes.logs, self.path(experiment, source))
 
-    def _last(self, experiment: str, source: Source, most_bytes: int, most_lines: int) -> Chunk:
+    def _chunk(self, experiment: str, source: Source, read: Callable[[BinaryIO], Chunk]) -> Chunk:
         try:
             with self._open(experiment, source) as file:
-                size = os.fstat(file.fileno()).st_size
-                begin = _line_begin(file, max(0, size - most_bytes))
-                return _read(file, source, begin, most_bytes, last=most_lines)
+                return read(file)
         except OSError:
-            return _nothing(source)
+            return Chunk(source=source, lines=(), begin=0, end=0, size=None)
 
 
 def _first_lines(chunk: Chunk) -> Chunk:
@@ -196,8 +199,9 @@ def _first_lines(chunk: Chunk) -> Chunk:
     return replace(chunk, lines=chunk.lines[:MOST_LINES], end=chunk.lines[MOST_LINES].offset, is_end=False)
 
 
-def _nothing(source: Source) -> Chunk:
-    return Chunk(source=source, lines=(), begin=0, end=0, size=None)
+def _last_lines(file: BinaryIO, source: Source, most_bytes: int, most_lines: int) -> Chunk:
+    begin = _line_begin(file, max(0, os.fstat(file.fileno()).st_size - most_bytes))
+    return _read(file, source, begin, most_bytes, last=most_lines)
 
 
 def _line_begin(file: BinaryIO, offset: int) -> int:
@@ -246,32 +250,23 @@ def _last_end(content: bytes) -> int:
     return content.rfind(b"\n") + 1 or content.rfind(b"\r") + 1 or len(content)
 
 
-def _answers(output: bytes) -> Iterator[_Answer]:
+def _hits(looked: Sequence[Source], output: bytes) -> Iterator[Hit]:
     for line in output.splitlines():
         try:
-            yield _ANSWER.validate_json(line)
+            index, offset, level, before, hit, after = _ANSWER.validate_json(line)
         except ValueError:
             return  # it was killed in the middle of a line
+        yield Hit(source=looked[index], offset=offset, level=level, before=before, hit=hit, after=after)
 
 
-def _hit(looked: Sequence[Source], answer: tuple[int, int, str, str, str, str]) -> Hit:
-    index, offset, level, before, hit, after = answer
-    return Hit(source=looked[index], offset=offset, level=level, before=before, hit=hit, after=after)
-
-
-def _how(said: Said) -> str:
-    """Why a search did not come to its end."""
-    if said.is_cut:
+def _how(said: Said, hits: int) -> str:
+    """Why a search did not come to its end; empty if it did."""
+    if said.is_cut or hits >= MOST_HITS:
         return "many"
     # The kernel's own clock may be the first to end it: it counts processor time.
-    return "late" if said.is_late or said.code == -signal.SIGXCPU else "broken"
-
-
-def _note(end: str, hits: int, older: int) -> str:
-    told = [_NOTES[end].format(hits=hits, seconds=SEARCH_S)] if end in _NOTES else []
-    if older > 0:
-        told.append(f"{older:,} older logs were not looked into.")
-    return " ".join(told)
+    if said.is_late or said.code == -signal.SIGXCPU:
+        return "late"
+    return "broken" if said.code else ""
 
 
 _NOTES = {
@@ -281,7 +276,7 @@ _NOTES = {
     "broken": "The search failed, so older logs were not looked into: it may have needed too much memory. Choose a "
     "run, model or worker, or a simpler expression.",
 }
-"""What is said of a search that is not ``done``."""
+"""What is said of such a search."""
 
 
 def _begin_of_last(content: bytes, most: int) -> int:

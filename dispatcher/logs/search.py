@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,21 +27,19 @@ _SHOWN = 400
 
 def main() -> None:
     """Answer one question: ``{"root", "files", "q", "is_regex", "level", "cpu_s"}``; a JSON list ``[index of the file,
-    offset of the line, level, before, hit, after]`` a line, then ``"done"`` or ``"many"``."""
+    offset of the line, level, before, hit, after]`` a line, `MOST_HITS` at most."""
     from dispatcher.sandbox.child import bound
 
     question = json.load(sys.stdin)
     bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])
-    find = finder(question["q"], is_regex=question["is_regex"])
-    hits = 0
-    for index, name in enumerate(question["files"]):
-        for hit in _hits(Path(question["root"]), name, find, question["level"]):
-            print(json.dumps([index, *hit]), flush=True)  # noqa: T201 - the answer
-            hits += 1
-            if hits >= MOST_HITS:
-                print(json.dumps("many"))  # noqa: T201
-                return
-    print(json.dumps("done"))  # noqa: T201
+    find, root = finder(question["q"], is_regex=question["is_regex"]), Path(question["root"])
+    hits = (
+        (index, *hit)
+        for index, name in enumerate(question["files"])
+        for hit in _hits(root, name, find, question["level"])
+    )
+    for hit in islice(hits, MOST_HITS):
+        print(json.dumps(hit), flush=True)  # noqa: T201 - the answer
 
 
 Find = Callable[[str], tuple[int, int] | None]
@@ -79,13 +78,8 @@ def _hits(root: Path, name: str, find: Find, level: str) -> Iterator[tuple[int, 
             found = find(text)
             if found:
                 start, end = found
-                yield (
-                    offset,
-                    own,
-                    text[max(0, start - _SHOWN // 2) : start],
-                    text[start:end][:_SHOWN],
-                    text[end : end + _SHOWN],
-                )
+                before, after = text[max(0, start - _SHOWN // 2) : start], text[end : end + _SHOWN]
+                yield offset, own, before, text[start:end][:_SHOWN], after
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -117,13 +117,7 @@ class Chosen(Sequence[Source]):
 
 def sources(state: ExperimentState, query: LogQuery) -> Chosen:
     """The attempts that `query` chooses."""
-    runs = runs_of(state, query)
-    if query.task:
-        found = [each for run in runs for each in _of_task(run, query.task)]
-        found = [each for each in found if _number(each) == query.attempt] if query.attempt else found[-1:]
-    else:
-        found = sorted((each for run in runs for each in _of_run(run, query.model)), key=itemgetter(0))
-    return Chosen([each for each in found if query.worker in ("", each[4].worker)])
+    return Chosen(_tries(state, query))
 
 
 def growing(state: ExperimentState, query: LogQuery) -> Chosen:
@@ -179,6 +173,18 @@ def _model_waits(run: Run, key: TaskKey) -> str:
     if model.busy:
         return f"{model.id} is at another unit first: it {wording.task(TaskKey.parse(model.busy))}."
     return ""
+
+
+def _tries(state: ExperimentState, query: LogQuery, since: float = 0.0) -> list[_Try]:
+    """The attempts that `query` chooses and that started at `since` or later, in that order."""
+    runs = runs_of(state, query)
+    if query.task:
+        found = [each for run in runs for each in _of_task(run, query.task)]
+        found = [each for each in found if _number(each) == query.attempt] if query.attempt else found[-1:]
+    else:
+        tries = (each for run in runs for each in _of_run(run, query.model, since))
+        found = sorted(tries, key=itemgetter(0))
+    return [each for each in found if each[0] >= since and query.worker in ("", each[4].worker)]
 
 
 def _of_task(run: Run, task: str) -> list[_Try]:
@@ -291,13 +297,7 @@ def unread(state: ExperimentState, query: LogQuery, cursor: Cursor) -> list[tupl
     """What somebody at `cursor` is to read of the logs that `query` chooses, and from which byte: first what started
     since, in that order, so that a part of it can be read and the rest next time."""
     runs = {run.id: run for run in runs_of(state, query)}
-    if query.task:
-        found = [each for each in sources(state, query) if each.started >= cursor.time]
-    else:
-        tries = (each for run in runs.values() for each in _of_run(run, query.model, cursor.time))
-        found = [
-            _source(each) for each in sorted(tries, key=itemgetter(0)) if query.worker in ("", each[4].worker)
-        ]
+    found = [_source(each) for each in _tries(state, query, cursor.time)]
     known = {source.key for source in found}
     named = [key for key in cursor.offsets if key not in known and key.partition("/")[0] in runs]
     found += [each for key in named for each in _named(runs[key.partition("/")[0]], key)]

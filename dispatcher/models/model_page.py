@@ -33,13 +33,18 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         def running(read_model: ReadModel, fit: str) -> Chosen:
             return logs_view.growing(read_model.state, LogQuery(fit=fit, model=model))
 
-        def look(read_model: ReadModel, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
-            view = model_view(read_model, model, fit=header.fit)
-            figure = figure_url(header.name, "curves", fit=view.run, models=model, top="0")
-            own = units(read_model.state, parsed_query(UnitQuery, run=view.run, model=model, size=_UNITS))
-            did = newest_action(read_model.state, view.run, model)
-            shown = {"view": view, "model": view.summary, "units": own, "figure": figure, "did": did}
-            return shown, running(read_model, view.run)
+        def view(read_model: ReadModel, header: Header, now: float) -> tuple[Mapping[str, object], Chosen]:
+            found = model_view(read_model, model, fit=header.fit)
+            shown = {
+                "view": found,
+                "model": found.summary,
+                "units": units(
+                    read_model.state, parsed_query(UnitQuery, run=found.run, model=model, size=_UNITS)
+                ),
+                "figure": figure_url(header.name, "curves", fit=found.run, models=model, top="0"),
+                "did": newest_action(read_model.state, found.run, model),
+            }
+            return shown, running(read_model, found.run)
 
         def finish(header: Header, found: tuple[Mapping[str, object], Chosen]) -> Mapping[str, object]:
             shown, open_logs = found
@@ -50,7 +55,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
             open_logs = services.reader.look(name, lambda read_model: running(read_model, fit))
             return [(source.key, services.logs.size(name, source)) for source in open_logs]
 
-        return tabs.answer(name, "models", "models/model.html", look, finish, beside=sizes)
+        return tabs.answer(name, "models", "models/model.html", view, finish, beside=sizes)
 
 
 def _newest(logs: LogReader, name: str, open_logs: Chosen) -> tuple[Source, str] | None:

@@ -18,10 +18,10 @@ signs in it stands in double quotes. A row without a value in a column fits no c
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from pydantic import Field
@@ -29,17 +29,21 @@ from pydantic import Field
 from cerebro.contract.base import Contract
 from cerebro.errors import BadRequestError
 from cerebro.figures.models import ModelSummary
-from dispatcher.reading.columns import Column, Columns, number, order, text
+from dispatcher.pages.tables import number, ordered, sort_keys, text
+from dispatcher.reading.columns import Column, Columns
 
 Test = Callable[[ModelSummary], bool]
+ValueTest = Callable[[Any], bool]
 
 _MAX_FILTER = 2_000
 _MAX_DEPTH = 50
 _TOKEN = re.compile(
     r"""\s*(?:(?P<sign>!=|<=|>=|!~|[=<>~(),])|"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[^\s=<>~!(),"]+))"""
 )
-_NUMBERS = frozenset({int, float})
-_SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_SIGNS = ("=", "!=", *_ORDERS, "~", "!~")
 
 
 class ModelQuery(Contract):
@@ -68,8 +72,10 @@ def matching(rows: Iterable[ModelSummary], query: ModelQuery, columns: Columns) 
     """
     test = parsed(query.filter, columns)
     found = [row for row in rows if test(row)] if test else list(rows)
-    for name in reversed([part.strip() for part in query.sort.split(",") if part.strip()]):
-        found = _sorted(found, columns.find(name.lstrip("-")), is_descending=name.startswith("-"))
+    for name, is_descending in reversed(sort_keys(query.sort)):
+        column = columns.find(name)
+        value = column.value if column.name != "id" else lambda row: row.index
+        found = ordered(found, value, is_descending=is_descending)
     return found
 
 
@@ -98,24 +104,6 @@ def parsed(sentence: str, columns: Columns) -> Test | None:
     return test
 
 
-def _sorted(rows: list[ModelSummary], column: Column, *, is_descending: bool) -> list[ModelSummary]:
-    """Rows without a value last, whichever way."""
-    if column.name == "id":
-        return sorted(rows, key=lambda row: row.index, reverse=is_descending)
-    value = column.value
-    known = [(found, row) for row in rows if (found := value(row)) is not None]
-    # Most columns hold nothing but numbers, which need no key; NaN differs from itself.
-    is_plain = all(type(found) in _NUMBERS and found == found for found, _ in known)
-    known.sort(key=itemgetter(0) if is_plain else _place, reverse=is_descending)
-    if len(known) == len(rows):
-        return [row for _, row in known]
-    return [row for _, row in known] + [row for row in rows if value(row) is None]
-
-
-def _place(known: tuple[Any, ModelSummary]) -> tuple[int, float, str]:
-    return order(known[0])
-
-
 # --- the language -------------------------------------------------------------------------------
 
 
@@ -135,7 +123,7 @@ def _tokens(sentence: str) -> list[_Token]:
         if match is None:
             place = at + len(sentence[at:]) - len(sentence[at:].lstrip())
             hint = "a quote is not closed" if sentence[place] == '"' else f"cannot read {sentence[place]!r}"
-            raise BadRequestError(f"filter, character {place + 1}: {hint}")
+            raise _wrong(place + 1, hint)
         kind = str(match.lastgroup)
         value = match[kind]
         found.append(
@@ -157,19 +145,19 @@ class _Reader:
         return self._tokens[self._at]
 
     def error(self, expected: str) -> BadRequestError:
-        return BadRequestError(f"filter, character {self.next.at}: {expected}, found {self.next.text!r}")
+        return _wrong(self.next.at, f"{expected}, found {self.next.text!r}")
 
     def either(self) -> Test:
-        tests = [self._both()]
-        while self._takes("or"):
-            tests.append(self._both())
-        return tests[0] if len(tests) == 1 else lambda row: any(test(row) for test in tests)
+        return self._joined("or", any, self._both)
 
     def _both(self) -> Test:
-        tests = [self._term()]
-        while self._takes("and"):
-            tests.append(self._term())
-        return tests[0] if len(tests) == 1 else lambda row: all(test(row) for test in tests)
+        return self._joined("and", all, self._term)
+
+    def _joined(self, word: str, holds: Callable[[Iterable[bool]], bool], part: Callable[[], Test]) -> Test:
+        tests = [part()]
+        while self._takes(word):
+            tests.append(part())
+        return tests[0] if len(tests) == 1 else lambda row: holds(test(row) for test in tests)
 
     def _term(self) -> Test:
         self._depth += 1
@@ -189,62 +177,52 @@ class _Reader:
             self._depth -= 1
 
     def _comparison(self) -> Test:
-        name = self.next
-        if name.kind not in ("word", "quoted"):
-            raise self.error("expected the name of a column")
-        self._at += 1
+        name = self._word("expected the name of a column")
         try:
-            column = self._columns.find(name.text)
+            value = self._columns.find(name.text).value
         except BadRequestError as error:
-            raise BadRequestError(f"filter, character {name.at}: {error}") from error
-        value = column.value
+            raise _wrong(name.at, str(error)) from error
         if self._takes("is"):
-            is_negated = self._takes("not")
+            is_there = self._takes("not")
             if not self._takes("empty"):
                 raise self.error("expected `empty`")
-            return (lambda row: value(row) is not None) if is_negated else (lambda row: value(row) is None)
-        if self._takes("in"):
-            return self._within(value)
+            return lambda row: (value(row) is not None) == is_there
+        test = self._within() if self._takes("in") else self._compared(name.text)
+        return lambda row: (found := value(row)) is not None and test(found)
+
+    def _compared(self, name: str) -> ValueTest:
         sign = self.next
         if sign.kind != "sign" or sign.text not in _SIGNS:
-            raise self.error(f"expected one of {' '.join(_SIGNS)}, `in` or `is` after {name.text!r}")
+            raise self.error(f"expected one of {' '.join(_SIGNS)}, `in` or `is` after {name!r}")
         self._at += 1
-        at = self.next
-        wanted = self._value()
-        if sign.text.startswith(("<", ">")) and _number(wanted) is None:
-            raise BadRequestError(
-                f"filter, character {at.at}: {sign.text} compares numbers, found {wanted!r}"
-            )
-        return _present(value, _compared(sign.text, wanted))
+        wanted = self._word("expected a value")
+        if sign.text in _ORDERS and _number(wanted.text) is None:
+            raise _wrong(wanted.at, f"{sign.text} compares numbers, found {wanted.text!r}")
+        test = _value_test(sign.text.removeprefix("!"), wanted.text)
+        return (lambda found: not test(found)) if sign.text.startswith("!") else test
 
-    def _within(self, value: Callable[[ModelSummary], Any]) -> Test:
-        if self._takes("("):
-            test = self._one_of(value, self._value())
-            if not self._takes(")"):
-                raise self.error("expected `,` or `)`")
-            return test
-        at, first = self.next.at, self._value()
-        low, dots, high = first.partition("..")
-        if dots:
-            bottom, top = _number(low) if low else float("-inf"), _number(high) if high else float("inf")
+    def _within(self) -> ValueTest:
+        is_open = self._takes("(")
+        first = self._word("expected a value")
+        low, dots, high = first.text.partition("..")
+        if dots and not is_open:
+            bottom, top = _number(low or "-inf"), _number(high or "inf")
             if bottom is None or top is None:
-                raise BadRequestError(
-                    f"filter, character {at}: expected a range of numbers like 0.1..0.5, found {first!r}"
-                )
-            return _present(value, lambda found: (n := number(found)) is not None and bottom <= n <= top)
-        return self._one_of(value, first)
-
-    def _one_of(self, value: Callable[[ModelSummary], Any], first: str) -> Test:
-        wanted = [_compared("=", first)]
+                raise _wrong(first.at, f"expected a range of numbers like 0.1..0.5, found {first.text!r}")
+            return lambda found: (n := number(found)) is not None and bottom <= n <= top
+        tests = [_value_test("=", first.text)]
         while self._takes(","):
-            wanted.append(_compared("=", self._value()))
-        return _present(value, lambda found: any(test(found) for test in wanted))
+            tests.append(_value_test("=", self._word("expected a value").text))
+        if is_open and not self._takes(")"):
+            raise self.error("expected `,` or `)`")
+        return lambda found: any(test(found) for test in tests)
 
-    def _value(self) -> str:
-        if self.next.kind not in ("word", "quoted"):
-            raise self.error("expected a value")
+    def _word(self, expected: str) -> _Token:
+        token = self.next
+        if token.kind not in ("word", "quoted"):
+            raise self.error(expected)
         self._at += 1
-        return self._tokens[self._at - 1].text
+        return token
 
     def _takes(self, word: str) -> bool:
         token = self.next
@@ -253,37 +231,24 @@ class _Reader:
         return is_it
 
 
-def _present(value: Callable[[ModelSummary], Any], test: Callable[[Any], bool]) -> Test:
-    return lambda row: (found := value(row)) is not None and test(found)
+def _wrong(at: int, what: str) -> BadRequestError:
+    return BadRequestError(f"filter, character {at}: {what}")
 
 
-def _compared(sign: str, wanted: str) -> Callable[[Any], bool]:
+def _value_test(sign: str, wanted: str) -> ValueTest:
     """A test of a value that is there."""
-    if sign in ("!=", "!~"):
-        test = _compared(sign[1:], wanted)
-        return lambda found: not test(found)
     folded, limit = wanted.casefold(), _number(wanted)
     if sign == "~":
         return lambda found: folded in text(found).casefold()
     if sign == "=":
-        return lambda found: (
-            number(found) == limit
-            if limit is not None and number(found) is not None
-            else _same(found, folded)
-        )
-    assert limit is not None
-    compare: dict[str, Callable[[float], bool]] = {
-        "<": lambda found: found < limit,
-        "<=": lambda found: found <= limit,
-        ">": lambda found: found > limit,
-        ">=": lambda found: found >= limit,
-    }
-    holds = compare[sign]
-    return lambda found: (n := number(found)) is not None and holds(n)
 
+        def is_same(found: Any) -> bool:
+            known = number(found) if limit is not None else None
+            return text(found).casefold() == folded if known is None else known == limit
 
-def _same(found: Any, folded: str) -> bool:
-    return text(found).casefold() == folded
+        return is_same
+    compare = _ORDERS[sign]
+    return lambda found: (n := number(found)) is not None and compare(n, limit)
 
 
 def _number(word: str) -> float | None:

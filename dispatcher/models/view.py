@@ -8,18 +8,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cerebro.commands.rules import allowed
-from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure
 from cerebro.errors import NotFoundError
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
-from dispatcher.models.csv_file import csv_text
 from dispatcher.models.query import ModelQuery, chosen, matching
-from dispatcher.pages.paging import page_of
-from dispatcher.reading.columns import FIXED, Cell, Column, Columns, hyperparameter
+from dispatcher.pages.tables import Cell, Paged, csv_text, page_of
+from dispatcher.reading.columns import FIXED, Column, Columns, hyperparameter
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.tabs.best import Best, best
-from dispatcher.tabs.failures import FailedAttempt, failed_attempts
+from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
 
 _DEFAULT = ("id", "state", "best", "latest", "epoch", "progress", "best_epoch")
 _DEFAULT_AFTER = ("worker", "redone")
@@ -51,8 +48,8 @@ class ModelRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsView:
-    """A page of the models of a fit run: `matching` of `total` fit the filter, `counts` are theirs by state."""
+class ModelsView(Paged):
+    """A page of the models of a fit run; `counts` are by state, of those that fit the filter."""
 
     run: str
     metric: str
@@ -62,11 +59,6 @@ class ModelsView:
     available: tuple[ColumnHead, ...]
     rows: tuple[ModelRow, ...]
     query: ModelQuery
-    page: int
-    pages: int
-    size: int
-    matching: int
-    total: int
     counts: tuple[tuple[str, int], ...]
     best: Best | None
 
@@ -117,7 +109,7 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
     found = matching(rows, asked, columns)
     shown = chosen(asked.columns, columns, _default(columns, table.varying))
     page = page_of(found, asked.page, asked.size)
-    request = _request(run)
+    request = run.fit_request
     failed = failed_attempts(run, [row.id for row in page.rows])
     return ModelsView(
         run=run.id,
@@ -128,13 +120,9 @@ def models(read_model: ReadModel, asked: ModelQuery) -> ModelsView | None:
         available=tuple(map(_head, columns.all())),
         rows=tuple(_row(read_model, run, row, shown, failed.get(row.id)) for row in page.rows),
         query=asked,
-        page=page.page,
-        pages=page.pages,
-        size=asked.size,
-        matching=len(found),
-        total=len(rows),
         counts=tuple(Counter(row.state for row in found).most_common()),
         best=best(run, table),
+        **page.of(len(rows)),
     )
 
 
@@ -161,7 +149,7 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         raise NotFoundError(
             f"no model {name!r} in {run.id if run else 'any fit run'} of {read_model.record.name!r}"
         )
-    found, ids, request = run.models[name], list(run.models), _request(run)
+    found, ids, request = run.models[name], list(run.models), run.fit_request
     kept = found.needed_checkpoints(request.metric, request.mode, validated=run.is_validated)
     return ModelView(
         run=run.id,
@@ -175,11 +163,6 @@ def model(read_model: ReadModel, name: str, *, fit: str = "") -> ModelView:
         failed_at=failed_attempts(run, [name]).get(name),
         may=tuple(sorted(allowed(read_model.state, run, found))),
     )
-
-
-def _request(run: Run) -> FitRequest:
-    assert isinstance(run.request, FitRequest)
-    return run.request
 
 
 def _default(columns: Columns, varying: tuple[str, ...]) -> tuple[Column, ...]:

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cerebro.contract.records import Hyperparameters, WorkerStatus
-from cerebro.contract.runs import FitRequest
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Run, TaskState, wording
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.time_left import Pace
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
-from dispatcher.tabs.best import Best, best
-from dispatcher.tabs.failures import FailedAttempt, failed_attempts
+from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
 from dispatcher.tabs.workers import WorkerRow, worker_rows
 
@@ -122,14 +120,13 @@ def overview(
 
 
 def _fit(read_model: ReadModel, run: Run) -> FitSummary:
-    assert isinstance(run.request, FitRequest)
     found = best(run, read_model.table(run))
     model = run.models[found.model] if found else None
     checkpoint = model.epoch_checkpoint(found.epoch) if model and found else None
     return FitSummary(
         run=run.id,
-        metric=run.request.metric,
-        mode=run.request.mode,
+        metric=run.fit_request.metric,
+        mode=run.fit_request.mode,
         is_validated=run.is_validated,
         models=len(run.models),
         counts=read_model.table(run).counts(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 
-from cerebro.contract.runs import FitRequest
 from cerebro.figures import hyperparams
 from cerebro.figures.models import ModelSummary, summary
 from cerebro.state import Run
@@ -25,8 +24,7 @@ class ModelTable:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        assert isinstance(run.request, FitRequest)
-        self._sign = 1 if run.request.mode == "max" else -1
+        self._sign = 1 if run.fit_request.mode == "max" else -1
         self._positions = {model: index for index, model in enumerate(run.models)}
         names = dict.fromkeys(name for model in run.models.values() for name in model.hyperparams)
         self._hyperparameters = tuple(names)

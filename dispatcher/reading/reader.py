@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from cerebro.contract.records import ExperimentRecord, ExperimentSummary, WorkerStatus
+from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
-from cerebro.state import ExperimentState
 from dispatcher.reading.background import Background
 from dispatcher.reading.circuit_breaker import CircuitBreaker
 from dispatcher.reading.read_model import ReadModel
+from dispatcher.reading.recent import Recent
 from dispatcher.reading.store import ENTRIES_PER_READ, Store
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ _MAX_EVENTS = 250_000
 _PIECE = 200
 """Events folded in one go: some milliseconds, in which no page of the experiment is built."""
 _READING_S = 0.5
-"""How long a request waits for another one that reads the same log or list."""
+"""How long a request waits for another one that reads the same log."""
 _WAITERS = 8
 """Requests that wait for long logs at a time: the others say at once how far it is."""
 
@@ -97,60 +97,22 @@ class Reader(CircuitBreaker):
         self._lock = threading.Lock()
         self._waiters = threading.BoundedSemaphore(_WAITERS)
         self._logs: OrderedDict[str, _Log] = OrderedDict()
-        self._summaries: tuple[ExperimentSummary, ...] | None = None
-        self._summaries_until = float("-inf")
-        self._reading_summaries = threading.Lock()
-        self.summaries_version = 0
-        """Grows whenever the list of experiments differs from the one before."""
-        self._workers: tuple[WorkerStatus, ...] | None = None
-        self._known_workers: tuple[object, ...] = ()
-        self._workers_version = 0
-        self._workers_until = float("-inf")
-        self._reading_workers = threading.Lock()
-
-    # --- lists -----------------------------------------------------------------------------------
-
-    def summaries(self) -> tuple[ExperimentSummary, ...]:
-        """All experiments, newest event first; the last good list during an outage, or for a moment.
-
-        Raises:
-            StoreUnavailableError: the store is away and was never read.
-        """
-        known = self._summaries
-        with _held(self._reading_summaries, is_awaited=known is None) as is_mine:
-            began = self.monotonic()
-            if is_mine and (self._summaries is None or began >= self._summaries_until):
-                known = self._summaries
-                try:
-                    self._summaries = self.ask(self.store.experiments)
-                except StoreUnavailableError:
-                    if known is None:
-                        raise
-                else:
-                    took_s = self.monotonic() - began
-                    self._summaries_until = began + max(FRESH_S, took_s / _SUMMARIES_SHARE)
-                    self.summaries_version += self._summaries != known
-        return self._summaries or ()
-
-    def workers(self) -> tuple[WorkerStatus, ...]:
-        """All workers; the last good list, or none, during an outage, or for a moment."""
-        with _held(self._reading_workers, is_awaited=self._workers is None) as is_mine:
-            if is_mine and (self._workers is None or self.monotonic() >= self._workers_until):
-                try:
-                    self._workers = self.ask(self.store.workers)
-                except StoreUnavailableError:
-                    pass
-                else:
-                    self._workers_until = self.monotonic() + WORKERS_S
-                    known = tuple(_shown(each) for each in self._workers)
-                    self._workers_version += known != self._known_workers
-                    self._known_workers = known
-        return self._workers or ()
-
-    def workers_version(self) -> int:
-        """Grows whenever `workers` shows something else of whether they answer and what they do."""
-        self.workers()
-        return self._workers_version
+        # The store is asked by name each time: a test may give it another method.
+        self.summaries = Recent(
+            self,
+            lambda: store.experiments(),  # noqa: PLW0108
+            fresh_s=FRESH_S,
+            share=_SUMMARIES_SHARE,
+        )
+        """All experiments, newest event first."""
+        self.workers = Recent[tuple[WorkerStatus, ...]](
+            self,
+            lambda: store.workers(),  # noqa: PLW0108
+            fresh_s=WORKERS_S,
+            shown=lambda found: list(map(_shown, found)),
+            absent=(),
+        )
+        """All workers; none if the store is away and never answered."""
 
     # --- one experiment --------------------------------------------------------------------------
 
@@ -187,12 +149,6 @@ class Reader(CircuitBreaker):
         log = self._log_of(name)
         self._refresh(log, 0.0, is_live=True)
         return *log.read_model.version(self.now()), self.outage is not None
-
-    def folded(
-        self, record: ExperimentRecord, build: Callable[[ExperimentState, bool], T], *, patience_s: float
-    ) -> T:
-        """``build(state, is_complete)`` on the folded log alone; see `look`."""
-        return self.glance(record, lambda known: build(known.state, known.is_complete), patience_s=patience_s)
 
     def glance(self, record: ExperimentRecord, build: Callable[[ReadModel], T], *, patience_s: float) -> T:
         """``build(read_model)`` on the log alone, without live points; see `look`. `record` may be of an older list.
@@ -267,7 +223,7 @@ class Reader(CircuitBreaker):
             log = self._logs.get(name)
             if log is not None:
                 log.read_at = float("-inf")
-            self._summaries_until = float("-inf")
+        self.summaries.expect_news()
 
     def _trim(self) -> None:
         """Forget logs that nobody has looked at for longest."""
@@ -366,15 +322,3 @@ def _shown(status: WorkerStatus) -> tuple[object, ...]:
     while they do not."""
     record = status.record
     return record.worker, record.incarnation, status.running, status.leaving, status.is_lost
-
-
-@contextmanager
-def _held(lock: threading.Lock, *, is_awaited: bool) -> Iterator[bool]:
-    """Whether this came to hold the lock. A store that hangs must not hang everybody: who has something to show without
-    (`is_awaited` is false) does not wait for long."""
-    is_mine = lock.acquire(timeout=-1 if is_awaited else _READING_S)
-    try:
-        yield is_mine
-    finally:
-        if is_mine:
-            lock.release()

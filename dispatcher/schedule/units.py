@@ -13,7 +13,7 @@ from cerebro.contract.base import Contract
 from cerebro.contract.tasks import Failure
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Visit, wording
 from cerebro.state.tasks import Attempt
-from dispatcher.pages.paging import page_of
+from dispatcher.pages.tables import Paged, page_of
 
 
 class UnitQuery(Contract):
@@ -70,15 +70,10 @@ class UnitRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitsView:
-    """A page of tasks: `matching` of `total` fit the query."""
+class UnitsView(Paged):
+    """A page of tasks."""
 
     rows: tuple[UnitRow, ...]
-    page: int
-    pages: int
-    size: int
-    matching: int
-    total: int
 
 
 def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
@@ -89,11 +84,7 @@ def units(state: ExperimentState, asked: UnitQuery) -> UnitsView:
     page = page_of(found, asked.page, asked.size)
     return UnitsView(
         rows=tuple(_row(state.runs[each[1]], each) for each in page.rows),
-        page=page.page,
-        pages=page.pages,
-        size=asked.size,
-        matching=len(found),
-        total=_count(state),
+        **page.of(_count(state)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from cerebro.state import Run, ScheduleNow, gap, plan_line
 from dispatcher.reading.read_model import ReadModel
@@ -81,18 +81,9 @@ def schedule_summary(read_model: ReadModel, run: Run, now: float) -> ScheduleSum
 
 
 def _summary(run: Run, found: ScheduleNow) -> ScheduleSummary:
-    return ScheduleSummary(
-        run=run.id,
-        epoch=found.epoch,
-        epochs=found.epochs,
-        makespan_s=found.makespan_s,
-        lower_bound_s=found.lower_bound_s,
-        gap=found.gap,
-        idle_s=found.idle_s,
-        idle_share=found.idle_share,
-        start_s=found.start_s,
-        is_growing=found.is_growing,
-    )
+    told = asdict(found)
+    del told["worker_s"]
+    return ScheduleSummary(run=run.id, gap=found.gap, idle_share=found.idle_share, **told)
 
 
 def _epochs(run: Run, now: ScheduleNow) -> list[EpochScheduleRow]:

@@ -9,7 +9,7 @@ from cerebro.contract.records import WorkerStatus
 from cerebro.state import Run, RunState, wording
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.time_left import TimeLeft
-from dispatcher.tabs.best import Best, best
+from dispatcher.tabs.models import Best, best
 from dispatcher.tabs.runs import RunRow, run_row
 from dispatcher.tabs.workers import WorkerRow, worker_rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from flask import Response, request
 
@@ -18,11 +18,15 @@ from dispatcher.tabs.header import Header, header
 T = TypeVar("T")
 Shown = Mapping[str, object]
 """What a tab's template shows."""
-Look = Callable[[ReadModel, Header, float], T]
-"""What a tab takes from the read model, its header and the time. Others wait meanwhile: it is pure, and
-quick."""
+View = Callable[[ReadModel, Header, float], T]
+"""What a tab takes from the read model, its header and the time. Others wait meanwhile: it is pure, and quick."""
 Finish = Callable[[Header, T], Shown]
 """What the template shows of that; may read files and ask the store, since nobody waits any more."""
+
+
+def _as_it_is(_: Header, shown: Any) -> Shown:
+    found: Shown = shown
+    return found
 
 
 @dataclass(frozen=True)
@@ -31,34 +35,20 @@ class Tabs:
 
     services: Services
 
-    @overload
-    def answer(self, name: str, tab: str, template: str, look: Look[Shown]) -> Response: ...
-
-    @overload
     def answer(
         self,
         name: str,
         tab: str,
         template: str,
-        look: Look[T],
-        finish: Finish[T],
-        *,
-        beside: Callable[[], object] = tuple,
-    ) -> Response: ...
-
-    def answer(
-        self,
-        name: str,
-        tab: str,
-        template: str,
-        look: Look[Any],
-        finish: Finish[Any] = lambda _, shown: shown,
+        view: View[T],
+        finish: Finish[T] = _as_it_is,
         *,
         beside: Callable[[], object] = tuple,
     ) -> Response:
         """The page of one tab, or its fragment.
 
         Args:
+            finish: may be left out if the view is what the template shows.
             beside: makes what differs whenever what `finish` finds outside the log does; needs no request.
 
         Raises:
@@ -71,9 +61,9 @@ class Tabs:
         def build() -> str:
             statuses, now = reader.workers(), reader.now()
 
-            def both(read_model: ReadModel) -> tuple[Header, Action | None, Any]:
+            def both(read_model: ReadModel) -> tuple[Header, Action | None, T]:
                 head = header(read_model, now=now, fit=fit, statuses=statuses)
-                return head, newest_action(read_model.state, head.run), look(read_model, head, now)
+                return head, newest_action(read_model.state, head.run), view(read_model, head, now)
 
             head, acted, found = reader.look(name, both)
             return render(
@@ -91,7 +81,7 @@ class Tabs:
             return Response(build())
 
         def version() -> object:
-            return reader.version(name), reader.workers_version(), reader.outage, beside()
+            return reader.version(name), reader.workers.version(), reader.outage, beside()
 
         return self.services.answers.answer(version, build)
 

@@ -3,11 +3,11 @@ every page calls a worker. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cerebro.contract.records import WorkerStatus
+from cerebro.figures.schedule.spans import by_number
 from cerebro.state import ExperimentState, TaskKey, TaskState, wording
 from cerebro.state.tasks import OPEN
 
@@ -25,11 +25,6 @@ class WorkerRow:
     partitions: int
     reported: float | None
     lost: str
-
-
-def by_number(worker: str) -> list[tuple[int, str]]:
-    """A key to sort workers by: worker-2 before worker-10, so that rows never change places."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", worker)]
 
 
 def worker_state(status: WorkerStatus, *, is_busy: bool) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cerebro.state import ExperimentState, Run, TaskState
-from cerebro.state.report import lower_bound, moment, schedule_now
+from cerebro.state.report import moment, schedule_now
 from cerebro.state.timeline import Try, tries
 
 Outcome = Literal["committed", "failed", "revoked", "running"]
@@ -71,21 +71,20 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
     found, zero, begun = schedule_now(state, run, at), run.origin, run.zero
     if found is None:
         return Landmarks(now_s=0.0)
-    bound = lower_bound(run, at)
     return Landmarks(
         now_s=moment(run, begun, found.makespan_s) - zero,
         breaks=tuple((since - zero, until - zero) for since, until in run.breaks if since >= zero),
         epochs=tuple((epoch.epoch, moment(run, begun, epoch.makespan_s) - zero) for epoch in run.epochs),
-        lower_bound_s=bound,
-        bound_at_s=moment(run, begun, bound) - zero,
+        lower_bound_s=found.lower_bound_s,
+        bound_at_s=moment(run, begun, found.lower_bound_s) - zero,
         idle_share=found.idle_share,
     )
 
 
 def worker_rows(state: ExperimentState, found: Iterable[Span]) -> list[str]:
-    """Workers that run units, or ran one of these: worker-2 before worker-10."""
+    """Workers that run units, or ran one of these, `by_number`."""
     there = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
-    return sorted(there.union(span.worker for span in found), key=_by_number)
+    return sorted(there.union(span.worker for span in found), key=by_number)
 
 
 def spans(run: Run, now: float) -> list[Span]:
@@ -129,8 +128,9 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
     )
 
 
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+def by_number(worker: str) -> list[tuple[int, str]]:
+    """A key to sort workers by: worker-2 before worker-10, so that rows never change places."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", worker)]
 
 
 def _outcome(word: str) -> Outcome:

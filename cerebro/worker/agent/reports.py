@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from cerebro.contract import api
 from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
 from cerebro.contract.tasks import FailureKind
+from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.meter import Meter
-from cerebro.worker.agent.background_query import BackgroundQuery
 from cerebro.worker.agent.ending import Ending
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.settings import Settings

@@ -24,9 +24,8 @@ from cerebro.contract.records import (
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.disks import Disks, measure
-from dispatcher.cluster.slots import SLOTS, slots
 from dispatcher.cluster.summary import summary
-from dispatcher.cluster.view import Told, cluster
+from dispatcher.cluster.view import SLOTS, Told, cluster, slots
 from dispatcher.cluster.volumes import volumes
 from tests.dispatcher.fakes import Bench, settings
 from tests.dispatcher.stories import NOW, Story, record, running_story, status

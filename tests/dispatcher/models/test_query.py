@@ -11,9 +11,9 @@ import pytest
 
 from cerebro.errors import BadRequestError
 from cerebro.figures.models import ModelSummary
-from dispatcher.models.csv_file import csv_text
 from dispatcher.models.query import ModelQuery, chosen, matching
 from dispatcher.pages import formats
+from dispatcher.pages.tables import csv_text
 from dispatcher.reading.columns import FIXED, Columns
 
 COLUMNS = Columns(hyperparameters=("lr", "optimizer", "note", "best"), metrics=("loss", "lr"))

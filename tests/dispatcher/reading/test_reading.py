@@ -165,25 +165,25 @@ def test_the_list_has_a_new_version_only_when_it_differs(desk: Desk) -> None:
     story = running_story()
     desk.store.add(story)
     desk.reader.summaries()
-    first = desk.reader.summaries_version
+    first = desk.reader.summaries.version()
     desk.clock.now += 10
     desk.reader.summaries()
-    assert desk.reader.summaries_version == first
+    assert desk.reader.summaries.version() == first
     story.pause("no room")
     desk.clock.now += 10
     desk.reader.summaries()
-    assert desk.reader.summaries_version > first
+    assert desk.reader.summaries.version() > first
 
 
 def test_a_worker_that_falls_silent_changes_the_version_of_the_crew(desk: Desk) -> None:
     desk.store.statuses = [status("worker-0")]
-    first = desk.reader.workers_version()
+    first = desk.reader.workers.version()
     desk.store.statuses = [status("worker-0", silent_s=0.9)]
     desk.clock.now += 10
-    assert desk.reader.workers_version() == first
+    assert desk.reader.workers.version() == first
     desk.store.statuses = [status("worker-0", silent_s=40)]
     desk.clock.now += 10
-    assert desk.reader.workers_version() != first
+    assert desk.reader.workers.version() != first
 
 
 def test_what_fails_in_the_background_is_given_up_and_ends_nothing(desk: Desk) -> None:
@@ -218,7 +218,7 @@ def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(desk: De
     desk.clock.now += 100
     desk.store.records.clear()
     desk.store.statuses.clear()
-    with desk.reader._reading_summaries, desk.reader._reading_workers:
+    with desk.reader.summaries._asking, desk.reader.workers._asking:
         assert desk.reader.summaries() == summaries
         assert desk.reader.workers() == workers
     assert desk.reader.summaries() == ()

@@ -13,8 +13,9 @@ from cerebro.contract import api
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
 from cerebro.errors import StoreUnavailableError
-from cerebro.worker.agent import background_query, reports
-from cerebro.worker.agent.background_query import BackgroundQuery
+from cerebro.runtime import background_query
+from cerebro.runtime.background_query import BackgroundQuery
+from cerebro.worker.agent import reports
 from cerebro.worker.agent.ending import Ending
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.reports import Reports, Resources

@@ -1,4 +1,5 @@
-"""Which attempt a model failed at, so that a failure leads to what that attempt printed. Pure."""
+"""What several pages say of a fit run's models: which one is best, and which attempt one failed at, so that a failure
+leads to what that attempt printed. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +7,32 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cerebro.state import Run, wording
+from dispatcher.reading.model_table import ModelTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best objective value of a fit run, and the model and epoch that has it."""
+
+    model: str
+    metric: str
+    mode: str
+    value: float
+    epoch: int
+
+
+def best(run: Run, table: ModelTable) -> Best | None:
+    """Of a planned fit run; `None` while no model has the objective."""
+    row = table.best()
+    if row is None or row.best is None or row.best_epoch is None:
+        return None
+    return Best(
+        model=row.id,
+        metric=run.fit_request.metric,
+        mode=run.fit_request.mode,
+        value=row.best,
+        epoch=row.best_epoch,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
