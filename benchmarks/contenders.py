@@ -138,7 +138,7 @@ def _rank(rank: int, folder: str, rates: list[float], into: str) -> None:
 
 
 def main() -> None:
-    """Run one way; see the module."""
+    """Run one of the ways to train that the module compares."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     way, folder, rates, into = sys.argv[1:]
     ways = {"task-parallel": task_parallel, "ray-tune": ray_tune, "ddp": ddp}

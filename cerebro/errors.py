@@ -184,7 +184,7 @@ class CheckpointCorruptError(RetryableError):
 
 
 class StorageFullError(RetryableError):
-    """A volume has no room for what is being written; what was there before stays."""
+    """A volume is full; what was there before is unchanged."""
 
 
 class WorkerCrashedError(RetryableError):

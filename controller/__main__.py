@@ -24,7 +24,7 @@ _COLLECT_AFTER = (100_000, 50, 100)
 """Objects that are new, and so many collections of each of the two younger generations."""
 
 _VOLUMES = ("shared", "checkpoints", "metrics", "logs")
-"""Whose room it tells, where they are mounted."""
+"""Volumes whose free space it measures, where they are mounted."""
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ class ClusterSnapshot:
 
     @property
     def free_bytes(self) -> int:
-        """Room on the checkpoint volume, as the workers see it; 0 while nobody said."""
+        """Free space on the checkpoint volume, as the workers see it; 0 while none has reported it."""
         here = (w for w in self.workers.values() if w.absence is None)
         return min((w.free_bytes for w in here if w.free_bytes is not None), default=0)
 

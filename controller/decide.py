@@ -242,7 +242,7 @@ def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
 
 
 def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
-    """Whether an alive worker holds what a queued task is to make anew. Copies are never queued (see `placement`)."""
+    """Whether an alive worker holds what a queued task is to make again. Copies are never queued (`replication`)."""
     is_queued = state.workers[task.worker or ""].open_tasks[0] != str(task.key)
     assert run.plan is not None
     holders = state.holders(run.plan.dataset, task.key.partition or 0)

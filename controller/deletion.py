@@ -125,7 +125,7 @@ class Deletion:
         """Nobody else may have led since the store was asked what is to go: it may be there anew."""
         if self._renew() != term:
             raise ConflictError(
-                f"leadership term {term} has ended: what was to be deleted is looked up again"
+                f"leadership term {term} has ended: the list of what is to be deleted is read again"
             )
 
     def _move_aside(self, volume: Path, *names: str) -> None:

@@ -19,7 +19,7 @@ _LONGEST = 2000
 
 
 def fields(state: ExperimentState, event: Event) -> dict[str, str | int]:
-    """What an event is about, for the log: see `cerebro.runtime.logs.FIELDS`."""
+    """What an event is about, as fields of a log line (`cerebro.runtime.logs.FIELDS`)."""
     task = getattr(event, "task", "")
     key = TaskKey.parse(task) if task else None
     found = {

@@ -53,7 +53,7 @@ class FitDispatch:
 
     def __init__(self, state: ExperimentState, run: Run, times: UnitTimes) -> None:
         if not isinstance(run.plan, FitPlan) or not isinstance(run.request, FitRequest):
-            raise IllegalEventError(f"{run.id} is no started fit run")
+            raise IllegalEventError(f"{run.id} is not a fit run that has started")
         self.run = run.id
         self._dataset = run.plan.dataset
         self.models = list(run.models)

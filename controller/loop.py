@@ -197,7 +197,7 @@ class Controller:
                 log.info("refused %s: %s", line(step), outcome.reason)
                 self._membership.look_again()
             if isinstance(step, api.Note) and isinstance(step.event, RunPaused):
-                # Whether there is room again is to be asked of the workers, not of what they said before.
+                # Whether there is free space again is to be asked of the workers: their last reports are old.
                 self._membership.look_again()
         self._apply(core, answer.events)
         # With news there is something to decide on, also if they are why a step was refused.

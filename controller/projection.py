@@ -57,7 +57,7 @@ class _Entry(NamedTuple):
 
 
 class Projection:
-    """Writes commits to event files in the background; see the module."""
+    """Writes the metrics of commits to TensorBoard's event files, in the background."""
 
     def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
         self._kvs, self._volumes = kvs, volumes

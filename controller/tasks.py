@@ -106,7 +106,7 @@ def _evaluate(
 
 def _model_fields(record: ExperimentRecord, run: Run, fit: Run, key: TaskKey) -> dict[str, Any]:
     if not isinstance(fit.request, FitRequest) or fit.plan is None or run.plan is None:
-        raise IllegalEventError(f"{fit.id} is no started fit run")
+        raise IllegalEventError(f"{fit.id} is not a fit run that has started")
     model = fit.models[key.model or ""]
     return {
         "key": str(key),

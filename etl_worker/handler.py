@@ -36,7 +36,7 @@ class Handler:
     def handle(self, body: TaskBody, attempt: int) -> TaskResult:
         """Make the partition's shards; those that are complete already are not made again."""
         if not isinstance(body, EtlTask):
-            raise SpecError(f"etl_worker does not do tasks of kind {body.kind!r}")
+            raise SpecError(f"etl_worker does not execute tasks of kind {body.kind!r}")
         job = self._job(body)
         cores = self._cores_for(body.code, body.locators.misc)
         start_s, began = 0.0, time.monotonic()

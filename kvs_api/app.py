@@ -92,13 +92,13 @@ def create_app(settings: Settings, store: Store) -> Flask:
 
 
 class Views:
-    """A method per entry of `STORE`, which describes it."""
+    """The answer to each request: one method for each entry of `STORE`, by its name."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def health(self) -> Response:
-        """Health: see `STORE`."""
+        """Whether Redis answers, and which schema and version this is."""
         ok = self._store.ping()
         answer = api.Health(
             status="ok" if ok else "store-unavailable",
@@ -108,39 +108,42 @@ class Views:
         return Response(answer.model_dump_json(), 200 if ok else 503, mimetype="application/json")
 
     def live(self) -> Response:
-        """Live: see `STORE`."""
+        """A constant: the process answers requests, whatever Redis does."""
         return Response("ok\n", mimetype="text/plain")
 
     def openapi(self) -> Response:
-        """Openapi: see `STORE`."""
+        """The OpenAPI document of this API."""
         return Response(openapi_document(package_version()), mimetype="application/json")
 
     def lead(self) -> Response:
-        """Lead: see `STORE`."""
+        """Take the controller's leadership, or keep it."""
         return _answer(self._store.lead(_body(api.LeaderRequest)))
 
     def experiments(self) -> Response:
-        """Experiments: see `STORE`."""
+        """All experiments, newest event first."""
         return _answer(api.ExperimentsAnswer(experiments=self._store.experiments()))
 
     def create_experiment(self, name: str) -> Response:
-        """Create experiment: see `STORE`."""
+        """Create an experiment, or find the same one again."""
         record = _body(ExperimentRecord)
         if record.name != name:
-            raise errors.BadRequestError(f"the path names {name!r}, the body {record.name!r}")
+            raise errors.BadRequestError(
+                f"the path names the experiment {name!r}, the body names {record.name!r}: give one "
+                "name"
+            )
         return _answer(self._store.create_experiment(record))
 
     def experiment(self, name: str) -> Response:
-        """Experiment: see `STORE`."""
+        """The record of one experiment."""
         return _answer(self._store.experiment(_name(name)))
 
     def append(self, name: str) -> Response:
-        """Append: see `STORE`."""
+        """Append a client's event to a log, once for each call's identity."""
         event = _CLIENT_EVENT.validate_json(request.get_data())
         once = request.headers.get(api.ONCE, "")
         if len(once) > _MAX_ONCE:
             raise errors.BadRequestError(
-                f"{api.ONCE} has {len(once)} characters, at most {_MAX_ONCE} are allowed"
+                f"{api.ONCE} has {len(once)} characters, expected at most {_MAX_ONCE}"
             )
         return _answer(
             api.AppendAnswer(
@@ -151,132 +154,138 @@ class Views:
         )
 
     def delete_experiment(self, name: str) -> Response:
-        """Delete experiment: see `STORE`."""
+        """Forget an experiment that a user asked to delete."""
         self._store.delete_experiment(_name(name), _whole_number("term", "the controller's leadership"))
         return Response(status=204)
 
     def events(self, name: str) -> Response:
-        """Events: see `STORE`."""
+        """A log after a cursor; waits for news if asked to."""
         self._store.require(_name(name))
         is_checked = request.args.get("check") == "1"
         return _spliced("events", self._store.read(keys.log(name), *_cursor(), is_checked=is_checked))
 
     def quarantine(self, name: str) -> Response:
-        """Quarantine: see `STORE`."""
+        """Quarantine an experiment that cannot be read."""
         asked = _body(api.QuarantineRequest)
         self._store.quarantine(_name(name), asked.problem, asked.term)
         return Response(status=204)
 
     def restore(self, name: str) -> Response:
-        """Restore: see `STORE`."""
+        """Take an experiment out of quarantine."""
         self._store.restore(_name(name))
         return Response(status=204)
 
     def points(self, name: str) -> Response:
-        """Points: see `STORE`."""
+        """Live points after a cursor; waits for news if asked to."""
         self._store.require(_name(name))
         return _spliced("points", self._store.read(keys.live(name), *_cursor()))
 
     def watch(self) -> Response:
-        """Watch: see `STORE`."""
+        """Wait until one of several logs, or the cluster, has news."""
         found, cluster = self._store.watch(_body(api.WatchRequest))
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
         return _json(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
 
     def decide(self, name: str) -> Response:
-        """Decide: see `STORE`."""
+        """Apply the controller's steps, and return the events since its cursor."""
         outcomes, found = self._store.decide(_name(name), _body(api.DecideRequest))
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
         return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
 
     def queue(self) -> Response:
-        """Queue: see `STORE`."""
+        """Open runs, oldest first, and experiments to delete."""
         return _answer(self._store.queue())
 
     def audit(self) -> Response:
-        """Audit: see `STORE`."""
+        """The newest entries of the audit list, oldest first."""
         return _answer(api.AuditAnswer(entries=self._store.audit()))
 
     def reclaim(self) -> Response:
-        """Reclaim: see `STORE`."""
+        """Data sets that no experiment uses any more."""
         return _answer(self._store.reclaim())
 
     def workers(self) -> Response:
-        """Workers: see `STORE`."""
+        """The status of each registered worker."""
         return _answer(api.WorkersAnswer(workers=self._store.workers()))
 
     def register(self, name: str) -> Response:
-        """Register: see `STORE`."""
+        """Register a new incarnation of a worker."""
         record = _body(WorkerRecord)
         if record.worker != name:
-            raise errors.BadRequestError(f"the path names {name!r}, the body {record.worker!r}")
+            raise errors.BadRequestError(
+                f"the path names the worker {name!r}, the body names {record.worker!r}: give one "
+                "name"
+            )
         return _answer(self._store.register(record))
 
     def remove_worker(self, name: str) -> Response:
-        """Remove worker: see `STORE`."""
+        """Forget a worker that is gone for good."""
         self._store.remove_worker(_name(name), request.args.get("incarnation"))
         return Response(status=204)
 
     def size(self) -> Response:
-        """Size: see `STORE`."""
+        """The pending size request, if there is one."""
         return _answer(api.SizeAnswer(wish=self._store.size()))
 
     def ask_size(self) -> Response:
-        """Ask size: see `STORE`."""
+        """Make a size request, or answer one with a problem."""
         wish = _body(SizeRequest)
         self._store.ask_size(wish)
         return _answer(wish)
 
     def drop_size(self) -> Response:
-        """Drop size: see `STORE`."""
+        """Withdraw a size request."""
         self._store.drop_size(_whole_number("workers", "the number that was asked for"))
         return Response(status=204)
 
     def troubles(self) -> Response:
-        """Troubles: see `STORE`."""
+        """Why workers do not start."""
         return _answer(self._store.troubles())
 
     def tell_troubles(self) -> Response:
-        """Tell troubles: see `STORE`."""
+        """Replace the reasons why workers do not start."""
         troubles = _body(Troubles)
         self._store.tell_troubles(troubles)
         return _answer(troubles)
 
     def usage(self, name: str) -> Response:
-        """Usage: see `STORE`."""
+        """What a worker used over the last day."""
         return _answer(api.UsageAnswer(samples=self._store.usage(_name(name))))
 
     def report(self, name: str) -> Response:
-        """Report: see `STORE`."""
+        """Apply a worker's steps, and renew its leases."""
         return _answer(
             api.ReportAnswer.model_validate(self._store.report(_name(name), _body(api.ReportRequest)))
         )
 
     def inbox(self, name: str) -> Response:
-        """Inbox: see `STORE`."""
+        """A worker's inbox after a cursor; waits for an entry if asked to."""
         items = self._store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor())
         if request.args.get("places") != "1":
             items = map(_without_place, items)
         return _spliced("items", items)
 
     def put_code(self, sha256: str) -> Response:
-        """Put code: see `STORE`."""
+        """Store user code under its hash."""
         record = _body(CodeRecord)
         if record.sha256 != sha256:
-            raise errors.BadRequestError(f"the path names {sha256}, the body {record.sha256}")
+            raise errors.BadRequestError(
+                f"the path names the hash {sha256}, the body names {record.sha256}: give one "
+                "hash"
+            )
         return _answer(self._store.put_code(record))
 
     def code(self, sha256: str) -> Response:
-        """Code: see `STORE`."""
+        """User code by its hash."""
         return _answer(self._store.code(sha256))
 
     def put_archive(self, sha256: str) -> Response:
-        """Put archive: see `STORE`."""
+        """Store a code archive under its hash."""
         self._store.put_archive(sha256, request.get_data())
         return Response(status=204)
 
     def archive(self, sha256: str) -> Response:
-        """Archive: see `STORE`."""
+        """A code archive by its hash."""
         return Response(self._store.archive(sha256), mimetype="application/octet-stream")
 
 

@@ -168,7 +168,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as cause:
-        raise errors.StoreUnavailableError(f"Redis is away: {cause}") from cause
+        raise errors.StoreUnavailableError(f"Redis does not answer: {cause}") from cause
     except redis.ResponseError as cause:
         if str(cause).startswith(("MISCONF", "LOADING", "READONLY", "OOM")):
             raise errors.StoreUnavailableError(f"Redis refuses to write: {cause}") from cause

@@ -20,7 +20,7 @@ class QuarantineStore(WorkerStore):
     """Reads and changes of marks that say what cannot be read."""
 
     def quarantine(self, name: str, problem: Unreadable, term: int) -> None:
-        """Quarantine an experiment; see `KvsClient.quarantine`."""
+        """Quarantine an experiment that cannot be read; its runs leave the queue (`KvsClient.quarantine`)."""
         call = {
             "call": "quarantine",
             "experiment": keys.experiment(name),
@@ -39,7 +39,7 @@ class QuarantineStore(WorkerStore):
             raise stale(term, answer)
 
     def restore(self, name: str) -> None:
-        """Put an experiment back that was quarantined; see `KvsClient.restore`."""
+        """Take an experiment out of quarantine; its log is read again (`KvsClient.restore`)."""
         answer = self._run(
             {
                 "call": "restore",

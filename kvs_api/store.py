@@ -50,7 +50,8 @@ class Store(QuarantineStore):
             known = self.experiment(record.name)
             if self._redis.sismember(keys.DELETING, record.name):
                 raise errors.ConflictError(
-                    f"experiment {record.name!r} is being deleted with its data: its name is free in a moment, see "
+                    f"experiment {record.name!r} is being deleted with its data: wait until its name is free again, "
+                    "see "
                     "`cerebro status`"
                 )
             # A crash between the two writes above would leave the experiment out of the list: write it again.
@@ -58,8 +59,8 @@ class Store(QuarantineStore):
         if (known.locators, known.archive) != (record.locators, record.archive):
             what = "other dataset locators" if known.locators != record.locators else "another code archive"
             raise errors.ConflictError(
-                f"experiment {record.name!r} exists already with {what}: choose another name; or go on with the "
-                f"existing one by Experiment.attach({record.name!r}); or delete that with all its data by "
+                f"experiment {record.name!r} exists already with {what}: choose another name, continue the existing "
+                f"experiment with Experiment.attach({record.name!r}), or delete it with all its data with "
                 f"`cerebro delete {record.name}`"
             )
         return known
@@ -141,7 +142,7 @@ class Store(QuarantineStore):
         return int(answer["seq"])
 
     def delete_experiment(self, name: str, term: int) -> None:
-        """Forget an experiment that a user asked to delete; see `KvsClient.delete_experiment`."""
+        """Forget an experiment that a user asked to delete: its record, log and live points."""
         guard = {
             "experiment": keys.experiment(name),
             "name": name,
@@ -280,7 +281,7 @@ class Store(QuarantineStore):
     def put_code(self, record: CodeRecord) -> CodeRecord:
         """Store code under its hash."""
         if hashlib.sha256(record.encoded.encode()).hexdigest() != record.sha256:
-            raise errors.BadRequestError(f"the encoded code's hash is not {record.sha256}")
+            raise errors.BadRequestError(f"the hash of the encoded code is not {record.sha256}: send the code again")
         with translated():
             self._redis.set(keys.code(record.sha256), record.model_dump_json(), nx=True)
         return record
@@ -292,7 +293,7 @@ class Store(QuarantineStore):
     def put_archive(self, sha256: str, content: bytes) -> None:
         """Store an archive's bytes under their hash."""
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise errors.BadRequestError(f"the archive's hash is not {sha256}")
+            raise errors.BadRequestError(f"the hash of the archive is not {sha256}: send the archive again")
         with translated():
             self._redis.set(keys.archive(sha256), content, nx=True)
 

@@ -75,7 +75,7 @@ class WorkerStore(Database):
         if "missing" in answer:
             raise errors.NotFoundError(f"no worker {worker!r} is registered: see `cerebro status`")
         if "current" in answer:
-            raise errors.ConflictError(f"worker {worker!r} has registered anew meanwhile")
+            raise errors.ConflictError(f"worker {worker!r} has registered again in the meantime")
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers, by name."""
@@ -196,7 +196,7 @@ class WorkerStore(Database):
     def _size(self, workers: int, **fields: Any) -> None:
         call = {"call": "size", "size": keys.SIZE, "cluster": keys.CLUSTER, "workers": workers}
         if "outdated" in self._run(call | fields):
-            raise errors.ConflictError(f"nobody asks for {workers} workers any more")
+            raise errors.ConflictError(f"there is no request for {workers} workers any more")
 
     def troubles(self) -> Troubles:
         """Why workers do not start; none if nobody has said so."""

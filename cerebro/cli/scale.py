@@ -144,7 +144,7 @@ def request_size(kvs: KvsClient, workers: int, *, by: str, patience_s: float = T
     while (pending := kvs.size()) is not None:
         if pending.workers != workers:
             raise ClusterError(
-                f"{pending.by or 'somebody else'} has asked for {pending.workers} workers meanwhile"
+                f"{pending.by or 'somebody else'} has asked for {pending.workers} workers in the meantime"
             )
         if pending.problem:
             raise ClusterError(f"{workers} workers are not possible: {pending.problem}")
@@ -154,8 +154,8 @@ def request_size(kvs: KvsClient, workers: int, *, by: str, patience_s: float = T
             except ConflictError:
                 continue  # just now it was taken up, or another one made
             raise ClusterError(
-                f"the request for {workers} workers was not answered within {patience_s:g} s and is withdrawn: this "
-                "cluster's controller does not run, or cannot reach its cluster manager; see `kubectl get pods` and "
+                f"the request for {workers} workers was not answered within {patience_s:g} s and is withdrawn. The "
+                "cluster's controller does not run, or cannot reach its cluster manager: see `kubectl get pods` and "
                 "the controller's log"
             )
         time.sleep(_LOOK_AGAIN_S)
@@ -191,12 +191,13 @@ def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
     troubles = "; ".join(f"{pod}: {why}" for pod, why in sorted(kvs.troubles().pods.items()))
     if count > workers:
         return (
-            f"there are still {count} workers instead of {workers} after {timeout_s:g} s: they go on leaving; see "
+            f"there are still {count} workers instead of {workers} after {timeout_s:g} s. They continue to leave: see "
             "`kubectl get pods`"
         )
     return (
-        f"{count} of {workers} workers registered within {timeout_s:g} s ({troubles or 'no reason is known'}): the "
-        "others are used when they come; see `kubectl get pods` and `kubectl describe pod`"
+        f"{count} of {workers} workers registered within {timeout_s:g} s ({troubles or 'the reason is not known'}). "
+        "The "
+        "others are used when they come: see `kubectl get pods` and `kubectl describe pod`"
     )
 
 
@@ -220,7 +221,7 @@ def remove(kvs: KvsClient, worker: str) -> list[str]:
     for status in sharing:
         if status.silent_s < HERE_S:
             raise ClusterError(
-                f"{status.record.worker} reported {status.silent_s:.0f} s ago, so it is alive: end it first, or have "
-                "fewer workers with `cerebro scale`"
+                f"{status.record.worker} reported {status.silent_s:.0f} s ago, so it is alive: end it first, or reduce "
+                "the number of workers with `cerebro scale`"
             )
     return [status.record.worker for status in sharing if _forget(kvs, status)]

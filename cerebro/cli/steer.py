@@ -172,7 +172,7 @@ def _asked(name: str, lost: str) -> str:
     """
     if not sys.stdin.isatty():
         raise ConflictError(
-            f"nothing was deleted: there is nobody to ask. In scripts: cerebro delete {name} --yes {name}"
+            f"nothing was deleted: nobody is there to confirm it. In scripts: cerebro delete {name} --yes {name}"
         )
     _say(f"This deletes {name} for good: {lost}")
     _say("logs and predictions, and its preprocessed data. Its metadata and objects stay where they")
@@ -185,8 +185,9 @@ def _await_end(kvs: KvsClient, name: str) -> None:
     while any(summary.experiment.name == name and summary.is_deleting for summary in kvs.experiments()):
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{name} is to be deleted, but still there after {_GONE_S:g} s: the controller does it as soon as it "
-                "runs and can write to the volumes; see `cerebro status` and `cerebro logs controller`"
+                f"{name} has not been deleted after {_GONE_S:g} s: the controller deletes it as soon as it runs and "
+                "can "
+                "write to the volumes. See `cerebro status` and `cerebro logs controller`"
             )
         time.sleep(_LOOK_AGAIN_S)
 

@@ -41,7 +41,7 @@ class Preprocessing:
         if not 0 < self.fraction <= 1:
             raise DataError(f"fraction is {self.fraction}, expected more than 0 and at most 1")
         if not 0 <= self.max_failed <= 1:
-            raise DataError(f"max_failed is {self.max_failed}, expected a share between 0 and 1")
+            raise DataError(f"max_failed is {self.max_failed}, expected a share from 0 to 1")
         for split, locator in locators.splits().items():
             if not is_outside or "s3://" in locator.metadata:
                 columns = known_columns(locator.metadata)
@@ -82,13 +82,13 @@ class Training:
         check_spec(spec, SubEpochSpec, "run_fit", needed)
         if self.mode not in ("min", "max"):
             raise MetricError(
-                f"mode is {self.mode!r}: say mode='max' if more of the metric is better, mode='min' if less is"
+                f"mode is {self.mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
             )
         if not self.metric:
-            raise MetricError("no metric: name the one that models are ranked by, such as metric='accuracy'")
+            raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
         for name in ("epochs", "hang_timeout_s", "max_attempts"):
             if not 0 < (value := getattr(self, name)) < math.inf:
-                raise DataError(f"{name} is {value}, expected a number of more than 0 that is not infinite")
+                raise DataError(f"{name} is {value}, expected a finite number above 0")
         if self.scheduler not in POLICIES:
             raise SearchSpaceError(
                 f"no scheduler {self.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}"

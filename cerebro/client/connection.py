@@ -55,7 +55,7 @@ def connect(server: str | None = None, token: str | None = None, *, home: str | 
     if address:
         secret = token or os.environ.get("CEREBRO_TOKEN")
         if not secret:
-            raise ClusterError(f"no token for {address}: pass token=..., or set CEREBRO_TOKEN")
+            raise ClusterError(f"there is no token for {address}: pass token=..., or set CEREBRO_TOKEN")
         return _checked(_at(address, secret, os.environ))
     info = cluster.start(home)
     secret = token or info.token()

@@ -47,7 +47,7 @@ def created(connection: Connection, record: ExperimentRecord, given: Locators) -
     except ConflictError as error:
         if is_moved:
             raise ConflictError(
-                f"{error}. Other locators are taken only until data were preprocessed"
+                f"{error}. Locators can change only until the data have been preprocessed"
             ) from error
         raise
 
@@ -72,7 +72,7 @@ def record_of(name: str, locators: Locators, sha256: str | None) -> ExperimentRe
         return ExperimentRecord(name=name, locators=locators, archive=sha256, author=author())
     except ValueError as cause:
         raise ConflictError(
-            f"{name!r} cannot be an experiment's name: use lower-case letters, digits and dashes, at most 50 of them"
+            f"{name!r} is not a valid name of an experiment: use at most 50 lower-case letters, digits and dashes"
         ) from cause
 
 

@@ -58,7 +58,8 @@ class MountedFiles:
         path = self._volumes.shared / name
         if not path.exists():
             raise errors.NotFoundError(
-                f"{path} is not on this machine: set CEREBRO_VOLUMES to where the cluster's volumes are mounted, or "
+                f"{path} is not on this machine: set CEREBRO_VOLUMES to the folder where the cluster's volumes are "
+                "mounted, or "
                 "connect to the dispatcher's address instead of kvs_api's, which serves these files"
             )
         return path
@@ -135,7 +136,8 @@ class FetchedFiles:
                         deadline = time.monotonic() + self._patience_s
                     if time.monotonic() > deadline:
                         raise errors.StoreUnavailableError(
-                            f"{url} stood still at {transfer.num_bytes:,} bytes for {self._patience_s:g} s: {cause}"
+                            f"{url} sent nothing more after {transfer.num_bytes:,} bytes, for {self._patience_s:g} "
+                            f"s: {cause}"
                         ) from cause
                     time.sleep(_PAUSE_S)
         finally:

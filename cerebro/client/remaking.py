@@ -104,7 +104,7 @@ class Remaking:
         """What the worker that made the partition was told, its metadata put where the task will look for it."""
         request = self.state.etl_request(self.dataset)
         if request is None:
-            raise DataError(f"no run_etl of experiment {self.record.name!r} made this data set")
+            raise DataError(f"no ETL run of experiment {self.record.name!r} made this data set")
         target = volumes.metadata(self.dataset, "train", partition)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.connection.files.shared(str(target.relative_to(volumes.shared))), target)

@@ -56,7 +56,7 @@ def randint(low: int, high: int) -> Distribution:
 def choice(values: Sequence[Any]) -> Distribution:
     """One of `values`."""
     if not values:
-        raise SearchSpaceError("choice([]): there is nothing to choose from")
+        raise SearchSpaceError("choice([]) has no values: give at least one")
     return Distribution(name="choice", draw=lambda rng: rng.choice(list(values)))
 
 
@@ -88,7 +88,7 @@ def configurations(space: SearchSpace, *, samples: int | None = None, seed: int 
             f"the search space is a {type(space).__name__}, expected a dict of lists (a grid) or a list of dicts"
         )
     if not found:
-        raise SearchSpaceError("the search space is empty: it must give at least one training configuration")
+        raise SearchSpaceError("the search space is empty, expected at least one training configuration")
     return [_checked(configuration) for configuration in found]
 
 
@@ -105,7 +105,7 @@ def _grid(space: Mapping[str, Any]) -> list[Hyperparameters]:
     for name, value in space.items():
         values = list(value) if isinstance(value, list | tuple | range) else [value]
         if not values:
-            raise SearchSpaceError(f"hyper-parameter {name!r} has an empty list of values")
+            raise SearchSpaceError(f"hyper-parameter {name!r} has no values: give at least one")
         axes[name] = values
     return (
         [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if axes else []

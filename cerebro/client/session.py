@@ -147,7 +147,7 @@ class Session:
             if isinstance(each.plan, EtlPlan):
                 return each, each.plan
         what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
-        raise NotFoundError(f"{what} has preprocessed no rows: call run_etl, or name another run")
+        raise NotFoundError(f"{what} has no preprocessed rows: call run_etl, or name another run")
 
     def request(self, request: Request) -> str:
         """Ask for a run; returns its id.
@@ -189,7 +189,7 @@ class Session:
             self._kvs.append(self.name, event)
 
     def restore(self) -> None:
-        """Have a log that could not be read, read anew; see `KvsClient.restore`."""
+        """Take the experiment out of quarantine: its log is read again."""
         self._kvs.restore(self.name)
 
     def complete(self, request: Request, *, progress: bool) -> Run:

@@ -22,7 +22,7 @@ def find_model(run: Run, name: str) -> Model:
         return run.models[name]
     known = list(run.models)
     if not known:
-        raise NotFoundError(f"{run.id} has no model {name!r}: it has no models yet, or is no fit run")
+        raise NotFoundError(f"{run.id} has no model {name!r}: it has no models yet, or it is not a fit run")
     similar = difflib.get_close_matches(name, known, n=_NAMED, cutoff=0.5)
     there = ", ".join(similar or known[:_NAMED]) + (", ..." if not similar and len(known) > _NAMED else "")
     raise NotFoundError(f"{run.id} has no model {name!r}; there is {there}")
@@ -41,7 +41,7 @@ def chosen_run(state: ExperimentState, run: str | None) -> Run:
         return state.runs[run]
     found = state.active_run() or next(reversed(state.runs.values()), None)
     if found is None:
-        raise NotFoundError(f"experiment {state.name!r} has no run yet")
+        raise NotFoundError(f"experiment {state.name!r} has no run yet: call run_etl first")
     return found
 
 
@@ -57,8 +57,8 @@ def chosen_fit(state: ExperimentState, run: str | None) -> Run:
     found = chosen_run(state, fits[-1] if run is None else run)
     if found.kind != "fit":
         raise NotFoundError(
-            f"{found.id} of experiment {state.name!r} is of run_{found.kind}, expected was a fit run; there is "
-            f"{', '.join(fits) or 'none'}"
+            f"{found.id} of experiment {state.name!r} is a run of run_{found.kind}, expected a fit run: name one of "
+            f"{', '.join(fits) or 'none (call run_fit first)'}"
         )
     return found
 

@@ -74,7 +74,7 @@ def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
         return ExperimentArchived(is_archived=command.action is Action.ARCHIVE, by=by)
     if command.confirm != name:
         raise ConflictError(
-            f"nothing was deleted: to delete {name!r} with all its data, give exactly its name"
+            f"nothing was deleted: to delete {name!r} with all its data, repeat its exact name"
         )
     return DeletionRequested(by=by)
 

@@ -25,7 +25,8 @@ def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:
     partitions = dataset.partitions("train")
     if not partitions:
         raise DataError(
-            f"the data set of experiment {state.name!r} has no training rows: locate a split 'train'"
+            f"the data set of experiment {state.name!r} has no training rows: give a locator for the split 'train' "
+            "and call run_etl"
         )
     if request.scheduler not in POLICIES:
         raise SearchSpaceError(
@@ -78,7 +79,7 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
         epoch = fit.models[name].best_epoch(fit.request.metric, fit.request.mode, validated=fit.is_validated)
         if epoch is None:
             raise NotFoundError(
-                f"model {name!r} of {fit.id} has no completed epoch with {fit.request.metric!r}"
+                f"model {name!r} of {fit.id} has no completed epoch with the metric {fit.request.metric!r}"
             )
         models[name] = epoch
     # The data the models were trained on; a later ETL run may have scaled it otherwise.
@@ -86,8 +87,8 @@ def plan_evaluation(state: ExperimentState, request: EvaluateRequest) -> Evaluat
     partitions = dataset.partitions(request.split)
     if not partitions:
         raise DataError(
-            f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: locate "
-            "it and run run_etl"
+            f"the data set of experiment {state.name!r} has no rows of split {request.split!r}: "
+            "give a locator for it and call run_etl"
         )
     return EvaluatePlan(
         kind=request.kind,

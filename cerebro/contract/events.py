@@ -42,7 +42,8 @@ class RunStarted(_Event):
 
 
 class RunPaused(_Event):
-    """Nothing new is assigned until `RunResumed`; `needs_bytes` > 0: until the checkpoint volume has that much room."""
+    """Nothing new is assigned until `RunResumed`; with `needs_bytes` > 0, until the checkpoint volume has so much free
+    space."""
 
     type: Literal["RunPaused"] = "RunPaused"
     run: Name

@@ -42,7 +42,7 @@ class FailureKind(StrEnum):
     CRASH = "crash"  # the child process died: signal, exit, segmentation fault
     OUT_OF_MEMORY = "out_of_memory"  # the child was killed for memory or the GPU ran out
     CHECKPOINT = "checkpoint"  # the input checkpoint is missing or corrupt: the unit before is redone
-    STORAGE_FULL = "storage_full"  # no room on the checkpoint volume: the run pauses
+    STORAGE_FULL = "storage_full"  # no free space on the checkpoint volume: the run pauses
     REQUIREMENTS = "requirements"  # pip failed: fails the run
     DATA = "data"  # rows or shards are unusable: fails the run
     PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
@@ -68,7 +68,7 @@ class Failure(Contract):
     traceback: Annotated[str, _text(MAX_TRACEBACK)] = ""
     """Of user code, where the failure is an exception that has been through it."""
     needs_bytes: int = 0
-    """Room the checkpoint volume lacked."""
+    """Bytes that the checkpoint volume lacked."""
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
     """Of ETL that ended because rows failed: how many did until then. Absent where there are none, so that older
     versions can read all other failures."""
@@ -82,7 +82,7 @@ class Failure(Contract):
 
     @property
     def line(self) -> str:
-        """The message where there is room for a line."""
+        """The message in one line."""
         return first_line(self.message)
 
 

@@ -25,7 +25,7 @@ def cleaned(text: str, limit: int) -> str:
 
 
 def first_line(text: str) -> str:
-    """The beginning of `text` where there is room for one line: of a table, say."""
+    """The first line of `text`, for places that show one line, such as a table."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= _LINE else f"{line[: _LINE - 1]}\u2026"
 

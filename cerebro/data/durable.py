@@ -62,7 +62,7 @@ class DurableFile:
         return self._file.closed
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append ``data``; StorageFullError when the volume has no room."""
+        """Append ``data``; StorageFullError when the volume is full."""
         try:
             self._file.write(data)
         except OSError:
@@ -157,11 +157,11 @@ def verify(path: Path, written: Written) -> None:
     try:
         found = checksum(path)
     except OSError as error:
-        raise ShardCorruptError(f"{path} cannot be read ({error}); it must be made again") from error
+        raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error
     if found != written:
         raise ShardCorruptError(
             f"{path} has {found.num_bytes} bytes with checksum {found.checksum}, "
-            f"written were {written.num_bytes} with {written.checksum}; it must be made again"
+            f"but {written.num_bytes} with {written.checksum} were written: it must be made again"
         )
 
 
@@ -180,8 +180,8 @@ def storage_full_named(folder: Path) -> Iterator[None]:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             raise
         raise StorageFullError(
-            f"no room to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
-            "Make room on this volume; what was complete there is untouched"
+            f"no space to write in {folder} ({_free_bytes(folder)} bytes free): {error.strerror}. "
+            "Free space on this volume; complete files on it are unchanged"
         ) from error
 
 

@@ -134,16 +134,16 @@ class Layout:
         first, row = f"the first row (id {self.first_id!r})", f"row {other.first_id!r}"
         for name in [*mine, *theirs]:
             if name not in theirs:
-                raise RowError(f"{row} has no field {name!r}, {first} has it: {_SAME_FIELDS}")
+                raise RowError(f"{row} has no field {name!r}, {first} does: {_SAME_FIELDS}")
             if name not in mine:
-                raise RowError(f"{row} has a field {name!r} that {first} has not: {_SAME_FIELDS}")
+                raise RowError(f"{row} has a field {name!r}, {first} does not: {_SAME_FIELDS}")
             if mine[name] != theirs[name]:
                 raise RowError(
                     f"field {name!r} of {row} has {theirs[name]}, but {first} has {mine[name]}: "
                     + (_SAME_SHAPE if mine[name].shape != theirs[name].shape else _SAME_DTYPE)
                 )
         if self.structure != other.structure:
-            raise RowError(f"{row} is nested otherwise than {first} (dict against tuple): {_SAME_FIELDS}")
+            raise RowError(f"{row} is nested differently from {first} (one is a dict, one a tuple): {_SAME_FIELDS}")
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""

@@ -76,7 +76,7 @@ class PartitionLoader:
         self.batch_size = batch_size
         self.on_batch = on_batch
         if batch_size < 1:
-            raise DataError(f"batch_size is {batch_size!r}, expected a whole number of at least 1")
+            raise DataError(f"batch_size is {batch_size!r}, expected a whole number from 1")
         if seed is not None and seed < 0:
             raise DataError(f"seed is {seed}, expected a number of at least 0, or None for stored order")
         if batch_size > self.num_rows:

@@ -51,7 +51,7 @@ def parse_locators(given: Locators | Mapping[str, Any]) -> Locators:
     names = [PurePath(str(uri)).name for uri in raw.get("misc") or ()]
     if len(set(names)) < len(names):
         raise LocatorError(
-            f"misc names two files {_first_duplicate(names)!r}: they share a folder, so rename one"
+            f"misc names two files {_first_duplicate(names)!r}: both would go into one folder, so rename one"
         )
     try:
         return Locators.model_validate(raw)
@@ -123,7 +123,7 @@ def checked_metadata(split: Split, uri: str, content: bytes) -> Metadata:
         )
     if "id" not in table.column_names:
         raise MetadataError(
-            f"{where} has no column 'id', only {', '.join(table.column_names)}: add a column 'id' with a "
+            f"{where} has no column 'id' (its columns: {', '.join(table.column_names)}): add one with a "
             "unique value per row"
         )
     if table.num_rows == 0:
@@ -131,7 +131,7 @@ def checked_metadata(split: Split, uri: str, content: bytes) -> Metadata:
     ids = table.column("id").to_pylist()
     if any(value is None or value == "" for value in ids):
         raise MetadataError(
-            f"{where} lacks an 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}"
+            f"{where} has no 'id' in row {next(i for i, v in enumerate(ids) if v in (None, ''))}: give each row one"
         )
     if not isinstance(ids[0], int | str):
         raise MetadataError(

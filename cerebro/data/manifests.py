@@ -176,7 +176,7 @@ class PartitionManifest:
         for shard in shards:
             if shard.start != expected:
                 raise DataError(
-                    f"shard {shard.index} starts at row {shard.start}, expected was row {expected}"
+                    f"shard {shard.index} starts at row {shard.start}, expected row {expected}"
                 )
             expected = shard.stop
         layouts = [shard.layout for shard in shards if shard.layout is not None]

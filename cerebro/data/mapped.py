@@ -163,13 +163,14 @@ def _open_shard(path: Path, shard: ShardEntry, fields: Sequence[Field]) -> list[
         with pa.memory_map(str(path)) as file:  # what was read stays mapped after the file is closed
             if file.size() != shard.written.num_bytes:
                 raise ShardCorruptError(
-                    f"{path} has {file.size()} bytes, written were {shard.written.num_bytes}"
+                    f"{path} has {file.size()} bytes, but {shard.written.num_bytes} were written: its partition must "
+                    "be preprocessed again"
                 )
             reader = pa.ipc.open_file(file)
             chunks = [_chunk(reader.get_batch(i), fields) for i in range(reader.num_record_batches)]
     except (OSError, KeyError, pa.ArrowException) as error:
         raise ShardCorruptError(
-            f"{path} cannot be read ({error}); its partition must be preprocessed again"
+            f"{path} cannot be read ({error}): its partition must be preprocessed again"
         ) from error
     if sum(len(chunk.ids) for chunk in chunks) != shard.rows_out:
         raise ShardCorruptError(f"{path} does not have the {shard.rows_out} rows of its manifest")

@@ -62,7 +62,7 @@ def read_manifest(folder: Path) -> PartitionManifest:
         return PartitionManifest.from_json(read_json(folder / PARTITION_FILE))
     except FileNotFoundError as error:
         raise DataError(
-            f"{folder} holds no complete partition ({PARTITION_FILE} is absent): run_etl first"
+            f"{folder} holds no complete partition ({PARTITION_FILE} is missing): call run_etl first"
         ) from error
 
 
@@ -102,10 +102,10 @@ def check_bytes(folder: Path, shard: ShardManifest | ShardEntry, *, verify_bytes
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise ShardCorruptError(f"{path} cannot be read ({error}); it must be made again") from error
+        raise ShardCorruptError(f"{path} cannot be read ({error}): it must be made again") from error
     if size != shard.written.num_bytes:
         raise ShardCorruptError(
-            f"{path} has {size} bytes, written were {shard.written.num_bytes}; it must be made again"
+            f"{path} has {size} bytes, but {shard.written.num_bytes} were written: it must be made again"
         )
 
 
@@ -146,10 +146,10 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
         version = value["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ShardCorruptError(f"{path} is not a manifest ({error}); it must be made again") from error
+        raise ShardCorruptError(f"{path} is not a manifest ({error}): it must be made again") from error
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path} has schema version {version}, this is {SCHEMA_VERSION}: preprocess the data again"
+            f"{path} has schema version {version}, expected {SCHEMA_VERSION}: preprocess the data again"
         )
     assert isinstance(value, dict)
     return value

@@ -52,7 +52,7 @@ class ShardWriter:
 
         Raises:
             RowError: it cannot be stored, or differs from the shard's first row in fields, shapes or dtypes.
-            StorageFullError: the volume has no room.
+            StorageFullError: the volume is full.
         """
         leaves = None if self._rows is None else self._rows.layout.leaves(input_tree, output_tree)
         if leaves is None:
@@ -73,7 +73,7 @@ class ShardWriter:
 
         Raises:
             DataError: rows of the range are missing.
-            StorageFullError: the volume has no room.
+            StorageFullError: the volume is full.
         """
         if self._rows is None:
             schema = pa.schema([pa.field("id", self._id_type)])

@@ -114,7 +114,7 @@ def _leaf(row_id: RowId, name: str, value: object) -> Array:
     if array.dtype not in DTYPE_NAMES:
         raise RowError(
             f"row {row_id!r}: field {name!r} is an array of dtype {array.dtype}; "
-            f"stored can be {', '.join(DTYPES)}"
+            f"return one of {', '.join(DTYPES)}"
         )
     return array
 

@@ -27,7 +27,7 @@ from cerebro.local.services import Plan, Service, services
 from cerebro.local.supervisor import GRACE_S, ClusterState, Supervisor
 
 Builder = Callable[[Plan, ClusterHome, Mapping[str, int], Path, Mapping[str, str]], Sequence[Service]]
-"""Makes the list of services; see `services.services`."""
+"""Makes the list of services, as `services.services` does; tests give another one."""
 
 
 def main(

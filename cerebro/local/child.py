@@ -83,7 +83,7 @@ class Child:
                 )
             finally:
                 os.close(log)
-        except OSError as cause:  # no memory or processes to be had, or no room on the disk
+        except OSError as cause:  # no memory, no process to be had, or a full disk
             self._ended(now, f"could not be started: {cause}")
             return
         self._id = identify(self._process.pid)

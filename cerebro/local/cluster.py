@@ -81,7 +81,7 @@ def start(
             runs has another version or another number of workers.
     """
     if workers is not None and workers < 1:
-        raise ClusterError(f"a cluster needs at least one worker, not {workers}")
+        raise ClusterError(f"workers is {workers}, expected at least 1")
     if notebook:
         notebooks.require()
     place = ClusterHome(home)

@@ -25,7 +25,7 @@ def require() -> None:
     if not is_installed():
         raise ClusterError(
             f"JupyterLab is not installed for {sys.executable}: pip install 'cerebro-platform[notebook]', or `make "
-            "notebook` in a source tree"
+            "notebook` in a checkout"
         )
 
 

@@ -45,7 +45,8 @@ def scale(home: Path | str | None, workers: int, *, timeout_s: float) -> Cluster
     late = [service for service in info.services if service.state != ChildState.READY]
     told = "; ".join(f"{service.name} is {service.state} {service.problem}".rstrip() for service in late)
     raise ClusterError(
-        f"the cluster at {place.path} does not have {workers} workers after {timeout_s:g} s ({told or 'no news'}): "
+        f"the cluster at {place.path} does not have {workers} workers after {timeout_s:g} s "
+        f"({told or 'the reason is not known'}): "
         "see `cerebro status` and `cerebro logs supervisor`"
     )
 

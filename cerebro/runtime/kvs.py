@@ -70,7 +70,7 @@ class KvsClient(Transport):
             answer = _AnyHealth.model_validate_json(self.send("GET", "/health", None, 0.0))
         except (ValueError, errors.BadRequestError, errors.NotFoundError) as cause:
             raise errors.ClusterError(
-                f"{self.address} answers, but not as a Cerebro: give the address of its dispatcher or its kvs_api, "
+                f"{self.address} answers, but is no Cerebro: give the address of a dispatcher or a kvs_api, "
                 f"with the scheme (http or https) that it has ({str(cause)[:200]})"
             ) from cause
         return answer.api

@@ -125,7 +125,7 @@ def failed_rows_file(dataset: str, split: str, partition: int) -> str:
 
 
 def checkpoint_file(*, unit: int, epoch: int, partition: int, attempt: int) -> str:
-    """Name of the file that an attempt at a unit writes in its model's folder; see `unit_of`."""
+    """Name of the file that an attempt at a unit writes in its model's folder; `unit_of` reads it."""
     return f"u{unit:05d}-e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
 
 

@@ -128,7 +128,7 @@ class Reality:
         for event in events:
             if not 0 <= event.worker < problem.num_workers:
                 raise InstanceError(
-                    f"{type(event).__name__.lower()} of worker {event.worker}, but workers are 0 to "
+                    f"{type(event).__name__.lower()} of worker {event.worker}, expected a worker from 0 to "
                     f"{problem.num_workers - 1}"
                 )
         self._problem = problem

@@ -204,7 +204,7 @@ class DispatchState:
             self._count(model, partition, self._visits_left(model, partition))
 
     def set_held(self, worker: int, held: int) -> None:
-        """The worker holds those partitions from now on; 0 when it is lost. See `hold`."""
+        """From now on the worker holds those partitions, as a bit mask; 0 when it is lost."""
         self.hold([held if w == worker else before for w, before in enumerate(self.held)])
 
     def hold(self, held: list[int]) -> None:

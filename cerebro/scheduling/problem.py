@@ -163,7 +163,7 @@ def open_shop(
     for number, row in enumerate(times):
         if len(row) != width:
             raise InstanceError(
-                f"times[{number}] has {len(row)} entries, times[0] has {width}: one for each worker"
+                f"times[{number}] has {len(row)} entries, but times[0] has {width}: give one for each worker"
             )
     holders = tuple((j,) for j in range(width)) if available is None else tuple(map(tuple, available))
     return Problem(
@@ -194,7 +194,7 @@ def multi_gpu(
         for node in places:
             if not 0 <= node < len(nodes):
                 raise InstanceError(
-                    f"model {model!r} has runtimes for node {node}, but nodes are 0 to {len(nodes) - 1}"
+                    f"model {model!r} has runtimes for node {node}, expected a node from 0 to {len(nodes) - 1}"
                 )
     return Problem(
         models=tuple(runtimes),
@@ -238,10 +238,11 @@ def _check(problem: Problem) -> None:
 def _check_holders(problem: Problem) -> None:
     for number, held_by in enumerate(problem.holders):
         if not held_by:
-            raise InstanceError(f"partition {number} is held by no worker: no model could visit it")
+            raise InstanceError(f"partition {number} is held by no worker: name a worker that holds it")
         if unknown := [w for w in held_by if not 0 <= w < problem.num_workers]:
             raise InstanceError(
-                f"partition {number} is held by worker {unknown[0]}, but workers are 0 to {problem.num_workers - 1}"
+                f"partition {number} is held by worker {unknown[0]}, expected a worker from 0 to "
+                f"{problem.num_workers - 1}"
             )
     for m, name in enumerate(problem.models):
         for p in range(problem.num_partitions):
@@ -277,7 +278,8 @@ def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) ->
     _check_positive(way.seconds, f"the time of {where}")
     if not 1 <= way.gpus <= problem.gpus[worker]:
         raise InstanceError(
-            f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for 1 to that many"
+            f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for at least 1 and at most "
+            f"{problem.gpus[worker]}"
         )
 
 

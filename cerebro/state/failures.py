@@ -1,4 +1,4 @@
-"""What a failed attempt means beyond its task: for its model, for its run. See `cerebro.state.tasks` for the task."""
+"""What a failed attempt means for its model and its run. What it means for its task is in `cerebro.state.tasks`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:
 def _fail_making(failure: Failure, run: Run, task: Task) -> None:
     """A partition could not be made on another worker. The run may do without: who decides knows whether it can.
 
-    It is not the checkpoint volume that is full, so the run must not wait for that; another worker may have room.
+    It is not the checkpoint volume that is full, so the run must not wait for that; another worker may have free space.
     """
     if failure.kind is FailureKind.STORAGE_FULL:
         task.failures += 1

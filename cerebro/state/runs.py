@@ -102,7 +102,7 @@ class Run:
     scheduler: str = ""
     """Policy that dispatches a fit's units, as last chosen: any text, for only who dispatches knows them."""
     planner: bool = False
-    """Whether a planner may replace the dispatch, as last chosen. See `FitRequest`."""
+    """Whether the run may follow a plan; the newest choice of a user."""
     planned: SchedulePlanned | None = None
     """The newest plan, followed where it still applies."""
     requested: float = 0.0
@@ -118,7 +118,7 @@ class Run:
     needs_bytes: int = 0
     error: str = ""
     storage_full: Failure | None = None
-    """Set when a checkpoint found no room, until the run is paused for it."""
+    """Set when there was no space for a checkpoint, until the run is paused for it."""
     fatal: Failure | None = None
     """A failure that no other task could escape."""
     is_fresh: bool = True
@@ -208,7 +208,7 @@ class Run:
         return done, done + sum(self.due(model) for model in self.models.values())
 
     def due(self, model: Model) -> int:
-        """Units of a model that are missing and to be done; see `progress`."""
+        """Units of a model that are left to do, for `progress`."""
         is_due = self.state is RunState.FAILED or not model.is_cut_short
         return model.epochs * len(model.partitions) - len(model.visits) if is_due else 0
 

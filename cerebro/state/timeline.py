@@ -145,7 +145,7 @@ def schedule_of(run: Run) -> tuple[Problem, Schedule]:
     visits = [unit for unit in committed(run) if unit.model in index]
     if not visits:
         raise InstanceError(
-            f"no unit of {run.id} is committed yet, so it has no schedule: wait for the first"
+            f"no unit of {run.id} is committed yet, so there is no schedule: wait for the first unit"
         )
     workers = {name: position for position, name in enumerate(sorted({unit.worker for unit in visits}))}
     partitions = {number: position for position, number in enumerate(models[0].partitions)}

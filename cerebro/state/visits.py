@@ -26,7 +26,7 @@ class Visit(NamedTuple):
     """Of its metrics, beside their `values`."""
     values: tuple[float, ...]
     file: str
-    """Of its checkpoint: see `CheckpointRef.name`."""
+    """Name of the checkpoint that it wrote."""
     checksum: str
     size: int
     started: float
@@ -35,9 +35,9 @@ class Visit(NamedTuple):
     compute_s: float
     save_s: float
     start_s: float = 0.0
-    """Of the time from start to commit, what passed before the unit's own work began: see `Timings`."""
+    """Seconds between its start and its own work: the process start."""
     cores: int = 0
-    """That it computed with; 0 if that is not known: see `TaskResult`."""
+    """Threads that it computed with; 0 if that is not known."""
 
     @classmethod
     def of(

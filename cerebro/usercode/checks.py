@@ -107,10 +107,10 @@ def _check_method(owner: str, name: str, found: Any, promised: Callable[..., Any
         raise SpecError(f"{owner}.{name} is a {type(found).__name__}, expected the method {name}{expected}")
     told = f"expected {name}{expected}"
     if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
-        raise SpecError(f"{owner}.{name} is asynchronous, which nobody waits for: {told} without `async`")
+        raise SpecError(f"{owner}.{name} is asynchronous, and nothing awaits it: {told} without `async`")
     if name in _RETURNING and inspect.isgeneratorfunction(found):
         raise SpecError(
-            f"{owner}.{name} has a `yield`, so that a call runs nothing of it: {told} that returns"
+            f"{owner}.{name} has a `yield`, so a call runs none of it: {told} that returns"
         )
     try:
         signature = inspect.signature(found)

@@ -43,7 +43,7 @@ _GLOBAL_INSTRUCTIONS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "D
 
 
 def fingerprint(value: object) -> str:
-    """SHA-256 of what `value` does; see the module."""
+    """SHA-256 of what `value` does: of its code and of what that code uses."""
     digest = hashlib.sha256()
     for part in _Walk().parts(value):
         digest.update(part.encode())

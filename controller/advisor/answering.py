@@ -18,7 +18,7 @@ from controller.advisor.question import from_json, order_from_json
 
 PLAN_S = 2.0
 SOLVE_S = 30.0
-"""For the exact solver: long enough for what can be proven at all, see docs/scheduling.md."""
+"""Time limit of the exact solver; a longer one proves little more (docs/scheduling.md)."""
 
 _SOLVE_SHARE = 0.25
 """Of the time that is left to run: what is found after the last unit helps nobody."""

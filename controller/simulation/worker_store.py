@@ -43,7 +43,7 @@ class VirtualWorkerStore(Tables):
         if known is None:
             raise NotFoundError(f"no worker {worker!r} is registered")
         if incarnation and incarnation != known.record.incarnation:
-            raise ConflictError(f"worker {worker!r} has registered anew meanwhile")
+            raise ConflictError(f"worker {worker!r} has registered again in the meantime")
         del self._workers[worker]
         self._notifications += 1
 
@@ -151,7 +151,7 @@ class VirtualWorkerStore(Tables):
 
     def _require_request(self, workers: int) -> None:
         if self._size_request is None or self._size_request.workers != workers:
-            raise ConflictError(f"nobody asks for {workers} workers any more")
+            raise ConflictError(f"there is no request for {workers} workers any more")
 
     def troubles(self) -> Troubles:
         """Why workers that are wanted do not start."""

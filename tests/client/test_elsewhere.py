@@ -120,7 +120,7 @@ def test_what_is_no_cerebro_is_told(status: int, content: bytes) -> None:
     """At once, whatever else answers there, a redirection included."""
     web = Web(status, content)
     try:
-        with pytest.raises(ClusterError, match="answers, but not as a Cerebro"):
+        with pytest.raises(ClusterError, match="answers, but is no Cerebro"):
             connect(web.address, TOKEN)
     finally:
         web.close()

@@ -55,7 +55,7 @@ def test_the_newest_finished_fit_is_taken() -> None:
             "etl-1",
             None,
             NotFoundError,
-            r"etl-1 .* is of run_etl, expected was a fit run; there is fit-1, fit-2",
+            r"etl-1 .* is a run of run_etl, expected a fit run: name one of fit-1, fit-2",
         ),
         (None, "m07", NotFoundError, r"fit-1 has no model 'm07'; there is m0"),
         (None, "m01", ConflictError, r"no unit of m01 is committed in fit-1 .* which is finished"),

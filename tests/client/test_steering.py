@@ -169,7 +169,7 @@ def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -
     story.tell(FINISHED)
     assert "is archived" in refusal(story, Action.ARCHIVE)
     assert event(story, Action.UNARCHIVE) == ExperimentArchived(is_archived=False, by="ann")
-    assert "give exactly its name" in refusal(story, Action.DELETE, confirm="other")
+    assert "repeat its exact name" in refusal(story, Action.DELETE, confirm="other")
     assert event(story, Action.DELETE, confirm=story.state.name) == DeletionRequested(by="ann")
     for action in Action:
         model = "m00" if action.value.endswith("_model") else ""

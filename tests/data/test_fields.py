@@ -152,11 +152,11 @@ def test_a_row_of_another_dtype_is_told_to_convert() -> None:
     [
         ({"a": 1, "b": 1}, {"a": 1}, r"no field 'input\.b'"),
         ({"a": 1}, {"a": 1, "b": 1}, r"a field 'input\.b' that"),
-        ({"0": 1}, (1,), "nested otherwise"),
+        ({"0": 1}, (1,), "nested differently"),
     ],
 )
 def test_a_row_of_another_nesting_is_named(first: object, other: object, expected: str) -> None:
-    """Fields that are missing, added or nested otherwise are told apart."""
+    """Fields that are missing, added or nested differently are told apart."""
     with pytest.raises(RowError, match=expected):
         Layout.of(flatten(1, first, None)).check(flatten(2, other, None))
 

@@ -125,7 +125,7 @@ def test_a_manifest_survives_the_disk(tmp_path: Path) -> None:
 def test_a_partition_with_a_gap_cannot_be_declared(tmp_path: Path) -> None:
     """Shards must cover all rows, once, without overlap."""
     shards = [write_shard(tmp_path, 0, range(3)), write_shard(tmp_path, 1, range(3), start=4)]
-    with pytest.raises(DataError, match="starts at row 4, expected was row 3"):
+    with pytest.raises(DataError, match="starts at row 4, expected row 3"):
         PartitionManifest.of(SOURCE, shards)
 
 

@@ -103,9 +103,9 @@ def test_a_full_volume_pauses_the_run(lab: Lab, prepared: str, small_volume: Pat
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_volume).free)
     knock.let_through()
     paused = log.until_type("RunPaused")
-    assert "no room to write in" in paused.reason  # type: ignore[union-attr]
+    assert "no space to write in" in paused.reason  # type: ignore[union-attr]
     assert "paused" in experiment.status()
-    assert "no room to write in" in experiment.status()
+    assert "no space to write in" in experiment.status()
     model = log.state().runs[paused.run].models["m00"]  # type: ignore[union-attr]
     assert [lab.volumes.checkpoint(visit.checkpoint.name).exists() for visit in model.visits] == [True]
     lab.gate.open()

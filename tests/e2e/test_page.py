@@ -248,7 +248,7 @@ def delete(walk: Walk) -> None:
     page.get_by_role("link", name="Delete with its data").click()
     page.get_by_role("textbox").fill("something else")
     page.get_by_role("button", name="Delete").click()
-    walk.shows("give exactly its name")
+    walk.shows("repeat its exact name")
     page.get_by_role("textbox").fill(NAME)
     page.get_by_role("button", name="Delete").click()
     page.wait_for_url("**/experiments")

@@ -280,7 +280,7 @@ def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
     assert "event 2 of experiment 'bad' cannot be read (it is of type 'ModelSold'" in found.status()
     with pytest.raises(UnreadableError, match="event 2"):
         found.steer(Command(action=Action.STOP_RUN))
-    with pytest.raises(ConflictError, match="give exactly its name"):
+    with pytest.raises(ConflictError, match="repeat its exact name"):
         found.steer(Command(action=Action.DELETE, confirm="good"))
     steered = Steered()
     steered._session = found

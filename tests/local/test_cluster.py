@@ -140,7 +140,7 @@ def test_another_number_of_workers_is_an_error(make_cluster: MakeCluster) -> Non
 
 def test_no_worker_is_an_error(make_cluster: MakeCluster) -> None:
     """A cluster without workers could do nothing."""
-    with pytest.raises(ClusterError, match="at least one worker, not 0"):
+    with pytest.raises(ClusterError, match="workers is 0, expected at least 1"):
         make_cluster(Fake(name="one")).start(workers=0)
 
 

@@ -111,7 +111,7 @@ def test_nodes_and_runtimes_make_a_problem() -> None:
         ([[math.nan]], None, "expected a finite number above 0"),
         ([[math.inf]], None, "expected a finite number above 0"),
         ([[1.0]], [[]], "partition 0 is held by no worker"),
-        ([[1.0]], [[1]], "partition 0 is held by worker 1, but workers are 0 to 0"),
+        ([[1.0]], [[1]], "partition 0 is held by worker 1, expected a worker from 0 to 0"),
         ([[1.0]], [[-1]], "partition 0 is held by worker -1"),
     ],
 )

@@ -30,7 +30,7 @@ def cores(case: Case) -> Check:
     if case.workers > number:
         return doubtful(
             "cores",
-            f"{case.workers} workers share {number} core(s): they slow each other down",
+            f"{case.workers} workers share {number} core(s) and slow each other down",
             f"cerebro scale --workers {number}" if case.info else f"cerebro up --workers {number}",
         )
     return good("cores", f"{number} for {case.workers} worker(s)")
@@ -43,7 +43,7 @@ def memory(case: Case) -> Check:
     if available < wanted and case.info is None:
         return doubtful(
             "memory",
-            f"{size(available)} available, {case.workers} workers may well need {size(wanted)}",
+            f"{size(available)} available, but {case.workers} workers may need {size(wanted)}",
             "end other programs, or start fewer workers: cerebro up --workers 1",
         )
     return good("memory", f"{size(available)} available")
@@ -58,13 +58,13 @@ def shared_memory(case: Case) -> Check:
     """Processes of a worker can hand batches to each other."""
     folder = Path("/dev/shm")
     if not os.access(folder, os.W_OK):
-        return failed("/dev/shm", "is absent or cannot be written", "mount -t tmpfs tmpfs /dev/shm")
+        return failed("/dev/shm", "is missing or not writable", "mount -t tmpfs tmpfs /dev/shm")
     free = shutil.disk_usage(folder).free
     if free < _SHM_BYTES:
         return doubtful(
             "/dev/shm",
-            f"only {size(free)} free: user code with its own data loaders may end with a bus error",
-            "in a container, start it with --shm-size=1g; otherwise remove what lies in /dev/shm",
+            f"only {size(free)} free: data loaders in user code may end with a bus error",
+            "start the container with --shm-size=1g; outside a container, remove files from /dev/shm",
         )
     return good("/dev/shm", f"{size(free)} free")
 
@@ -81,7 +81,7 @@ def clock(case: Case) -> Check:
     """The clock was set, and agrees with that of the home's file system."""
     now = time.time()
     if now < _EARLIEST:
-        return failed("clock", f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests from the past")
+        return failed("clock", f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests with a wrong time")
     with tempfile.NamedTemporaryFile(dir=_existing(case.home.path)) as file:
         written = Path(file.name).stat().st_mtime
     if abs(written - now) > _SKEW_S:
@@ -100,7 +100,7 @@ def loopback(case: Case) -> Check:
             socket.create_connection(server.getsockname()[:2], timeout=2).close()
     except OSError as cause:
         return failed(
-            "loopback", f"{HOST} cannot be used: {cause}", "ip link set lo up; look at the firewall"
+            "loopback", f"{HOST} cannot be used: {cause}", "ip link set lo up; check the firewall"
         )
     return good("loopback", f"{HOST} can be listened on and reached")
 
@@ -115,25 +115,25 @@ def home_folder(case: Case) -> Check:
     try:
         tempfile.TemporaryFile(dir=base).close()
     except OSError as cause:
-        return failed("home", f"{base} cannot be written: {cause.strerror}", elsewhere)
+        return failed("home", f"{base} is not writable: {cause.strerror}", elsewhere)
     kind = _file_system(base)
     if kind in _REMOTE_FILE_SYSTEMS:
         return doubtful(
             "home",
-            f"{home} lies on a network drive ({kind}): slow commits, and locks that may not hold",
+            f"{home} is on a network drive ({kind}): commits are slow, and locks may not work",
             "keep it on a local disk: --home DIR or CEREBRO_HOME",
         )
     return good("home", f"{home}" if home.exists() else f"{home} will be made by the first start")
 
 
 def space(case: Case) -> Check:
-    """The disk has room for data and checkpoints."""
+    """The disk has space for data and checkpoints."""
     base = _existing(case.home.path)
     free = shutil.disk_usage(base).free
     mend = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
     inodes = os.statvfs(base)
     if free < _SPACE_NONE_BYTES:
-        return failed("space", f"{size(free)} free at {base}: checkpoints will find no room", mend)
+        return failed("space", f"{size(free)} free at {base}: there is no space for checkpoints", mend)
     if inodes.f_files and not inodes.f_favail:
         return failed("space", f"no inodes free at {base}", mend)
     if free < _SPACE_TIGHT_BYTES:

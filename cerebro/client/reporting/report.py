@@ -45,7 +45,7 @@ def report_html(
         DataError: the plotly package is not installed.
     """
     if not isinstance(run.request, FitRequest):
-        raise BadRequestError(f"{run.id} is no fit run, and a report is of one: name a fit run")
+        raise BadRequestError(f"{run.id} is not a fit run, expected one: a report shows a fit run")
     drawings = Drawings(state=state, run=run, now=now)
     figures = _figures(drawings)
     links = [element("li", element("a", text(name), href=f"#{place}")) for place, name in _CONTENTS.items()]

@@ -58,11 +58,11 @@ class EtlResult:
         )
 
     def failed_rows(self) -> pd.DataFrame:
-        """The rows whose function raised: split, id, error, traceback; see `cerebro.client.results.failed_table`."""
+        """The rows whose function raised, as a table: split, id, error, traceback."""
         return failed_table(self.plan, self.files)
 
     def plot_rows(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
-        """Rows preprocessed and failed, per split; see `FitResult.plot_curves` for `path`."""
+        """Rows preprocessed and failed, per split; with `path`, also as an HTML file."""
         splits = [
             SplitProgress(
                 split=split,

@@ -35,7 +35,7 @@ class FitResult(FitFigures):
         user_code: UserCode | None = None,
     ) -> None:
         if not isinstance(run.request, FitRequest):
-            raise RunFailedError(f"{run.id} is no fit run")
+            raise RunFailedError(f"{run.id} is not a fit run")
         super().__init__(state, run, record, code)
         self._files, self._user_code = files, user_code
         self._request = run.request

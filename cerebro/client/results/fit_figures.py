@@ -122,7 +122,7 @@ class FitFigures:
         return plotted(drawn, path)
 
     def plot_importance(self, path: Path | str | None = None, *, theme: Theme = "light") -> go.Figure:
-        """How much each hyper-parameter matters for being among the best; see `cerebro.figures.importance`."""
+        """How much each hyper-parameter tells the best models from the others (`cerebro.figures.importance`)."""
         return plotted(self._drawings(theme).importance(), path)
 
     def plot_schedule(

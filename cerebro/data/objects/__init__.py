@@ -91,5 +91,5 @@ def _single(uri: str) -> tuple[ObjectStore, str]:
         return S3Store(root), name
     path = local_path(uri)
     if not path.name:
-        raise LocatorError(f"{uri!r} names no file")
+        raise LocatorError(f"{uri!r} names no file: expected a path, file:// or s3://bucket/name")
     return FolderStore(str(path.parent)), path.name

@@ -63,7 +63,7 @@ class FolderStore:
         if not self._root.is_dir():
             raise LocatorError(f"object root {self.uri} is not a folder: check the locator")
         if not os.access(self._root, os.R_OK | os.X_OK):
-            raise LocatorError(f"object root {self.uri} may not be read by this user: change its permissions")
+            raise LocatorError(f"object root {self.uri} is not readable for this user: change its permissions")
 
     def local_root(self) -> Path:
         """The folder itself."""
@@ -82,7 +82,7 @@ class FolderStore:
         except IsADirectoryError as error:
             raise LocatorError(f"{where} is a folder, expected a file: check the locator") from error
         except PermissionError as error:
-            raise LocatorError(f"{where} may not be read by this user: change its permissions") from error
+            raise LocatorError(f"{where} is not readable for this user: change its permissions") from error
 
 
 def local_path(uri: str) -> Path:
@@ -93,5 +93,5 @@ def local_path(uri: str) -> Path:
             raise LocatorError(f"{uri} names another machine: expected file:///absolute/path")
         return Path(unquote(address.path))
     if "://" in uri:
-        raise LocatorError(f"{uri} is of an unknown kind: expected a path, file:// or s3://")
+        raise LocatorError(f"{uri} is not a path that Cerebro knows: expected a path, file:// or s3://")
     return Path(uri).expanduser().absolute()

@@ -85,7 +85,7 @@ class _Inputs(NamedTuple):
 
 
 def printed(model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) -> Variables:
-    """The equations as they are printed, O left free: no schedule can be read from it, see the module."""
+    """The equations as the thesis prints them. They leave O free, so no schedule follows from their solution."""
     from gurobipy import GRB
 
     inputs = _Inputs(

@@ -1,4 +1,4 @@
-"""Room on the file systems of volumes."""
+"""Free space on the file systems of volumes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATIENCE_S = 1.0
 
 
 class VolumeCollector:
-    """Room on volumes, for Prometheus: measured when it is asked for. Those that are not mounted are left out.
+    """Free space on volumes, for Prometheus: measured when it is asked for. Those that are not mounted are left out.
 
     A file system that hangs, as a network's does while its server is away, is told of with what was measured last and
     when, and keeps no other metric from being told.

@@ -126,7 +126,8 @@ def _check_size(wanted: Sequence[Visit]) -> None:
     pairs = sum(count * (count - 1) // 2 for count in (*models.values(), *workers.values()))
     if pairs > _MOST_PAIRS:
         raise SolverUnavailableError(
-            f"{len(wanted)} units are too many for a MILP, which would order {pairs:,} pairs of them: use cp-sat"
+            f"{len(wanted)} units are too many for a MILP, which would have {pairs:,} pairs of them to order: use "
+            "cp-sat"
         )
 
 

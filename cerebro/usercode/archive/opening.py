@@ -89,7 +89,7 @@ def extract(
 
     Raises:
         ArchiveError: as `inspect`.
-        StorageFullError: no room; nothing is left behind.
+        StorageFullError: the volume is full; nothing is left behind.
     """
     if destination.is_dir():
         return
@@ -150,6 +150,6 @@ def _storage_errors(name: str, destination: Path) -> Iterator[None]:
     except OSError as cause:
         if cause.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFullError(
-                f"no room to unpack {name} to {destination}: free some space there"
+                f"no space to unpack {name} to {destination}: free space there"
             ) from cause
         raise

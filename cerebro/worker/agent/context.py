@@ -46,7 +46,7 @@ class Context:
     def spec_factory(self, sha256: str, misc: tuple[str, ...]) -> Callable[[], Any]:
         """A function that decodes the spec; ETL calls it in each of its processes."""
         if sha256 not in self._codes:
-            raise SpecError(f"user code {sha256[:12]} did not reach the worker")
+            raise SpecError(f"user code {sha256[:12]} did not reach the worker: see the worker's log")
         encoded, misc_dir = self._codes[sha256], fetch_misc(misc, self.volumes.misc)
 
         def make() -> Any:

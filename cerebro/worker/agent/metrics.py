@@ -27,7 +27,7 @@ class Metrics:
     """Counters of one worker. The agent's threads tell it; any thread may ask for the exposition.
 
     Args:
-        volumes: name -> folder, of those whose room is told.
+        volumes: name -> folder, of those whose free space is measured.
     """
 
     def __init__(self, volumes: Mapping[str, Path]) -> None:

@@ -1,4 +1,4 @@
-"""Making room on the shard volume: partitions and downloads of data sets that no experiment uses any more.
+"""Freeing space on the shard volume: partitions and downloads of data sets that no experiment uses any more.
 
 The store names them (`cerebro.contract.records.Reclaim`), and takes a data set off that list in the step that starts a
 run on it. So what was listed when the worker asked may go, unless a task for it has come since. Folders are moved aside

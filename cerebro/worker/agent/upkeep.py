@@ -1,4 +1,4 @@
-"""What a worker does beside its tasks: it measures what it uses, and makes room on its shard volume.
+"""What a worker does beside its tasks: it measures what it uses, and frees space on its shard volume.
 
 A thread of its own, and none that the worker could not do without: a driver or a file system that hangs keeps this
 thread for ever, and neither a lease nor a task.

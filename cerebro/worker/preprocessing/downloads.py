@@ -55,7 +55,7 @@ class ShardObjects:
         Raises:
             LocatorError: one has a name that leaves the root, or cannot be fetched: missing, forbidden.
             ObjectStoreError: the store did not answer properly.
-            StorageFullError: there is no room for it.
+            StorageFullError: the volume is full.
         """
         if not self._columns or self._store is None:
             return
@@ -88,7 +88,7 @@ class ShardObjects:
                 continue
             for name in value if isinstance(value, list) else [value]:
                 if not isinstance(name, str):
-                    raise LocatorError(f"column {column!r} names the object {name!r}: expected a string")
+                    raise LocatorError(f"column {column!r} names the object {name!r}, expected a string")
                 names.append(object_name(name))
         return names
 

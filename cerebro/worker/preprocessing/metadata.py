@@ -29,12 +29,12 @@ class Metadata:
         except (OSError, pa.ArrowException) as error:
             raise LocatorError(f"partitioned metadata {path} cannot be read: {error}") from error
         if "id" not in self._table.column_names:
-            raise MetadataError(f"{path} has no column 'id', only {', '.join(self._table.column_names)}")
+            raise MetadataError(f"{path} has no column 'id' (its columns: {', '.join(self._table.column_names)})")
         self.id_type = self._table.schema.field("id").type
         if pa.types.is_dictionary(self.id_type):
             self.id_type = self.id_type.value_type
         if not (pa.types.is_integer(self.id_type) or _is_string(self.id_type)):
-            raise MetadataError(f"{path} has ids of type {self.id_type}: expected whole numbers or strings")
+            raise MetadataError(f"{path} has ids of type {self.id_type}, expected whole numbers or strings")
         if self._table.column("id").null_count:
             raise MetadataError(f"{path} has rows without an id")
 

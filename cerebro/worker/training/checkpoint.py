@@ -34,7 +34,7 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
     Raises:
         FileNotFoundError: the folder is gone: the experiment was deleted meanwhile.
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
-        StorageFullError: no room; what was there before is untouched, and nothing of this file stays.
+        StorageFullError: the volume is full; what was there before is unchanged, and nothing of this file stays.
     """
     state = {**state, "checkpoint": _storable(state["checkpoint"], "checkpoint")}
     file = DurableFile(root / name, makes_folder=False)
@@ -56,7 +56,7 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
 
 
 class _Sink:
-    """What torch writes into: hands on to a file, and remembers that there was no room."""
+    """What torch writes into: hands on to a file, and remembers that the volume was full."""
 
     def __init__(self, file: DurableFile) -> None:
         self._file = file
@@ -157,7 +157,7 @@ def _storable(value: object, where: str) -> object:
         items = [_storable(item, f"{where}[{n}]") for n, item in enumerate(cast("list[object]", value))]
         return items if type(value) is list else tuple(items)
     raise SpecError(
-        f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which is not saved across units: "
+        f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be saved between units: "
         "keep tensors, numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() instead "
         "of the optimizer"
     )

@@ -71,7 +71,7 @@ class InstrumentedLoader:
         )
         if len(self._latest) > _MAX_VALUES:
             raise SpecError(
-                f"dataloader.report() got {len(self._latest)} names, at most {_MAX_VALUES} are kept"
+                f"dataloader.report() got {len(self._latest)} names, expected at most {_MAX_VALUES}"
             )
 
     def values(self) -> dict[str, float]:

@@ -32,7 +32,8 @@ def write_predictions(path: Path, ids: Sequence[Any], returned: object) -> None:
     taken = sorted({"id", "model"} & set(columns))
     if taken:
         raise SpecError(
-            f"predict() returned a column {taken[0]!r}, a name that the table of predictions uses itself"
+            f"predict() returned a column {taken[0]!r}, a name that the table of predictions already uses: choose "
+            "another one"
         )
     for name, column in columns.items():
         if len(column) != len(ids):
@@ -52,7 +53,7 @@ def _joined(returned: object) -> Columns:
         raise SpecError(f"predict() returned a {type(returned).__name__}, expected one prediction per row")
     batches = [_columns(batch) for batch in returned]
     if not batches or any(batch is None for batch in batches):
-        raise SpecError("predict() yielded nothing, or something that is no array, tensor or dict of them")
+        raise SpecError("predict() yielded nothing, or neither an array, nor a tensor, nor a dict of them")
     known = [batch for batch in batches if batch is not None]
     return {name: np.concatenate([batch[name] for batch in known]) for name in known[0]}
 

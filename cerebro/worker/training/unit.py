@@ -133,7 +133,7 @@ def checked_metrics(returned: object, function: str, where: str) -> dict[str, fl
             f"{function}() returned {_described(returned)}, expected a dict of metric names and numbers"
         )
     if len(returned) > _MAX_METRICS:
-        raise MetricError(f"{function}() returned {len(returned)} metrics, at most {_MAX_METRICS} are kept")
+        raise MetricError(f"{function}() returned {len(returned)} metrics, expected at most {_MAX_METRICS}")
     metrics = {
         (named := checked_name(name, function)): _number(value, function, named)
         for name, value in returned.items()

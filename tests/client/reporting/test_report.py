@@ -192,7 +192,7 @@ def test_only_a_fit_has_a_report() -> None:
     """Another run is named."""
     story = Story()
     story.etl()
-    with pytest.raises(BadRequestError, match="etl-1 is no fit run"):
+    with pytest.raises(BadRequestError, match="etl-1 is not a fit run"):
         report_html(story.state, story.state.runs["etl-1"], record=None, now=0.0)
 
 

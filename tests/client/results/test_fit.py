@@ -158,7 +158,7 @@ def test_only_a_fit_has_a_fit_result(volumes: Volumes) -> None:
     """Another run is named."""
     story = Story()
     story.etl()
-    with pytest.raises(RunFailedError, match="etl-1 is no fit run"):
+    with pytest.raises(RunFailedError, match="etl-1 is not a fit run"):
         FitResult(story.state, story.state.runs["etl-1"], MountedFiles(volumes))
 
 

@@ -189,7 +189,7 @@ def test_a_transfer_that_stands_still_is_given_up(checkpoint: CheckpointRef, tmp
         nobody.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}/api"
         files = FetchedFiles(address, TOKEN, tmp_path / "cache", patience_s=0.1)
-        with pytest.raises(errors.StoreUnavailableError, match="stood still at 0 bytes"):
+        with pytest.raises(errors.StoreUnavailableError, match="sent nothing more after 0 bytes"):
             files.checkpoints(checkpoint)
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
