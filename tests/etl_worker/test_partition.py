@@ -284,6 +284,18 @@ def test_random_rows_do_not_depend_on_the_cores(tmp_path: Path) -> None:
         assert len({str(row[field]) for row in rows.values()}) == 12
 
 
+def test_random_rows_do_not_depend_on_the_attempt(tmp_path: Path) -> None:
+    """A row that a later attempt makes again draws the same numbers."""
+    job = make_job(tmp_path, list(range(12)))
+    preprocess(job, _Draw, nothing)
+    rows = stored(job.output_folder)
+    lost = job.output_folder / "shard-00001.json"
+    lost.write_text("{}")
+    preprocess(job, _Draw, nothing)
+    assert lost.read_text() != "{}"
+    assert stored(job.output_folder) == rows
+
+
 def _raising(error: BaseException) -> Any:
     def call(*_: object) -> Any:
         raise error
