@@ -89,7 +89,7 @@ class Settings:
         token = environment.get("CEREBRO_TOKEN", "").strip()
         if not token:
             raise ClusterError(
-                "CEREBRO_TOKEN is not set: the dispatcher does not run without the cluster's token"
+                "CEREBRO_TOKEN is not set: set it, because the dispatcher does not run without the cluster's token"
             )
         server = _link(environment, "CEREBRO_SERVER")
         if server is None:
@@ -135,8 +135,8 @@ def _proxy(environment: Mapping[str, str]) -> tuple[str, tuple[Network, ...]]:
     named = [part.strip() for part in environment.get("CEREBRO_AUTH_PROXIES", "").split(",") if part.strip()]
     if not named:
         raise ClusterError(
-            "CEREBRO_AUTH_HEADER needs CEREBRO_AUTH_PROXIES, the addresses of the proxies that may set it: without, "
-            "anybody could name himself"
+            "CEREBRO_AUTH_HEADER needs CEREBRO_AUTH_PROXIES, the addresses of the proxies that may set it: "
+            "without it, anybody could claim any name"
         )
     try:
         return header, tuple(ipaddress.ip_network(part) for part in named)

@@ -133,7 +133,7 @@
       });
       const isDone = answer.type === "opaqueredirect" || answer.ok;
       if (isDone) document.dispatchEvent(new CustomEvent("command:sent"));
-      else toast((await answer.json().catch(() => ({}))).message || `It was refused: ${answer.status}.`);
+      else toast((await answer.json().catch(() => ({}))).message || `The request was refused: ${answer.status}.`);
     } catch {
       toast("The page's server did not answer, so it is not known whether this was done. Look at the state, then try again.");
     }

@@ -68,7 +68,7 @@ def place_of(uri: str, shared: str | None) -> Place:
     path = local_path(uri)
     if shared is None:
         if any(path.resolve().is_relative_to(part) for part in _NOT_DATA):
-            raise LocatorError(f"{uri} is a part of the system, no data")
+            raise LocatorError(f"{uri} is part of the system, not data")
         return _Folder(uri, path, root=None)
     if not path.is_relative_to(shared) or ".." in path.parts:
         raise UnseenError(
