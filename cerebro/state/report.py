@@ -146,7 +146,7 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
         f"idle {found.idle_s:.1f} s of {found.worker_s:.1f} worker-seconds; epoch {found.epoch} of {found.epochs}"
     ]
     if found.start_s:
-        lines.append(f"besides: {found.start_s:.1f} worker-seconds until processes had started and imported")
+        lines.append(f"process starts: {found.start_s:.1f} worker-seconds, which are no part of units")
     plan = plan_line(run)
     return [*lines, plan] if plan else lines
 

@@ -105,11 +105,11 @@ def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
     return found
 
 
-_NOBODY = "a worker for ETL (such as run_etl had) beside one that trains, to make anew what no worker has"
+_NOBODY = "a worker for ETL beside one that trains, to make again what no worker holds"
 
 
 _GONE_FOR_GOOD = (
-    "if a worker is gone for good with its disk, `cerebro remove WORKER` has that made anew elsewhere"
+    "if a worker and its disk are gone for good, `cerebro remove WORKER` has its partitions made again elsewhere"
 )
 
 

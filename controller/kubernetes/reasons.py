@@ -26,13 +26,13 @@ class Meaning(NamedTuple):
 DISRUPTIONS: Final[Mapping[str, Meaning]] = {
     "EvictionByEvictionAPI": Meaning(_TAKEN, "evicted, as when a node is drained"),
     "PreemptionByScheduler": Meaning(
-        _TAKEN, "a pod of higher priority needs its room: see priorityClasses.worker"
+        _TAKEN, "a pod of higher priority takes its place: see priorityClasses.worker"
     ),
     "DeletionByTaintManager": Meaning(
         _TAKEN, "its node was tainted, as before a spot instance is taken back, or does not answer"
     ),
     "DeletionByPodGC": Meaning(_TAKEN, "its node was removed from the cluster"),
-    "TerminationByKubelet": Meaning(_TAKEN, "its node shuts down or needs the room: {}"),
+    "TerminationByKubelet": Meaning(_TAKEN, "its node shuts down or needs its resources: {}"),
 }
 """Reasons of the pod condition `DisruptionTarget`. Documentation: "Disruptions", "Pod disruption conditions"."""
 
@@ -47,7 +47,7 @@ ENDS: Final[Mapping[str, Meaning]] = {
     "Terminated": Meaning(_TAKEN, "its node shut down: {}"),
     "NodeShutdown": Meaning(_TAKEN, "its node shut down: {}"),
     "Shutdown": Meaning(_TAKEN, "its node shut down: {}"),
-    "Preempting": Meaning(_TAKEN, "its node made room for a critical pod: {}"),
+    "Preempting": Meaning(_TAKEN, "its node gave its resources to a critical pod: {}"),
     "NodeAffinity": Meaning(_TAKEN, "refused by its node, whose labels have changed: {}"),
     "UnexpectedAdmissionError": Meaning(_TAKEN, "refused by its node, as when GPUs fail: {}"),
     "DeadlineExceeded": Meaning(_TAKEN, "activeDeadlineSeconds of the pod has passed"),
@@ -110,15 +110,15 @@ and Tolerations", "Pod Topology Spread Constraints"."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "exceeded quota": "raise the namespace's ResourceQuota, or lower worker.replicas or worker.resources",
-    "failed quota": "the namespace's ResourceQuota wants what worker.resources does not say: set it there",
-    "is being deleted": "it goes when no pod uses it any more (`kubectl get pvc`), and is then made anew, empty",
+    "failed quota": "the namespace's ResourceQuota requires a value that worker.resources does not set: set it there",
+    "is being deleted": "it goes when no pod uses it any more (`kubectl get pvc`); a new, empty one is made then",
     "violates PodSecurity": "the namespace enforces a Pod Security profile: see storage.handOver, or label it anew",
     "per Container is": "the namespace's LimitRange: change worker.resources or the range",
     "per Pod is": "the namespace's LimitRange: change worker.resources or the range",
     "no PriorityClass": "set priorityClasses.create to true, or name one that there is",
     "serviceaccount": "`helm upgrade` restores the chart's service accounts",
     "admission webhook": "a policy of the cluster refuses it: ask who runs the cluster",
-    "failed calling webhook": "a program that the cluster asks about pods does not answer: ask who runs the cluster",
+    "failed calling webhook": "a webhook that the cluster asks about pods does not answer: ask who runs the cluster",
 }
 """Parts of what is said of a pod or claim that could not be made -> cure; compared without case. Documentation:
 "Resource Quotas", "Limit Ranges", "Pod Security Admission", "Dynamic Admission Control"."""

@@ -55,7 +55,7 @@ def test_the_words_tell_of_it_where_there_is_something_to_tell() -> None:
     for story in (cold, warm):
         story.tell(RunFinished(run="fit-1", outcome="finished"))
     told, nothing = (schedule_lines(s.state, s.run, s.time) for s in (cold, warm))
-    assert told == [*nothing, "besides: 16.0 worker-seconds until processes had started and imported"]
+    assert told == [*nothing, "process starts: 16.0 worker-seconds, which are no part of units"]
 
 
 def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> None:

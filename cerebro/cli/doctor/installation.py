@@ -77,7 +77,7 @@ def torch(case: Case) -> Check:
         )
     except subprocess.TimeoutExpired:
         return failed(
-            "torch", f"`import torch` took more than {_TORCH_PATIENCE_S} s", "look at the disk's load"
+            "torch", f"`import torch` took more than {_TORCH_PATIENCE_S} s", "check what else loads the disk"
         )
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]

@@ -18,7 +18,7 @@ FIRST, SECOND = f"{SET}-0", f"{SET}-1"
     ("problem", "cure"),
     [
         ('pods "x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=3', "ResourceQuota"),
-        ("pvc shards-cerebro-worker-1 is being deleted", "made anew, empty"),
+        ("pvc shards-cerebro-worker-1 is being deleted", "a new, empty one"),
         ('pods "x" is forbidden: violates PodSecurity "restricted:latest": runAsUser=0', "storage.handOver"),
         ("maximum memory usage per Container is 1Gi, but limit is 4Gi", "LimitRange"),
         ("no PriorityClass with name lab-cerebro-worker was found", "priorityClasses.create"),
