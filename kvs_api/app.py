@@ -128,8 +128,7 @@ class Views:
         record = _body(ExperimentRecord)
         if record.name != name:
             raise errors.BadRequestError(
-                f"the path names the experiment {name!r}, the body names {record.name!r}: give one "
-                "name"
+                f"the path names the experiment {name!r}, the body names {record.name!r}: give one name"
             )
         return _answer(self._store.create_experiment(record))
 
@@ -213,8 +212,7 @@ class Views:
         record = _body(WorkerRecord)
         if record.worker != name:
             raise errors.BadRequestError(
-                f"the path names the worker {name!r}, the body names {record.worker!r}: give one "
-                "name"
+                f"the path names the worker {name!r}, the body names {record.worker!r}: give one name"
             )
         return _answer(self._store.register(record))
 
@@ -270,8 +268,7 @@ class Views:
         record = _body(CodeRecord)
         if record.sha256 != sha256:
             raise errors.BadRequestError(
-                f"the path names the hash {sha256}, the body names {record.sha256}: give one "
-                "hash"
+                f"the path names the hash {sha256}, the body names {record.sha256}: give one hash"
             )
         return _answer(self._store.put_code(record))
 

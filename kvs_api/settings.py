@@ -46,7 +46,9 @@ class Settings:
         host, _, port = environment.get("CEREBRO_BIND", "127.0.0.1:7070").rpartition(":")
         token = environment.get("CEREBRO_TOKEN", "")
         if not token:
-            raise ClusterError("CEREBRO_TOKEN is not set: set it, because kvs_api does not run without a bearer token")
+            raise ClusterError(
+                "CEREBRO_TOKEN is not set: set it, because kvs_api does not run without a bearer token"
+            )
         if not port.isdigit():
             raise ClusterError(f"CEREBRO_BIND is {environment['CEREBRO_BIND']!r}, expected host:port")
         return cls(

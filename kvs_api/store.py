@@ -281,7 +281,9 @@ class Store(QuarantineStore):
     def put_code(self, record: CodeRecord) -> CodeRecord:
         """Store code under its hash."""
         if hashlib.sha256(record.encoded.encode()).hexdigest() != record.sha256:
-            raise errors.BadRequestError(f"the hash of the encoded code is not {record.sha256}: send the code again")
+            raise errors.BadRequestError(
+                f"the hash of the encoded code is not {record.sha256}: send the code again"
+            )
         with translated():
             self._redis.set(keys.code(record.sha256), record.model_dump_json(), nx=True)
         return record

@@ -75,7 +75,9 @@ def run(options: argparse.Namespace) -> int:
 def _confirms(what: str, name: str) -> bool:
     _show(what)
     if not sys.stdin.isatty():
-        raise ProvisionError("nothing has been removed: nobody is there to confirm it. In scripts, give --yes")
+        raise ProvisionError(
+            "nothing has been removed: nobody is there to confirm it. In scripts, give --yes"
+        )
     return input(f"Type the name {name} to go on: ").strip() == name
 
 

@@ -143,7 +143,9 @@ class Layout:
                     + (_SAME_SHAPE if mine[name].shape != theirs[name].shape else _SAME_DTYPE)
                 )
         if self.structure != other.structure:
-            raise RowError(f"{row} is nested differently from {first} (one is a dict, one a tuple): {_SAME_FIELDS}")
+            raise RowError(
+                f"{row} is nested differently from {first} (one is a dict, one a tuple): {_SAME_FIELDS}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""

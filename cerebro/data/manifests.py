@@ -175,9 +175,7 @@ class PartitionManifest:
         expected = 0
         for shard in shards:
             if shard.start != expected:
-                raise DataError(
-                    f"shard {shard.index} starts at row {shard.start}, expected row {expected}"
-                )
+                raise DataError(f"shard {shard.index} starts at row {shard.start}, expected row {expected}")
             expected = shard.stop
         layouts = [shard.layout for shard in shards if shard.layout is not None]
         for layout in layouts[1:]:

@@ -109,9 +109,7 @@ def _check_method(owner: str, name: str, found: Any, promised: Callable[..., Any
     if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
         raise SpecError(f"{owner}.{name} is asynchronous, and nothing awaits it: {told} without `async`")
     if name in _RETURNING and inspect.isgeneratorfunction(found):
-        raise SpecError(
-            f"{owner}.{name} has a `yield`, so a call runs none of it: {told} that returns"
-        )
+        raise SpecError(f"{owner}.{name} has a `yield`, so a call runs none of it: {told} that returns")
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # what is not written in Python may not tell

@@ -81,7 +81,9 @@ def clock(case: Case) -> Check:
     """The clock was set, and agrees with that of the home's file system."""
     now = time.time()
     if now < _EARLIEST:
-        return failed("clock", f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests with a wrong time")
+        return failed(
+            "clock", f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests with a wrong time"
+        )
     with tempfile.NamedTemporaryFile(dir=_existing(case.home.path)) as file:
         written = Path(file.name).stat().st_mtime
     if abs(written - now) > _SKEW_S:
@@ -99,9 +101,7 @@ def loopback(case: Case) -> Check:
         with socket.create_server((HOST, 0)) as server:
             socket.create_connection(server.getsockname()[:2], timeout=2).close()
     except OSError as cause:
-        return failed(
-            "loopback", f"{HOST} cannot be used: {cause}", "ip link set lo up; check the firewall"
-        )
+        return failed("loopback", f"{HOST} cannot be used: {cause}", "ip link set lo up; check the firewall")
     return good("loopback", f"{HOST} can be listened on and reached")
 
 

@@ -63,7 +63,9 @@ class FolderStore:
         if not self._root.is_dir():
             raise LocatorError(f"object root {self.uri} is not a folder: check the locator")
         if not os.access(self._root, os.R_OK | os.X_OK):
-            raise LocatorError(f"object root {self.uri} is not readable for this user: change its permissions")
+            raise LocatorError(
+                f"object root {self.uri} is not readable for this user: change its permissions"
+            )
 
     def local_root(self) -> Path:
         """The folder itself."""

@@ -149,7 +149,5 @@ def _storage_errors(name: str, destination: Path) -> Iterator[None]:
         yield
     except OSError as cause:
         if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"no space to unpack {name} to {destination}: free space there"
-            ) from cause
+            raise StorageFullError(f"no space to unpack {name} to {destination}: free space there") from cause
         raise

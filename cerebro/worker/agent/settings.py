@@ -59,7 +59,9 @@ class Settings:
         """Read and check the environment."""
         missing = [name for name in ("CEREBRO_TOKEN", "CEREBRO_WORKER") if not environment.get(name)]
         if missing:
-            raise ClusterError(f"{' and '.join(missing)} not set: set them, because a worker needs a token and a name")
+            raise ClusterError(
+                f"{' and '.join(missing)} not set: set them, because a worker needs a token and a name"
+            )
         weight = environment.get("CEREBRO_WEIGHT")
         pod = _pod(environment)
         return cls(

@@ -29,7 +29,9 @@ class Metadata:
         except (OSError, pa.ArrowException) as error:
             raise LocatorError(f"partitioned metadata {path} cannot be read: {error}") from error
         if "id" not in self._table.column_names:
-            raise MetadataError(f"{path} has no column 'id' (its columns: {', '.join(self._table.column_names)})")
+            raise MetadataError(
+                f"{path} has no column 'id' (its columns: {', '.join(self._table.column_names)})"
+            )
         self.id_type = self._table.schema.field("id").type
         if pa.types.is_dictionary(self.id_type):
             self.id_type = self.id_type.value_type
