@@ -106,8 +106,8 @@ def test_draws_stay_in_their_range() -> None:
     [
         ({}, "empty"),
         ([], "empty"),
-        ({"lr": [], "batch_size": [1]}, "'lr' has an empty list"),
-        ({"batch_size": []}, "'batch_size' has an empty list"),
+        ({"lr": [], "batch_size": [1]}, "'lr' has no values"),
+        ({"batch_size": []}, "'batch_size' has no values"),
         ("text", "is a str"),
         (5, "is a int"),
         (None, "is a NoneType"),

@@ -91,7 +91,10 @@ def test_nodes_and_runtimes_are_the_multi_gpu_form() -> None:
             '{"nodes": [1], "runtimes": {"a": {"0": {"1.0": 1}}}}',
             "has the key '1.0', expected a whole number",
         ),
-        ('{"nodes": [1], "runtimes": {"a": {"1": {"1": 1}}}}', "runtimes for node 1, but nodes are 0 to 0"),
+        (
+            '{"nodes": [1], "runtimes": {"a": {"1": {"1": 1}}}}',
+            "runtimes for node 1, expected a node from 0 to 0",
+        ),
         ('{"nodes": [1], "runtimes": {"a": {"0": {"2": 1}}}}', "asks for 2 GPUs"),
         ('{"nodes": [1, 1], "runtimes": {"a": {"0": {"1": 1}}}}', "fits on no worker that holds partition 1"),
         ('{"nodes": [1], "runtimes": {"a": {"0": {}}}}', "fits on no worker that holds partition 0"),
