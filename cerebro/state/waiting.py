@@ -108,7 +108,9 @@ def _missing_holders(state: ExperimentState, run: Run) -> dict[str, list[str]]:
 _NOBODY = "a worker for ETL (such as run_etl uses) beside one that trains, to make again what no worker holds"
 
 
-_GONE_FOR_GOOD = "if a worker and its disk are gone for good, `cerebro remove WORKER` has its partitions made again elsewhere"
+_GONE_FOR_GOOD = (
+    "if a worker and its disk are gone for good, `cerebro remove WORKER` has its partitions made again"
+)
 
 
 def _described(worker: Worker) -> str:
