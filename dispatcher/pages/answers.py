@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from flask import Response, request
+from werkzeug.utils import get_content_type
 
 _MAX_BYTES = 8 << 20
 """Of all bodies that are kept."""
@@ -33,18 +34,19 @@ _FIGURE = 200_000
 AGAIN = "cerebro.again"
 """Where the environment of a request holds its `Again`, once it was answered."""
 
-Again = Callable[[str], Response | None]
-"""``If-None-Match`` -> the answer to the same request as it is now; `None` if it is not built yet. Needs no request;
-raises the errors of the data behind it."""
+Again = Callable[[str], tuple[str, "Body | None"] | None]
+"""``If-None-Match`` -> the tag of the answer to the same request now, with the body unless the caller has it; `None`
+if it is not built yet. Needs no request; raises the errors of the data behind it."""
 
 Build = Callable[[], str | bytes]
 
 
 @dataclass(slots=True)
-class _Body:
+class Body:
     """What is sent. Nothing yet while `content` is empty: whoever holds `lock` builds it."""
 
     tag: str
+    content_type: str
     content: bytes = b""
     is_packed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -57,7 +59,7 @@ class Answers:
         # The next process may be of another program, which builds other pages; and it counts versions from zero.
         self._process = secrets.token_hex(8)
         self._lock = threading.Lock()
-        self._bodies: OrderedDict[str, _Body] = OrderedDict()
+        self._bodies: OrderedDict[str, Body] = OrderedDict()
 
     def answer(self, version: Callable[[], object], build: Build, *, mimetype: str = "text/html") -> Response:
         """304 if the caller has this version of this address; else what `build` makes, from the kept ones if it can.
@@ -70,36 +72,38 @@ class Answers:
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
         address = f"{request.full_path} {takes_gzip} {mimetype}"
 
-        def answer(if_none_match: str, build: Build | None = None) -> Response | None:
+        def again(if_none_match: str, build: Build | None = None) -> tuple[str, Body | None] | None:
             known = f"{self._process} {address} {version()!r}"
             tag = hashlib.blake2b(known.encode(), digest_size=12).hexdigest()
             if f'"{tag}"' in if_none_match:
-                response = Response(status=HTTPStatus.NOT_MODIFIED, mimetype=mimetype)
-            else:
-                body = self._shared(address, tag, build, takes_gzip=takes_gzip)
-                if body is None:
-                    return None
-                response = Response(body.content, mimetype=mimetype)
-                if body.is_packed:
-                    response.headers["Content-Encoding"] = "gzip"
-            response.set_etag(tag, weak=True)
-            response.headers["Cache-Control"] = "private, no-cache"
-            response.headers["Vary"] = "Accept-Encoding, Cookie, Authorization"
-            return response
+                return tag, None
+            body = self._shared(address, Body(tag, get_content_type(mimetype, "utf-8")), build, takes_gzip)
+            return (tag, body) if body is not None else None
 
-        request.environ[AGAIN] = answer
-        response = answer(request.headers.get("If-None-Match", ""), build)
-        assert response is not None
+        request.environ[AGAIN] = again
+        found = again(request.headers.get("If-None-Match", ""), build)
+        assert found is not None
+        tag, body = found
+        response = Response(mimetype=mimetype)
+        if body is None:
+            response.status_code = HTTPStatus.NOT_MODIFIED
+        else:
+            response.data = body.content
+            if body.is_packed:
+                response.headers["Content-Encoding"] = "gzip"
+        response.set_etag(tag, weak=True)
+        response.headers["Cache-Control"] = "private, no-cache"
+        response.headers["Vary"] = "Accept-Encoding, Cookie, Authorization"
         return response
 
-    def _shared(self, address: str, tag: str, build: Build | None, *, takes_gzip: bool) -> _Body | None:
-        """The body of that tag, which is built if it is not there; `None` if `build` is."""
+    def _shared(self, address: str, new: Body, build: Build | None, takes_gzip: bool) -> Body | None:
+        """The body of the tag of `new`; if it is not there, `new` when it is built, or `None` if `build` is."""
         with self._lock:
             body = self._bodies.get(address)
             if build is None:
-                return body if body is not None and body.tag == tag and body.content else None
-            if body is None or body.tag != tag:
-                body = self._bodies[address] = _Body(tag)
+                return body if body is not None and body.tag == new.tag and body.content else None
+            if body is None or body.tag != new.tag:
+                body = self._bodies[address] = new
             self._bodies.move_to_end(address)
         with body.lock:  # the first one builds, the others wait for it
             if not body.content:
@@ -115,12 +119,12 @@ class Answers:
                 self._trim(address, body)
         return body
 
-    def _forget(self, address: str, body: _Body) -> None:
+    def _forget(self, address: str, body: Body) -> None:
         with self._lock:
             if self._bodies.get(address) is body:
                 del self._bodies[address]
 
-    def _trim(self, address: str, body: _Body) -> None:
+    def _trim(self, address: str, body: Body) -> None:
         if len(body.content) > _LARGE:
             self._forget(address, body)
         with self._lock:
