@@ -1,4 +1,4 @@
-"""The mixed-integer programmes against exhaustive search, and what becomes of them without Gurobi."""
+"""The mixed-integer programme against exhaustive search, and what becomes of it without Gurobi."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.research.milp import FORMS, thesis
 from cerebro.research.rearrangement import rearrange
 from cerebro.research.scenarios import thesis as thesis_problem
-from cerebro.scheduling.exact import SOLVERS, SolverUnavailableError, compact, gurobi, solve_exact
-from cerebro.scheduling.exact.visits import visits
+from cerebro.scheduling.exact import SolverUnavailableError, compact, gurobi, solve_exact
 from cerebro.scheduling.problem import Problem, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
 from tests.scheduling.brute import optimal_makespan
 from tests.scheduling.instances import multi_gpu_problems, open_shops, problems
 
 ENOUGH_S = 60.0
-
-PROGRAMMES = {"gurobi": SOLVERS["gurobi"], **FORMS}
 
 GAPPED = open_shop([[34, 2, 54, 61], [15, 89, 70, 9], [38, 19, 28, 87], [95, 7, 34, 29]])
 """The first of Taillard's 4 x 4 instances: no schedule meets its bound."""
@@ -33,9 +29,9 @@ needs_gurobi = pytest.mark.skipif(
 )
 
 
-def check(problem: Problem, solver: str) -> None:
-    """The solver's schedule is valid, proven optimal, and as long as exhaustive search says."""
-    result = PROGRAMMES[solver](problem, time_limit_s=ENOUGH_S)
+def check(problem: Problem) -> None:
+    """The schedule is valid, proven optimal, and as long as exhaustive search says."""
+    result = compact.solve(problem, time_limit_s=ENOUGH_S)
     assert result.schedule is not None
     validate(problem, result.schedule).check()
     assert result.is_optimal
@@ -44,10 +40,10 @@ def check(problem: Problem, solver: str) -> None:
 
 @needs_gurobi
 @settings(deadline=None, max_examples=30)
-@given(open_shops(max_models=3, max_workers=3), st.sampled_from(["hopping", "thesis", "gurobi"]))
-def test_open_shops_equal_brute_force(problem: Problem, solver: str) -> None:
-    """The paper's equation 2, the thesis's equations and the compact form agree with exhaustive search."""
-    check(problem, solver)
+@given(open_shops(max_models=3, max_workers=3))
+def test_open_shops_equal_brute_force(problem: Problem) -> None:
+    """The compact form agrees with exhaustive search."""
+    check(problem)
 
 
 @needs_gurobi
@@ -55,7 +51,7 @@ def test_open_shops_equal_brute_force(problem: Problem, solver: str) -> None:
 @given(st.lists(st.lists(st.integers(1, 9), min_size=4, max_size=4), min_size=4, max_size=4))
 def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> None:
     """Open shops of 4 x 4, by the compact form."""
-    check(open_shop(times), "gurobi")
+    check(open_shop(times))
 
 
 @needs_gurobi
@@ -63,7 +59,7 @@ def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> Non
 @given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))
 def test_the_compact_form_takes_any_problem(problem: Problem) -> None:
     """Replicas, epochs, ready times, several GPUs and strategies."""
-    check(problem, "gurobi")
+    check(problem)
 
 
 @st.composite
@@ -86,24 +82,9 @@ def thesis_problems(draw: st.DrawFn) -> Problem:
 @needs_gurobi
 @settings(deadline=None, max_examples=30)
 @given(thesis_problems())
-def test_the_repaired_equations_equal_brute_force(problem: Problem) -> None:
-    """Equations 4.1 to 4.14 with O = 1."""
-    check(problem, "thesis")
-
-
-@needs_gurobi
-def test_the_equations_as_printed_let_two_tasks_share_a_gpu() -> None:
-    """With O left free two tasks of 5 s on one node with one GPU "end" after 5 s; with O = 1 after 10 s."""
-    problem = multi_gpu([1], {"a": {0: {1: 5.0}}, "b": {0: {1: 5.0}}})
-    with gurobi.session() as model:
-        variables = thesis.printed(model, problem, visits(problem))
-        model.optimize()
-        makespan = variables.C.X
-        assert makespan == pytest.approx(5.0)
-        assert sum(visited.X for visited in variables.O.values()) < 2
-    repaired = thesis.solve(problem, time_limit_s=ENOUGH_S)
-    assert repaired.schedule is not None
-    assert repaired.schedule.makespan == 10.0
+def test_the_thesis_problems_equal_brute_force(problem: Problem) -> None:
+    """A model visits each node once, on one or more of its GPUs."""
+    check(problem)
 
 
 @needs_gurobi
@@ -111,27 +92,24 @@ def test_the_equations_as_printed_let_two_tasks_share_a_gpu() -> None:
 def test_the_compact_form_fits_the_licence_on_the_thesis_instances(
     figure: str, size: tuple[int, int]
 ) -> None:
-    """Below 2,000 variables and 2,000 constraints, where the printed form is far above."""
+    """Below 2,000 variables and 2,000 constraints."""
     problem = thesis_problem(figure)
     assert gurobi.size(compact.formulate, problem) == size
-    assert max(gurobi.size(thesis.formulate, problem)) > 2000
 
 
 @needs_gurobi
-@pytest.mark.parametrize("solver", ["gurobi", "thesis"])
-def test_a_hint_is_never_lost(solver: str) -> None:
+def test_a_hint_is_never_lost() -> None:
     """The programme starts from the hint: without time to search it is the answer."""
     problem = open_shop([[3.0, 9.0, 2.0, 7.0], [8.0, 3.0, 7.0, 2.0], [4.0, 4.0, 6.0, 6.0]])
     hint = rearrange(problem)
-    result = PROGRAMMES[solver](problem, time_limit_s=0.0, hint=hint)
+    result = compact.solve(problem, time_limit_s=0.0, hint=hint)
     assert result.schedule is not None
     assert result.schedule.makespan <= hint.makespan
 
 
 @needs_gurobi
 def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gurobi's refusal becomes an error that says what to do; so it is on the thesis's own instances where only the
-    licence of the package is there."""
+    """Gurobi's refusal becomes an error that says what to do."""
     import gurobipy
 
     def refuse(model: gurobipy.Model) -> None:
@@ -141,7 +119,7 @@ def test_a_model_too_large_for_the_licence_is_a_clear_error(monkeypatch: pytest.
 
     monkeypatch.setattr(gurobipy.Model, "optimize", refuse)
     with pytest.raises(SolverUnavailableError, match=r"licence.*cp-sat"):
-        thesis.solve(thesis_problem("4.2"), time_limit_s=0.1)
+        compact.solve(thesis_problem("4.2"), time_limit_s=0.1)
 
 
 def test_without_gurobipy_a_request_by_name_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,17 +139,10 @@ def test_without_ortools_gurobi_stands_in_and_the_note_says_so(monkeypatch: pyte
     assert "OR-Tools" in result.note
 
 
-@pytest.mark.parametrize("solver", ["hopping", "thesis"])
-def test_the_papers_programmes_refuse_what_they_do_not_know(solver: str) -> None:
-    """Neither knows epochs: better an error than the answer to another problem."""
-    with pytest.raises(SolverUnavailableError, match="epoch"):
-        PROGRAMMES[solver](open_shop([[1.0]], epochs=2), time_limit_s=1.0)
-
-
 @needs_gurobi
 def test_gurobi_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Neither its log nor the banner of its licence gets into the output of a command."""
-    check(open_shop([[1.0, 2.0], [2.0, 1.5]]), "gurobi")
+    check(open_shop([[1.0, 2.0], [2.0, 1.5]]))
     assert capfd.readouterr() == ("", "")
 
 

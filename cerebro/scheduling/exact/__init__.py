@@ -1,8 +1,7 @@
 """Exact solvers: what each search found, and what is proven of it.
 
 CP-SAT is the default, free and the best of them (docs/decisions/0009-the-milp-repaired.md). Without it Gurobi solves
-a compact mixed-integer programme, small enough for the licence that comes with the package. The programmes of the
-papers are in `cerebro.research.milp`.
+a compact mixed-integer programme, small enough for the licence that comes with the package.
 
 Both keep the best schedule found when the time is up. None is needed: without solvers `solve_exact` gives back its hint
 and says so.

@@ -5,7 +5,7 @@ one start, one duration and one order with respect to another, whatever GPUs it 
 which the printed form lacks and without which the relaxation proves next to nothing, the thesis's three instances have
 649 x 1094, 217 x 354 and 481 x 928 variables and constraints. It takes every problem that CP-SAT takes.
 
-Names as in `cerebro.research.milp.thesis`: S start, B option chosen, P runs on the GPU, A one visit ends before the
+Names and numbers of equations are the thesis's (section 4.3): S start, B option chosen, P runs on the GPU, A one visit ends before the
 other starts, C the makespan, U a large value.
 """
 
@@ -50,7 +50,7 @@ def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) 
         compact.add_model(m)
     for worker in range(problem.num_workers):
         compact.add_worker(worker)
-    return Formulation(start={v: [S] for v, S in compact.S.items()}, taken=dict(compact.B))
+    return Formulation(start=compact.S, taken=compact.B)
 
 
 class _Compact:
@@ -59,7 +59,7 @@ class _Compact:
         self.U = gurobi.large(problem, wanted)
         self.C = model.addVar(lb=lower_bound(problem), name="C", obj=1.0)
         self.S: dict[Visit, gurobipy.Var] = {}
-        self.B: dict[Visit, list[gurobipy.Var | int]] = {}
+        self.B: dict[Visit, Sequence[gurobipy.Var | int]] = {}
         self.seconds: dict[Visit, Linear] = {}
 
     def add_visit(self, visit: Visit) -> None:

@@ -1,4 +1,4 @@
-"""Gurobi: opened, run, read and excused; the models themselves are in `compact` and `cerebro.research.milp`.
+"""Gurobi: opened, run, read and excused; the model itself is in `compact`.
 
 It is an optional extra. Without the package, without a licence, or with a model that is larger than the licence allows
 (the one that comes with the package: 2,000 variables and 2,000 constraints) the answer is a `SolverUnavailableError`.
@@ -17,7 +17,7 @@ from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
 from cerebro.scheduling.exact.visits import Placed, Visit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, devices
+from cerebro.scheduling.schedule import Schedule
 
 if TYPE_CHECKING:
     import gurobipy
@@ -32,11 +32,11 @@ class Formulation:
     """What a formulation has to tell of the variables it made.
 
     Attributes:
-        start: of each visit; the largest, if a formulation has one for every GPU of the worker (then 0 for the others).
+        start: of each visit.
         taken: of each visit, whether each of its options is taken; 1 where there is one only.
     """
 
-    start: dict[Visit, Sequence[gurobipy.Var]]
+    start: dict[Visit, gurobipy.Var]
     taken: dict[Visit, Sequence[gurobipy.Var | int]]
 
 
@@ -147,18 +147,15 @@ def large(problem: Problem, wanted: Sequence[Visit]) -> float:
 
 def _order(made: Formulation) -> list[Placed]:
     found = []
-    for visit in sorted(made.start, key=lambda visit: max(start.X for start in made.start[visit])):
+    for visit in sorted(made.start, key=lambda visit: made.start[visit].X):
         values = [taken if isinstance(taken, int) else round(taken.X) for taken in made.taken[visit]]
         found.append(Placed(visit, visit.options[values.index(1)]))
     return found
 
 
 def _start_from(made: Formulation, order: list[Placed], schedule: Schedule) -> None:
-    gpus = devices(schedule.units)
     for (visit, option), unit in zip(order, schedule.units, strict=True):
-        of_gpus = made.start[visit]
-        for gpu, start in enumerate(of_gpus):
-            start.Start = unit.start if len(of_gpus) == 1 or gpu in gpus[unit] else 0.0
+        made.start[visit].Start = unit.start
         for other, taken in zip(visit.options, made.taken[visit], strict=True):
             if not isinstance(taken, int):
                 taken.Start = float(other is option)
