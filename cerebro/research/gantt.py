@@ -1,55 +1,40 @@
-"""Gantt charts: who trained what when, as a self-contained SVG.
+"""Gantt charts of planned and simulated schedules: who trains what when, as a self-contained SVG.
 
-One drawing serves notebooks (they show it by `_repr_svg_`), the web page (inline) and the documentation (as a file).
-That dictates its form: no script, no handler, no style attribute or element (the page's security policy forbids them),
-no font from elsewhere, and a grey text colour that reads on light and dark alike, which a page's style sheet may
-overrule (``svg.gantt { color: inherit }``). Idle time is what is left empty.
-
-Draws bars, of a planned or simulated `Schedule` (`draw`), or of any other (`svg`).
+One drawing serves notebooks (they show it by `_repr_svg_`) and the documentation (as a file). That dictates its form: no
+script, no style sheet, no font from elsewhere, and a grey text colour that reads on light and dark alike. Idle time is
+what is left empty. Runs of a cluster are drawn by `cerebro.figures`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from html import escape
 
-from cerebro.research.svg import PALETTE, digits, ink, safe, short, ticks, titled
 from cerebro.scheduling.problem import Problem
-from cerebro.scheduling.schedule import Schedule, devices
+from cerebro.scheduling.schedule import Schedule, Unit, devices
+
+# Okabe and Ito's colours, then Tol's muted ones: neighbours can be told apart by colour-blind readers, too. No black
+# and no white: one of them would vanish, on light or on dark.
+PALETTE = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C8C8C"),
+    *("#5A4FCF", "#88CCEE", "#44AA99", "#117733", "#999933", "#DDCC77", "#CC6677", "#882255"),
+    *("#AA4499", "#B8860B", "#6699CC", "#994F00"),
+)
 
 _TITLED = 1000
 """Most bars that each have a tooltip. Beyond, bars of a model are one path, whose tooltip names the model: so the
-drawing stays small enough for a page that reloads it."""
-_NAMED = len(PALETTE)
-"""Most models a legend names: as many as there are colours."""
+drawing stays small."""
+_WIDTH, _TOP, _SIDE, _GAP = 960, 36, 10, 5
 _TALL, _LOW, _MANY_LANES = 18, 10, 32
 """Height of a lane, and of one where there are many."""
 _CHARACTER = 6.6
 """Width of a character, about: fonts differ from reader to reader."""
-_TOP, _SIDE, _GAP = 36, 10, 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """A unit to be drawn.
-
-    Attributes:
-        worker: names its row.
-        model: chooses its colour.
-        partition, epoch: for its tooltip; units of even epochs are paler.
-        start, end: seconds since the chart's zero.
-        lanes: GPUs of the worker it runs on, from 0.
-    """
-
-    worker: str
-    model: str
-    partition: int
-    start: float
-    end: float
-    epoch: int = 1
-    lanes: tuple[int, ...] = (0,)
+_LONGEST_NAME = 24
+_UNITS = ((20_000.0, 1.0, "s"), (500_000.0, 3600.0, "h"), (math.inf, 86_400.0, "d"))
+"""Charts that end before so many seconds are labelled in a unit of so many."""
 
 
 class Drawing(str):
@@ -63,186 +48,133 @@ class Drawing(str):
         return f"<Drawing: {len(self):,} characters of SVG>"
 
 
-def bars_of(problem: Problem, schedule: Schedule) -> tuple[Bar, ...]:
-    """The units of a schedule as bars, GPUs chosen by first fit (`devices`)."""
-    lanes = devices(schedule.units)
-    return tuple(
-        Bar(
-            worker=problem.workers[unit.worker],
-            model=problem.models[unit.model],
-            partition=unit.partition,
-            start=unit.start,
-            end=unit.end,
-            epoch=unit.epoch,
-            lanes=lanes[unit],
-        )
-        for unit in schedule.units
-    )
-
-
 def draw(
     problem: Problem, schedule: Schedule, *, lower_bound: float | None = None, title: str = ""
 ) -> Drawing:
-    """A schedule with a row for each worker of the problem, a lane for each of its GPUs.
+    """A schedule with a row for each worker of the problem, a lane for each of its GPUs, and a colour per model.
 
     Args:
         problem: gives names and the order of rows and colours.
         schedule: seconds from now.
         lower_bound: seconds, drawn as a dashed line.
-        title: heading.
-    """
-    rows = dict(zip(problem.workers, problem.gpus, strict=True))
-    bars = bars_of(problem, schedule)
-    return svg(bars, rows=rows, models=problem.models, lower_bound=lower_bound, title=title)
-
-
-def svg(
-    bars: Sequence[Bar],
-    *,
-    rows: Mapping[str, int],
-    models: Sequence[str],
-    lower_bound: float | None = None,
-    begin: float = 0.0,
-    title: str = "",
-    width: int = 960,
-) -> Drawing:
-    """Bars as a Gantt chart: a row per worker, a colour per model, lines at the makespan and the lower bound.
-
-    Args:
-        bars: the same seconds for all, in any order.
-        rows: worker -> number of its lanes (GPUs), from top to bottom: all workers of `bars`, and those that idled.
-        models: all models of `bars`, in the order of their colours: a chart that is drawn again keeps them if this
-            does not change.
-        lower_bound: seconds, drawn as a dashed line.
-        begin: seconds at which the chart begins: before it there are no bars, or none that are to be shown.
         title: heading; a screen reader reads it out.
-        width: pixels, which a page may scale.
     """
-    chart = _Chart(bars, rows, models, lower_bound=lower_bound, begin=begin, width=width)
-    return Drawing("\n".join(chart.lines(title)) + "\n")
+    return Drawing("\n".join(_Chart(problem, schedule, lower_bound).lines(title)) + "\n")
 
 
 class _Chart:
     """The geometry of one chart, and its parts as lines of SVG. Pixels, from the top left."""
 
-    def __init__(
-        self,
-        bars: Sequence[Bar],
-        rows: Mapping[str, int],
-        models: Sequence[str],
-        *,
-        lower_bound: float | None,
-        begin: float,
-        width: int,
-    ) -> None:
-        self.bars, self.rows, self.lower_bound, self.width = bars, rows, lower_bound, width
-        self.begin, self.makespan = begin, max((bar.end for bar in bars), default=begin)
-        self.span = max(self.makespan, lower_bound or 0.0) - begin or 1.0
-        self.left = _SIDE + _CHARACTER * max((len(short(worker)) for worker in rows), default=0) + 8
-        self.scale = (width - self.left - 2 * _SIDE) / self.span
-        self.lane = _TALL if sum(rows.values()) <= _MANY_LANES else _LOW
-        self.top: dict[str, float] = {}
+    def __init__(self, problem: Problem, schedule: Schedule, lower_bound: float | None) -> None:
+        self.problem, self.units, self.lower_bound = problem, schedule.units, lower_bound
+        self.lanes = devices(schedule.units)
+        self.makespan = schedule.makespan
+        self.span = max(self.makespan, lower_bound or 0.0) or 1.0
+        self.left = _SIDE + _CHARACTER * max(len(_short(worker)) for worker in problem.workers) + 8
+        self.scale = (_WIDTH - self.left - 2 * _SIDE) / self.span
+        self.lane = _TALL if sum(problem.gpus) <= _MANY_LANES else _LOW
+        self.top: list[float] = []
         self.bottom = float(_TOP)
-        for worker, lanes in rows.items():
-            self.top[worker] = self.bottom
-            self.bottom += lanes * self.lane + _GAP
-        self.colours = {model: PALETTE[place % len(PALETTE)] for place, model in enumerate(models)}
-        self.named = models if len(models) <= _NAMED else ()
-        self.column = 28 + _CHARACTER * max((len(short(model)) for model in self.named), default=0)
-        self.columns = max(1, int((width - self.left - _SIDE) // self.column))
+        for gpus in problem.gpus:
+            self.top.append(self.bottom)
+            self.bottom += gpus * self.lane + _GAP
+        self.named = problem.models if problem.num_models <= len(PALETTE) else ()
+        self.column = 28 + _CHARACTER * max((len(_short(model)) for model in self.named), default=0)
+        self.columns = max(1, int((_WIDTH - self.left - _SIDE) // self.column))
         self.height = self.bottom + 30 + 18 * math.ceil(len(self.named) / self.columns)
 
     def x(self, seconds: float) -> float:
-        return self.left + (seconds - self.begin) * self.scale
+        return self.left + seconds * self.scale
 
     def lines(self, title: str) -> Iterator[str]:
         yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="gantt" role="img" width="{self.width}"'
-            f' height="{self.height:g}" viewBox="0 0 {self.width} {self.height:g}" color="#777" fill="currentColor"'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="gantt" role="img" width="{_WIDTH}"'
+            f' height="{self.height:g}" viewBox="0 0 {_WIDTH} {self.height:g}" color="#777" fill="currentColor"'
             ' font-family="sans-serif" font-size="12">'
         )
-        yield f"<title>{safe(title or 'Schedule')}</title>"
-        yield f'<text x="{_SIDE}" y="16" font-size="14" font-weight="bold">{safe(title)}</text>'
-        yield f'<text x="{self.width - _SIDE}" y="16" text-anchor="end">{self._summary()}</text>'
-        yield from self._lanes()
+        yield _tooltip(title or "Schedule")
+        yield f'<text x="{_SIDE}" y="16" font-size="14" font-weight="bold">{_safe(title)}</text>'
+        yield f'<text x="{_WIDTH - _SIDE}" y="16" text-anchor="end">{self._summary()}</text>'
+        yield from self._rows()
         yield from self._axis()
-        yield from self._paths() if len(self.bars) > _TITLED else self._shapes()
-        if self.lower_bound is not None and self.lower_bound >= self.begin:
+        yield from self._models() if len(self.units) > _TITLED else self._bars()
+        if self.lower_bound is not None:
             yield self._mark(self.lower_bound, "lower bound", 'stroke-dasharray="5 3"')
         yield self._mark(self.makespan, "makespan", "")
         yield from self._legend()
         yield "</svg>"
 
     def _summary(self) -> str:
-        text = f"makespan {digits(self.makespan)} s"
+        text = f"makespan {_digits(self.makespan)} s"
         if self.lower_bound:
             ratio = self.makespan / self.lower_bound
-            text += f", lower bound {digits(self.lower_bound)} s (dashed), ratio {ratio:.3f}"
+            text += f", lower bound {_digits(self.lower_bound)} s (dashed), ratio {ratio:.3f}"
         return text
 
-    def _lanes(self) -> Iterator[str]:
+    def _rows(self) -> Iterator[str]:
         """Names, and the empty lanes that bars cover where there is work."""
-        wide = self.x(self.makespan) - self.left
-        for worker, lanes in self.rows.items():
-            top, high = self.top[worker], lanes * self.lane
+        wide = self.makespan * self.scale
+        for worker, gpus, top in zip(self.problem.workers, self.problem.gpus, self.top, strict=True):
+            high = gpus * self.lane
             yield (
-                f'<text x="{self.left - 6:g}" y="{top + high / 2 + 4:g}" text-anchor="end">{safe(short(worker))}'
-                f"{titled(worker) if worker != short(worker) else ''}</text>"
-            )
-            yield (
+                f'<text x="{self.left - 6:g}" y="{top + high / 2 + 4:g}" text-anchor="end">{_safe(_short(worker))}'
+                f"{_tooltip(worker)}</text>"
                 f'<rect x="{self.left:g}" y="{top:g}" width="{wide:.1f}" height="{high:g}" fill-opacity="0.12"/>'
             )
 
     def _axis(self) -> Iterator[str]:
-        step, unit, name = ticks(self.span, self.begin + self.span)
-        first, last = math.ceil(self.begin / step - 1e-9), int((self.begin + self.span) / step + 1e-9)
-        for number in range(first, last + 1):
-            x = self.x(number * step)
-            label = f"{number * step / unit:g}" + (f" {name}" if number == first else "")
+        """Round numbers, about ten of them."""
+        unit, name = next((unit, name) for limit, unit, name in _UNITS if self.span < limit)
+        power = 10.0 ** math.floor(math.log10(self.span / unit / 5))
+        step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if self.span / unit / step <= 10)
+        for number in range(int(self.span / unit / step + 1e-9) + 1):
+            x = self.x(number * step * unit)
+            label = f"{number * step:g}" if number else f"0 {name}"
             yield (
                 f'<path d="M{x:.1f} {_TOP}V{self.bottom:g}" stroke="currentColor" stroke-opacity="0.25"/>'
                 f'<text x="{x:.1f}" y="{self.bottom + 14:g}" text-anchor="middle">{label}</text>'
             )
 
-    def _shapes(self) -> Iterator[str]:
-        """A path per bar, with a tooltip, and its model's name where there is room."""
-        for bar in self.bars:
-            colour = self.colours[bar.model]
-            yield f'<path d="{self._outline(bar)}" {_paint(bar, colour)}>{titled(_tooltip(bar))}</path>'
-            name, wide = short(bar.model), (bar.end - bar.start) * self.scale
-            if self.lane == _TALL and wide > _CHARACTER * len(name) + 4:
-                middle = self.top[bar.worker] + (min(bar.lanes) + 0.5) * self.lane + 4
+    def _bars(self) -> Iterator[str]:
+        """A path per unit, with a tooltip, and its model's name where there is room."""
+        for unit in self.units:
+            model, wide = self.problem.models[unit.model], (unit.end - unit.start) * self.scale
+            gpus = f", {unit.gpus} GPUs" if unit.gpus > 1 else ""
+            times = f"{_digits(unit.start)} to {_digits(unit.end)} s"
+            told = f"{model}, partition {unit.partition}, epoch {unit.epoch}, {times}{gpus}"
+            yield f'<path d="{self._outline(unit)}" {_paint(unit)}>{_tooltip(told)}</path>'
+            if self.lane == _TALL and wide > _CHARACTER * len(_short(model)) + 4:
+                middle = self.top[unit.worker] + (min(self.lanes[unit]) + 0.5) * self.lane + 4
                 yield (
-                    f'<text x="{self.x((bar.start + bar.end) / 2):.1f}" y="{middle:g}" text-anchor="middle"'
-                    f' fill="{ink(colour)}" font-size="11" pointer-events="none">'
-                    f"{safe(name)}</text>"
+                    f'<text x="{self.x((unit.start + unit.end) / 2):.1f}" y="{middle:g}" text-anchor="middle"'
+                    f' fill="{_ink(_colour(unit.model))}" font-size="11" pointer-events="none">'
+                    f"{_safe(_short(model))}</text>"
                 )
 
-    def _paths(self) -> Iterator[str]:
-        """A path for all bars of a model that look alike."""
-        groups: dict[tuple[str, str], list[Bar]] = defaultdict(list)
-        for bar in self.bars:
-            groups[bar.model, _paint(bar, self.colours[bar.model])].append(bar)
-        for (model, paint), bars in groups.items():
-            yield f'<path d="{"".join(map(self._outline, bars))}" {paint}>{titled(model)}</path>'
+    def _models(self) -> Iterator[str]:
+        """A path for all units of a model that look alike."""
+        groups: dict[tuple[int, str], list[Unit]] = defaultdict(list)
+        for unit in self.units:
+            groups[unit.model, _paint(unit)].append(unit)
+        for (model, paint), units in groups.items():
+            outlines = "".join(map(self._outline, units))
+            yield f'<path d="{outlines}" {paint}>{_tooltip(self.problem.models[model])}</path>'
 
-    def _outline(self, bar: Bar) -> str:
+    def _outline(self, unit: Unit) -> str:
         """A rectangle for each run of neighbouring lanes."""
-        left, wide = self.x(bar.start), (bar.end - bar.start) * self.scale
+        left, wide = self.x(unit.start), (unit.end - unit.start) * self.scale
         wide = max(wide - 0.6 if wide > 2 else wide, 0.3)  # so that neighbours of one colour stay apart
         parts = []
-        lanes = sorted(bar.lanes)
-        for first, last in _runs(lanes):
-            top = self.top[bar.worker] + first * self.lane + 0.5
+        for first, last in _runs(sorted(self.lanes[unit])):
+            top = self.top[unit.worker] + first * self.lane + 0.5
             high = (last - first + 1) * self.lane - 1
             parts.append(f"M{left:.1f} {top:g}h{wide:.1f}v{high:g}h-{wide:.1f}z")
         return "".join(parts)
 
     def _mark(self, seconds: float, name: str, extra: str) -> str:
-        x = self.x(seconds)
         return (
-            f'<path d="M{x:.1f} {_TOP - 8}V{self.bottom:g}" stroke="currentColor" stroke-width="1.5" {extra}>'
-            f"{titled(f'{name} {digits(seconds)} s')}</path>"
+            f'<path d="M{self.x(seconds):.1f} {_TOP - 8}V{self.bottom:g}" stroke="currentColor" stroke-width="1.5"'
+            f" {extra}>{_tooltip(f'{name} {_digits(seconds)} s')}</path>"
         )
 
     def _legend(self) -> Iterator[str]:
@@ -250,19 +182,9 @@ class _Chart:
             x = self.left + place % self.columns * self.column
             y = self.bottom + 26 + place // self.columns * 18
             yield (
-                f'<rect x="{x:g}" y="{y:g}" width="12" height="12" fill="{self.colours[model]}"/>'
-                f'<text x="{x + 17:g}" y="{y + 10:g}">{safe(short(model))}</text>'
+                f'<rect x="{x:g}" y="{y:g}" width="12" height="12" fill="{_colour(place)}"/>'
+                f'<text x="{x + 17:g}" y="{y + 10:g}">{_safe(_short(model))}</text>'
             )
-
-
-def _paint(bar: Bar, colour: str) -> str:
-    return f'fill="{colour}"' + (' fill-opacity="0.6"' if bar.epoch % 2 == 0 else "")
-
-
-def _tooltip(bar: Bar) -> str:
-    start, end = digits(bar.start), digits(bar.end)
-    gpus = f", {len(bar.lanes)} GPUs" if len(bar.lanes) > 1 else ""
-    return f"{bar.model}, partition {bar.partition}, epoch {bar.epoch}, {start} to {end} s{gpus}"
 
 
 def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -272,3 +194,41 @@ def _runs(lanes: Sequence[int]) -> Iterator[tuple[int, int]]:
         if place + 1 == len(lanes) or lanes[place + 1] != lane + 1:
             yield lanes[first], lane
             first = place + 1
+
+
+def _paint(unit: Unit) -> str:
+    """Units of even epochs are paler."""
+    return f'fill="{_colour(unit.model)}"' + (' fill-opacity="0.6"' if unit.epoch % 2 == 0 else "")
+
+
+def _colour(model: int) -> str:
+    return PALETTE[model % len(PALETTE)]
+
+
+def _ink(colour: str) -> str:
+    """Black or white, whichever is read on the colour (relative luminance, WCAG 2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (((part + 0.055) / 1.055) ** 2.4 if part > 0.04045 else part / 12.92 for part in parts)
+    return "#000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#fff"
+
+
+def _digits(value: float) -> str:
+    """Four digits that count, and never an exponent."""
+    places = max(0, 3 - math.floor(math.log10(value))) if value > 0 else 0
+    found = f"{value:.{places}f}"
+    return found.rstrip("0").rstrip(".") if "." in found else found
+
+
+def _short(name: str) -> str:
+    """The beginning of a long name."""
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def _tooltip(text: str) -> str:
+    """As the child of what it belongs to."""
+    return f"<title>{_safe(text)}</title>"
+
+
+def _safe(text: str) -> str:
+    """Text that is nothing else in HTML and in XML, which forbids control characters even if they are escaped."""
+    return escape(re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 
-from cerebro.research.gantt import Bar, bars_of, draw, svg
+from cerebro.research.gantt import PALETTE, draw
 from cerebro.research.scenarios import paper, thesis, thesis_full_nodes
-from cerebro.research.svg import PALETTE
 from cerebro.scheduling.dispatch import dispatch
 from cerebro.scheduling.policies import POLICIES
-from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.problem import Problem, open_shop
 from cerebro.scheduling.schedule import Schedule, Unit
 from tests.scheduling.instances import open_shops
 
@@ -29,9 +30,16 @@ def _titles(root: ElementTree.Element) -> list[str]:
     return [element.text or "" for element in root.iter(f"{_SVG}title")]
 
 
-def _bar(**changes: object) -> Bar:
-    values: dict[str, object] = {"worker": "w", "model": "m", "partition": 3, "start": 1.0, "end": 2.5}
-    return Bar(**{**values, **changes})  # type: ignore[arg-type]
+def _problem(*, models: Sequence[str] = ("m",), worker: str = "w", gpus: int = 1) -> Problem:
+    """One worker with one partition."""
+    return replace(open_shop([[1.0]] * len(models)), models=tuple(models), workers=(worker,), gpus=(gpus,))
+
+
+def _one(problem: Problem, *, title: str = "", **changes: float) -> str:
+    """A drawing of one unit, from 1 s to 2.5 s."""
+    values: dict[str, float] = {"model": 0, "partition": 0, "worker": 0, "start": 1.0, "end": 2.5}
+    unit = Unit(**{**values, **changes})  # type: ignore[arg-type]
+    return draw(problem, Schedule.of([unit]), title=title)
 
 
 @settings(deadline=None, max_examples=20)
@@ -44,35 +52,27 @@ def test_every_unit_has_a_bar_with_a_tooltip(problem: Problem) -> None:
 
 def test_a_tooltip_tells_the_whole_unit() -> None:
     """Model, partition, epoch, start and end, and GPUs if there are several."""
-    bar = _bar(epoch=2, lanes=(0, 1))
-    assert "<title>m, partition 3, epoch 2, 1 to 2.5 s, 2 GPUs</title>" in svg(
-        [bar], rows={"w": 2}, models=["m"]
-    )
+    drawing = _one(_problem(gpus=2), epoch=2, gpus=2)
+    assert "<title>m, partition 0, epoch 2, 1 to 2.5 s, 2 GPUs</title>" in drawing
 
 
 def test_epochs_that_follow_each_other_differ() -> None:
     """Units of even epochs are paler than those of odd ones."""
-    odd, even = (svg([_bar(epoch=epoch)], rows={"w": 1}, models=["m"]) for epoch in (1, 2))
+    odd, even = (_one(_problem(), epoch=epoch) for epoch in (1, 2))
     assert 'fill-opacity="0.6"' in even
     assert 'fill-opacity="0.6"' not in odd
 
 
-def test_units_stay_within_their_lanes() -> None:
-    """With several GPUs per worker no two bars overlap, and none leaves its worker's row."""
-    problem = thesis("4.2").with_strategies([[0] * 3] * 6)  # every model on one GPU: several side by side
-    bars = bars_of(problem, dispatch(problem, POLICIES["lrptw"]))
-    rows = dict(zip(problem.workers, problem.gpus, strict=True))
-    assert all(max(bar.lanes) < rows[bar.worker] for bar in bars)
-    for one in bars:
-        for other in bars:
-            if one is not other and one.worker == other.worker and set(one.lanes) & set(other.lanes):
-                assert one.end <= other.start or other.end <= one.start
-
-
 def test_a_unit_on_gpus_that_are_apart_is_drawn_on_each() -> None:
     """Lanes 0 and 2 make two rectangles of one path."""
-    drawing = svg([_bar(lanes=(0, 2))], rows={"w": 3}, models=["m"])
-    (path,) = re.findall(rf'<path d="([^"]+)" fill="{PALETTE[0]}"', drawing)
+    problem = _problem(models=("a", "b", "c", "d"), gpus=3)
+    times = [(0.0, 1.0, 1), (0.0, 3.0, 1), (0.0, 1.0, 1), (1.0, 2.0, 2)]
+    units = [
+        Unit(model=model, partition=0, worker=0, start=start, end=end, gpus=gpus)
+        for model, (start, end, gpus) in enumerate(times)
+    ]
+    drawing = draw(problem, Schedule.of(units))
+    (path,) = re.findall(rf'<path d="([^"]+)" fill="{PALETTE[3]}"', drawing)
     assert path.count("M") == 2
 
 
@@ -85,7 +85,7 @@ def test_makespan_and_lower_bound_are_marked() -> None:
 
 def test_idle_workers_and_empty_charts_are_drawn() -> None:
     """A worker without units keeps its row; no units at all are no error."""
-    drawing = svg([], rows={"worker-0": 1, "worker-1": 2}, models=[])
+    drawing = draw(open_shop([[1.0, 1.0]]), Schedule.of([]))
     assert {"worker-0", "worker-1"} <= {e.text for e in ElementTree.fromstring(drawing).iter(f"{_SVG}text")}
 
 
@@ -100,8 +100,7 @@ def test_four_thousand_units_stay_small() -> None:
 @pytest.mark.parametrize("name", ['<script>alert("1")</script>', "a&b", 'x" onload="y', "\x00\x1b", "é" * 80])
 def test_names_are_text_and_nothing_else(name: str) -> None:
     """Whatever a model or a worker is called, the drawing stays well-formed and gains no element or attribute."""
-    drawing = svg([_bar(worker=name, model=name)], rows={name: 1}, models=[name], title=name)
-    plain = svg([_bar(worker="w", model="m")], rows={"w": 1}, models=["m"], title="t")
+    drawing, plain = _one(_problem(models=(name,), worker=name), title=name), _one(_problem(), title="t")
     tags = {element.tag for element in ElementTree.fromstring(drawing).iter()}
     assert tags == {element.tag for element in ElementTree.fromstring(plain).iter()}
     attributes = {key for element in ElementTree.fromstring(drawing).iter() for key in element.attrib}
@@ -116,17 +115,16 @@ def test_a_page_with_a_strict_policy_may_show_it() -> None:
 
 def test_a_notebook_shows_it() -> None:
     """A drawing is its own SVG representation."""
-    drawing = svg([], rows={"w": 1}, models=[])
+    drawing = draw(_problem(), Schedule.of([]))
     assert drawing._repr_svg_() == drawing
 
 
 def test_a_legend_names_models_while_there_are_colours_for_them() -> None:
     """As many models as colours are named; more than that are told apart by their tooltips."""
     for count, is_named in ((len(PALETTE), True), (len(PALETTE) + 1, False)):
-        models = [f"model-{number}" for number in range(count)]
-        texts = {
-            e.text for e in ElementTree.fromstring(svg([], rows={"w": 1}, models=models)).iter(f"{_SVG}text")
-        }
+        problem = _problem(models=[f"model-{number}" for number in range(count)])
+        root = ElementTree.fromstring(draw(problem, Schedule.of([])))
+        texts = {element.text for element in root.iter(f"{_SVG}text")}
         assert ("model-0" in texts) is is_named
 
 
@@ -142,7 +140,7 @@ def test_a_legend_names_models_while_there_are_colours_for_them() -> None:
 )
 def test_the_axis_has_round_numbers(seconds: float, last: str, unit: str) -> None:
     """Five to eleven ticks at round numbers, in seconds, hours or days."""
-    drawing = svg([_bar(start=0.0, end=seconds)], rows={"w": 1}, models=["m"])
+    drawing = _one(_problem(), start=0.0, end=seconds)
     labels = re.findall(r'text-anchor="middle">([0-9.]+(?: [shd])?)</text>', drawing)
     assert labels[0] == f"0 {unit}"
     assert labels[-1] == last
