@@ -66,7 +66,7 @@ def test_epochs_that_follow_each_other_differ() -> None:
 def test_a_unit_on_gpus_that_are_apart_is_drawn_on_each() -> None:
     """Lanes 0 and 2 make two rectangles of one path."""
     problem = _problem(models=("a", "b", "c", "d"), gpus=3)
-    times = [(0.0, 1.0, 1), (0.0, 3.0, 1), (0.0, 1.0, 1), (1.0, 2.0, 2)]
+    times = [(0.0, 1.0, 1), (0.1, 3.0, 1), (0.2, 1.0, 1), (1.0, 2.0, 2)]
     units = [
         Unit(model=model, partition=0, worker=0, start=start, end=end, gpus=gpus)
         for model, (start, end, gpus) in enumerate(times)
