@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from cerebro.cli.simulate import slug
+from cerebro.cli.studies import slug
 from cerebro.research.comparison import Row, compare
 from cerebro.research.gantt import draw
 from cerebro.research.rearrangement import rearrange

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     local.register(commands, common, _count)
     proofs.register(commands, common)
-    studies.register(commands)
+    studies.register(commands, _count)
     cluster.register(commands)
     scale.register(commands, common, _count)
     failed.register(commands, common)

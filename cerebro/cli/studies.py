@@ -1,27 +1,39 @@
-"""``cerebro schedule``, ``simulate``: schedulers without a cluster."""
+"""``cerebro schedule``, ``simulate``: schedulers without a cluster. Words and files only; `cerebro.research` does it."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
+import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cerebro.errors import CerebroError
+from cerebro.errors import CerebroError, InstanceError
 
+if TYPE_CHECKING:
+    from cerebro.research.comparison import Row
+
+DEFAULT_FAMILIES = ("thesis-", "paper-")
+"""What is simulated if nothing is named: what the thesis and the paper did."""
+_STDIN = "-"
 _MISUSED = 2
 
 
-def register(commands: Any) -> None:
-    """Add them to the subcommands of ``cerebro``."""
+def register(commands: Any, count: Callable[[str], int]) -> None:
+    """Add them to the subcommands of ``cerebro``; `count` reads a whole number from 1."""
     schedule = commands.add_parser("schedule", help="schedule models on workers: an instance as JSON")
     schedule.add_argument("instance", metavar="INSTANCE.json", help="a file, or - for standard input")
     schedule.add_argument(
         "--policy", metavar="NAME", help="a dispatch policy, planner, cp-sat or gurobi (default: auto)"
     )
-    schedule.add_argument("--time-limit", metavar="SECONDS", help="seconds to search (default: 10)")
+    schedule.add_argument(
+        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="seconds to search (default: 10)"
+    )
     schedule.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    schedule.set_defaults(run=_schedule)
+    schedule.set_defaults(run=lambda options: _printed("schedule", _schedule(options)))
 
     simulate = commands.add_parser("simulate", help="compare schedulers on named scenarios")
     simulate.add_argument(
@@ -35,46 +47,147 @@ def register(commands: Any) -> None:
         metavar="NAME",
         help="a scheduler; may be given several times",
     )
-    simulate.add_argument("--seeds", default="1", metavar="N", help="runs of each (default: 1)")
-    simulate.add_argument("--sigma", metavar="S", help="noise of unit times, such as 0.1")
+    simulate.add_argument("--seeds", type=count, default=1, metavar="N", help="runs of each (default: 1)")
+    simulate.add_argument("--sigma", type=float, metavar="S", help="noise of unit times, such as 0.1")
     simulate.add_argument("--core", action="store_true", help="dispatch by the controller's own core")
     simulate.add_argument("--json", action="store_true", help="a JSON object per scenario")
     simulate.add_argument("--svg", type=Path, metavar="DIR", help="write Gantt charts to this folder")
-    simulate.set_defaults(run=_simulate)
+    simulate.set_defaults(
+        run=lambda options: _printed("simulate", _catalogue() if options.list else _simulate(options))
+    )
 
 
-def _schedule(options: argparse.Namespace) -> int:
-    from cerebro.cli import schedule as cli_schedule
-
+def _printed(command: str, lines: Iterable[str]) -> int:
+    """Print lines as they are found."""
     try:
-        lines = cli_schedule.lines(
-            options.instance, policy=options.policy, time_limit=options.time_limit, as_json=options.json
-        )
-    except CerebroError as problem:  # a mistake in what was given is one in the arguments
-        print(f"cerebro schedule: {' '.join(str(problem).split())}", file=sys.stderr)
-        return _MISUSED
-    print(*lines, sep="\n")
-    return 0
-
-
-def _simulate(options: argparse.Namespace) -> int:
-    from cerebro.cli import simulate as cli_simulate
-
-    if options.list:
-        print(*cli_simulate.catalogue(), sep="\n")
-        return 0
-    try:
-        for line in cli_simulate.lines(
-            options.scenarios,
-            policies=options.policy,
-            seeds=options.seeds,
-            sigma=options.sigma,
-            by_core=options.core,
-            as_json=options.json,
-            pictures=options.svg,
-        ):
+        for line in lines:
             print(line, flush=True)
-    except CerebroError as problem:
-        print(f"cerebro simulate: {' '.join(str(problem).split())}", file=sys.stderr)
+    except CerebroError as problem:  # a mistake in what was given is one in the arguments
+        print(f"cerebro {command}: {' '.join(str(problem).split())}", file=sys.stderr)
         return _MISUSED
     return 0
+
+
+# --- schedule ------------------------------------------------------------------------------------
+
+
+def _schedule(options: argparse.Namespace) -> Iterator[str]:
+    """The schedule of the instance in a file, as JSON or as a row for each unit and what it all comes to."""
+    from cerebro.research import instance
+    from cerebro.research.solve import solve
+
+    given = instance.parse(_read(options.instance))
+    solution = solve(given.problem, policy=options.policy, time_limit_s=options.time_limit)
+    found = instance.answer(given, solution)
+    if options.json:
+        yield json.dumps(found)
+        return
+    rows = [("start", "end", "node", "devices", "model", "partition", "epoch")]
+    for unit in found["units"]:
+        gpus = ",".join(map(str, unit["devices"]))
+        where = (str(unit["node"]), gpus, str(unit["model"]), str(unit["partition"]), str(unit["epoch"]))
+        rows.append((f"{unit['start']:.6g}", f"{unit['end']:.6g}", *where))
+    yield from map("  ".join, _aligned(rows))
+    bound, makespan = found["lower_bound"], found["makespan"]
+    gap = makespan / bound - 1 if bound else 0.0
+    proof = "optimal" if found["optimal"] else f"gap at most {gap:.2%}"
+    yield (
+        f"makespan {makespan:.6g} s, lower bound {bound:.6g} s ({proof}), by {found['policy']} "
+        f"in {found['seconds']:.2f} s"
+    )
+    if "note" in found:
+        yield found["note"]
+
+
+def _read(source: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if source == _STDIN else Path(source).read_bytes()
+        return data.decode()
+    except OSError as problem:
+        raise InstanceError(f"cannot read {source}: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise InstanceError(
+            f"{source} is not UTF-8 text: {problem.reason} at byte {problem.start}"
+        ) from problem
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Cells as wide as the widest of their column, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+
+
+# --- simulate ------------------------------------------------------------------------------------
+
+
+def _catalogue() -> Iterator[str]:
+    """A line for each scenario."""
+    from cerebro.research.scenarios import SCENARIOS
+
+    width = max(map(len, SCENARIOS))
+    for scenario in SCENARIOS.values():
+        yield f"{scenario.name:<{width}}  {scenario.about}"
+
+
+def _simulate(options: argparse.Namespace) -> Iterator[str]:
+    """Schedulers side by side, scenario by scenario."""
+    from cerebro.research.comparison import compare, schedulers
+    from cerebro.research.scenarios import SCENARIOS, find
+
+    names = options.scenarios or [name for name in SCENARIOS if name.startswith(DEFAULT_FAMILIES)]
+    # By name: the controller is a service, and the shared package imports none.
+    engine = importlib.import_module("controller.study").run if options.core else None
+    for scenario in [find(name) for name in names]:
+        policies = options.policy or schedulers(scenario)
+        rows = compare(scenario, policies, seeds=options.seeds, sigma=options.sigma, engine=engine)
+        if options.svg:
+            _draw(scenario.name, rows, options.svg)
+        if options.json:
+            yield json.dumps({"scenario": scenario.name, "about": scenario.about, "rows": [*map(_told, rows)]})
+        else:
+            yield f"{scenario.name}: {scenario.about}"
+            yield from _table(rows)
+            yield ""
+
+
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    cells: list[Sequence[str]] = [("makespan s", "bound s", "ratio", "min", "max", "", "made in s")]
+    for row in rows:
+        ratios = (f"{value:.4f}" for value in row.ratio)
+        proof = "optimal" if row.is_optimal else ""
+        times = f"{row.makespan.mean:.6g}", f"{row.lower_bound:.6g}"
+        cells.append((*times, *ratios, proof, f"{row.seconds.mean:.2f}"))
+    names = ["", *(row.scheduler for row in rows)]
+    width = max(map(len, names))
+    for name, numbers in zip(names, _aligned(cells), strict=True):
+        yield "  ".join([f"  {name:<{width}}", *numbers])
+
+
+def _told(row: Row) -> dict[str, Any]:
+    return {
+        "scheduler": row.scheduler,
+        "makespan": row.makespan._asdict(),
+        "lower_bound": row.lower_bound,
+        "ratio": row.ratio._asdict(),
+        "seconds": row.seconds._asdict(),
+        "optimal": row.is_optimal,
+    }
+
+
+def _draw(scenario: str, rows: Sequence[Row], folder: Path) -> None:
+    from cerebro.research.gantt import draw
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for row in rows:
+            trial, title = row.first, f"{scenario}: {row.scheduler}"
+            drawing = draw(trial.problem, trial.schedule, lower_bound=trial.lower_bound, title=title)
+            (folder / f"{scenario}-{slug(row.scheduler)}.svg").write_text(drawing)
+    except OSError as problem:
+        raise InstanceError(f"cannot write pictures to {folder}: {problem.strerror or problem}") from problem
+
+
+def slug(name: str) -> str:
+    """A scheduler's name as part of a file's."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())

@@ -65,9 +65,7 @@ def test_the_controllers_core_can_decide(policy: str, capsys: pytest.CaptureFixt
     [
         (["thesis-9"], "there is no scenario 'thesis-9'"),
         (["few-4x8", "--policy", "fastest"], "no scheduler 'fastest'"),
-        (["few-4x8", "--sigma", "much"], "sigma is 'much'"),
         (["few-4x8", "--sigma", "-1"], "sigma is -1.0"),
-        (["few-4x8", "--seeds", "0"], "seeds is '0'"),
         (["thesis-4.1", "--sigma", "0.1"], "not run with noise"),
         (["thesis-4.1", "--core"], "the controller's core"),
         ([*_SMALL, "--svg", "/dev/null/x"], "cannot write pictures"),
@@ -79,6 +77,20 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.C
     out, err = capsys.readouterr()
     assert not out
     (line,) = err.splitlines()
+    assert line.startswith("cerebro simulate: ")
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [(["--sigma", "much"], "invalid float value: 'much'"), (["--seeds", "0"], "not '0'")]
+)
+def test_a_number_that_is_none_is_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for every command."""
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["simulate", "few-4x8", *arguments])
+    (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("cerebro simulate: ")
     assert says in line
 

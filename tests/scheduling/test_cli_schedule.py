@@ -64,7 +64,6 @@ def test_a_table_has_a_row_for_each_unit_and_says_what_it_comes_to(
     ("arguments", "said"),
     [
         (["--policy", "best"], "there is no policy 'best': choose one of auto, "),
-        (["--time-limit", "soon"], "the time limit is 'soon', expected a number of seconds"),
         (["--time-limit", "0"], "the time limit is 0.0 s, expected a finite number above 0"),
         (["--time-limit", "-1"], "the time limit is -1.0 s, expected a finite number above 0"),
         (["--time-limit", "nan"], "the time limit is nan s, expected a finite number above 0"),
