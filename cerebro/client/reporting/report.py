@@ -1,24 +1,51 @@
 """The final report of a fit run: one HTML file to send around, the answer first.
 
 It needs nothing from anywhere: no network, no cluster, no second file. It prints. It is light or dark as the reader's
-system is. It reads without scripts, because each figure's data are a table as well.
+system is. It reads without scripts, because each figure's data are a table as well. Its words are in `report.html`;
+here is what they are about. Whatever a user named anything, the template escapes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cerebro.client.reporting import outcome, plotting, provenance
+from cerebro import figures
+from cerebro.client.reporting import plotting
 from cerebro.client.reporting.drawings import Drawings
-from cerebro.client.reporting.html import Html, element, joined, moment, paragraph, section, text
-from cerebro.client.reporting.style import STYLE_SHEET
-from cerebro.contract.records import CodeRecord, ExperimentRecord
-from cerebro.contract.runs import FitRequest
-from cerebro.errors import BadRequestError
-from cerebro.figures import Figure
-from cerebro.state import ExperimentState, Run
+from cerebro.contract import SCHEMA_VERSION
+from cerebro.contract.records import CodeRecord, ExperimentRecord, Hyperparameters
+from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest
+from cerebro.errors import BadRequestError, NotFoundError
+from cerebro.figures import LOOKS, Figure, ModelSummary
+from cerebro.figures.frame import number
+from cerebro.state import ExperimentState, Run, RunState, schedule_lines
 
-_CONTENTS = {"models": "Models", "drawn": "Figures", "data": "Data", "provenance": "How it was made"}
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MOST_MODELS = 1000
+"""Rows of the table of models: the best."""
+_MOST_ACTIONS = 200
+"""The newest."""
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Its first column names its rows."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    note: str = ""
 
 
 def report_html(
@@ -44,68 +71,176 @@ def report_html(
         BadRequestError: `run` is no fit run.
         DataError: the plotly package is not installed.
     """
+    from markupsafe import Markup
+
     if not isinstance(run.request, FitRequest):
         raise BadRequestError(f"{run.id} is not a fit run, expected one: a report shows a fit run")
     drawings = Drawings(state=state, run=run, now=now)
-    figures = _figures(drawings)
-    links = [element("li", element("a", text(name), href=f"#{place}")) for place, name in _CONTENTS.items()]
-    drawn = (plotting.shown(place, heading, figure) for place, (heading, figure) in figures.items())
-    main = element(
-        "main",
-        element("header", element("h1", text(f"{state.name}, {run.id}")), _standing(run, now, page)),
-        outcome.answer(drawings),
-        element("nav", element("ul", *links), aria_label="Contents"),
-        section("Test", *outcome.tests(drawings), id_="test"),
-        section("Models", outcome.models(drawings), id_="models"),
-        section("Figures", *drawn, id_="drawn"),
-        section("Failures", *outcome.failures(drawings.rows), id_="failures"),
-        section("Data", *provenance.data(drawings), id_="data"),
-        section("How it was made", *provenance.provenance(drawings, record, code), id_="provenance"),
+    rows = drawings.rows
+    best = rows[0] if rows and rows[0].best is not None and rows[0].best_epoch else None
+    drawn = {place: (head, made) for place, head, made in _figures(drawings) if made and made["data"]}
+    plan = run.plan if isinstance(run.plan, FitPlan) else None
+    varying = figures.varying(rows)
+    common = rows[0].hyperparams if rows else {}
+
+    def class_name(sha256: str) -> str:
+        try:
+            return code(sha256).class_name if code else ""
+        except NotFoundError:
+            return ""
+
+    return _environment().get_template("report.html").render(
+        state=state,
+        run=run,
+        request=run.request,
+        metric=run.request.metric,
+        record=record,
+        now=now,
+        page=page,
+        best=best,
+        checkpoint=run.models[best.id].epoch_checkpoint(best.best_epoch) if best and best.best_epoch else None,
+        causes=_causes(rows),
+        tests=list(_tests(drawings)),
+        models=_models(drawings, varying),
+        same=_words({name: value for name, value in common.items() if name not in varying}),
+        figures=drawn,
+        splits=_splits(state, plan),
+        sizes=sorted(plan.partitions.values()) if plan else [],
+        dataset=plan.dataset if plan else "",
+        etl=state.etl_request(plan.dataset) if plan else None,
+        located=_located(record),
+        schedule=list(schedule_lines(state, run, run.ended or now)),
+        actions=_actions(state),
+        class_name=class_name,
+        schema=SCHEMA_VERSION,
+        python=sys.version.split()[0],
+        looks=LOOKS,
+        policy=plotting.policy(),
+        scripts=Markup(plotting.scripts({place: figure for place, (_, figure) in drawn.items()})),
+        script_bytes=len(plotting.plotly_script().encode()),
     )
-    head = _head(f"{state.name}, {run.id}: report")
-    scripts = plotting.scripts({place: figure for place, (_, figure) in figures.items() if figure})
-    size = sum(len(part.encode()) for part in (head, main, scripts))
-    return _document(head, joined([main, _footer(size)]), scripts)
 
 
-def _standing(run: Run, now: float, page: str) -> Html:
-    asked = f"requested by {run.author or 'somebody'}, {moment(run.requested)}"
-    stands = f"{run.state} {moment(run.ended)}" if run.ended else f"{run.state}, as of {moment(now)}"
-    live = [text(" Live at "), element("a", text(page), href=page), text(".")] if page else []
-    return element("p", text(f"Fit run, {asked}; {stands}."), *live, class_="quiet")
+# --- what it tells ------------------------------------------------------------------------------------
 
 
-def _figures(drawings: Drawings) -> dict[str, tuple[str, Figure | None]]:
-    """Position -> heading and figure."""
+def _figures(drawings: Drawings) -> Iterable[tuple[str, str, Figure | None]]:
+    """Id of its place, heading and figure."""
     metric = drawings.request.metric
-    return {
-        "figure-curves": (f"Learning curves of {metric}", drawings.curves()),
-        "figure-parallel": ("Hyper-parameters side by side", drawings.parallel()),
-        "figure-scatter": (f"{metric} over each hyper-parameter", drawings.scatter()),
-        "figure-heatmap": (f"Best {metric} by two hyper-parameters", drawings.heatmap()),
-        "figure-importance": ("Importance of hyper-parameters", drawings.importance()),
-        "figure-schedule": ("Schedule", drawings.schedule()),
-    }
+    yield "figure-curves", f"Learning curves of {metric}", drawings.curves()
+    yield "figure-parallel", "Hyper-parameters side by side", drawings.parallel()
+    yield "figure-scatter", f"{metric} over each hyper-parameter", drawings.scatter()
+    yield "figure-heatmap", f"Best {metric} by two hyper-parameters", drawings.heatmap()
+    yield "figure-importance", "Importance of hyper-parameters", drawings.importance()
+    yield "figure-schedule", "Schedule", drawings.schedule()
 
 
-def _head(title: str) -> Html:
-    return joined(
-        [
-            Html('<meta charset="utf-8">'),
-            Html(f'<meta http-equiv="Content-Security-Policy" content="{text(plotting.policy())}">'),
-            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            element("title", text(title)),
-            Html(f"<style>{STYLE_SHEET}</style>"),
-        ]
+def _models(drawings: Drawings, varying: Sequence[str]) -> _Table:
+    """A row per model, best first."""
+    rows, metric = drawings.rows, drawings.request.metric
+    columns = ("model", "state", f"best {metric}", "at epoch", "units", *varying, "begun again", "compute, s")
+    shown = [
+        (
+            row.id,
+            row.state,
+            row.best,
+            row.best_epoch,
+            f"{row.units_done} of {row.units}",
+            *(figures.word(row.hyperparams.get(name)) for name in varying),
+            row.redone,
+            round(row.compute_s, 1),
+        )
+        for row in rows[:_MOST_MODELS]
+    ]
+    note = f"the best {_MOST_MODELS:,} of {len(rows):,}" if len(rows) > _MOST_MODELS else ""
+    return _Table("Models, best first", columns, shown, note)
+
+
+def _tests(drawings: Drawings) -> Iterable[_Table]:
+    """A table for each test run of models of this fit: what they reached on rows that chose none of them."""
+    for run in figures.tests_of(drawings.state, drawings.run):
+        found = figures.tested(run)
+        metrics = sorted({name for one in found for name in one.metrics})
+        rows = [(m.model, m.epoch, m.rows, *(m.metrics.get(name) for name in metrics)) for m in found]
+        assert isinstance(run.request, EvaluateRequest)
+        told = (figures.averaged(found), "" if run.state is RunState.FINISHED else str(run.state))
+        note = "; ".join(part for part in told if part)
+        columns = ("model", "of epoch", "rows", *metrics)
+        if rows:
+            yield _Table(f"{run.id}, on the split {run.request.split}", columns, rows, note)
+
+
+def _causes(rows: Sequence[ModelSummary]) -> list[tuple[str, str, list[ModelSummary]]]:
+    """Why models failed: kind, message and the models, most frequent first."""
+    groups: defaultdict[tuple[str, str], list[ModelSummary]] = defaultdict(list)
+    for row in rows:
+        if row.failure is not None:
+            groups[row.failure.kind, row.failure.message].append(row)
+    return sorted(((*cause, models) for cause, models in groups.items()), key=lambda cause: -len(cause[2]))
+
+
+def _splits(state: ExperimentState, plan: FitPlan | None) -> _Table:
+    """What ETL made of each split."""
+    dataset = state.datasets.get(plan.dataset) if plan else None
+    runs = (run for run in state.runs.values() if isinstance(run.plan, EtlPlan))
+    made = [run for run in runs if dataset and run.plan and run.plan.dataset == dataset.id]
+    found = figures.etl_progress(dataset, made[-1]) if dataset and made else ()
+    columns = ("split", "in", "preprocessed", "failed", "in = preprocessed + failed")
+    rows = [(s.split, s.rows, s.kept, s.failed, f"{s.rows:,} = {s.kept:,} + {s.failed:,}") for s in found]
+    return _Table("Rows of each split", columns, rows)
+
+
+def _located(record: ExperimentRecord | None) -> _Table:
+    splits = record.locators.splits() if record else {}
+    rows = [(split, found.metadata, found.objects) for split, found in splits.items()]
+    return _Table("Dataset locators", ("split", "metadata", "objects"), rows)
+
+
+def _actions(state: ExperimentState) -> _Table:
+    newest = state.actions[-_MOST_ACTIONS:]
+    rows = [
+        (_moment(a.time), a.by or "somebody", f"{a.what}{' (too late)' if a.is_late else ''}") for a in newest
+    ]
+    is_cut = len(newest) < len(state.actions)
+    note = f"the newest {_MOST_ACTIONS:,} of {len(state.actions):,}" if is_cut else ""
+    return _Table("Who asked for what", ("time", "who", "what"), rows, note)
+
+
+# --- how it is written --------------------------------------------------------------------------------
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    made.filters |= {
+        "shown": _shown,
+        "moment": _moment,
+        "words": _words,
+        "quoted": repr,
+        "description": figures.description,
+        "data_of": lambda figure, heading: _Table(heading, *figures.table(figure)),
+    }
+    return made
 
 
-def _footer(size: int) -> Html:
-    script = len(plotting.plotly_script().encode())
-    said = f"One file of {size / 2**20:.1f} MiB, {script / 2**20:.1f} MiB of which draw the figures."
-    return element("footer", paragraph(f"{said} It loads nothing from elsewhere.", class_="quiet"))
+def _shown(value: Value) -> str:
+    if isinstance(value, float):
+        return number(value)
+    return f"{value:,}" if isinstance(value, int) else value or ""
 
 
-def _document(head: Html, main: Html, scripts: Html) -> str:
-    body = element("body", main, scripts)
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n{body}\n</html>\n'
+def _moment(seconds: float) -> str:
+    """A time as ISO 8601; empty if it is not known."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds > 0 else ""
+
+
+def _words(hyperparams: Hyperparameters) -> dict[str, str]:
+    return {name: figures.word(given) for name, given in hyperparams.items()}

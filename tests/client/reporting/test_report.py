@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cerebro.client.reporting import Drawings, report_html
-from cerebro.client.reporting.html import Html, element, facts, table, text
 from cerebro.client.reporting.plotting import plotly_script
 from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, TaskResult
@@ -204,22 +203,6 @@ def test_a_heat_map_takes_the_hyperparameters_that_matter(story: Story) -> None:
     other = Story()
     run = other.fit(models=1)
     assert Drawings(state=other.state, run=run, now=0.0).heatmap() is None
-
-
-# --- HTML --------------------------------------------------------------------------------------------
-
-
-def test_text_is_escaped_in_elements_attributes_and_tables() -> None:
-    """Only what was made as markup is markup."""
-    assert element("p", text(NASTY), title='"><b>') == f'<p title="&quot;&gt;&lt;b&gt;">{text(NASTY)}</p>'
-    for made in (table(NASTY, (NASTY,), [(NASTY,)]), facts({NASTY: NASTY})):
-        assert "<script" not in made
-    assert facts({"a": Html("<b>x</b>")}) == "<dl><dt>a</dt><dd><b>x</b></dd></dl>"
-
-
-def test_what_is_empty_leaves_nothing_behind() -> None:
-    """No heading without a body."""
-    assert table("t", ("a",), []) == facts({"a": None, "b": ""}) == ""
 
 
 # --- in a browser ------------------------------------------------------------------------------------

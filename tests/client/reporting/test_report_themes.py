@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cerebro.client.reporting import report_html
-from cerebro.client.reporting.style import STYLE_SHEET
 from cerebro.figures import LOOKS, in_dark
 from tests.client.reporting.stories import RECORD, reported
 from tests.e2e.browser import window
@@ -36,12 +35,13 @@ def data(report: str) -> dict[str, Any]:
     return dict(json.loads(found))
 
 
-def test_the_sheet_has_both_themes_and_paper_is_light() -> None:
+def test_the_sheet_has_both_themes_and_paper_is_light(report: str) -> None:
     """Dark is for screens alone."""
-    light, dark = STYLE_SHEET.split("@media screen and (prefers-color-scheme: dark)")
+    (sheet,) = re.findall(r"<style>(.*?)</style>", report, re.DOTALL)
+    light, dark = sheet.split("@media screen and (prefers-color-scheme: dark)")
     assert f"--ground: {GROUND['light']}" in light
     assert f"--ground: {GROUND['dark']}" in dark.partition("@media print")[0]
-    assert STYLE_SHEET.count("{") == STYLE_SHEET.count("}")
+    assert sheet.count("{") == sheet.count("}")
 
 
 def test_each_colour_of_the_figures_has_its_dark_one(report: str) -> None:
