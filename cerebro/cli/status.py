@@ -207,8 +207,10 @@ def states_of(
 
 def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker]) -> str:
     try:
-        state = load(kvs, name)
-    except CerebroError:  # deleted since, or the log cannot be read
+        state, problem = load_readable(kvs, name)
+    except CerebroError:  # deleted since
+        return "unreadable"
+    if problem is not None:
         return "unreadable"
     for worker in state.workers.values():
         if worker.lost and (worker.name not in lost or worker.since > lost[worker.name].since):
@@ -240,19 +242,6 @@ def experiment_lines(
 
 
 # --- one experiment -----------------------------------------------------------------------------
-
-
-def load(kvs: KvsClient, name: str) -> ExperimentState:
-    """The state of an experiment: its whole log, folded.
-
-    Raises:
-        NotFoundError: there is no such experiment.
-        UnreadableError: its log cannot be read to its end.
-    """
-    state, problem = load_readable(kvs, name)
-    if problem is not None:
-        raise problem
-    return state
 
 
 def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:

@@ -15,6 +15,7 @@ from cerebro.cli.scale import cluster_client
 from cerebro.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
 
 if TYPE_CHECKING:
+    from cerebro.contract.events import ClientEvent
     from cerebro.runtime.kvs import KvsClient
     from cerebro.state import ExperimentState
 
@@ -33,12 +34,12 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
     def command(name: str, about: str, run: Any) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = commands.add_parser(name, parents=[common], help=about)
         parser.add_argument("experiment", metavar="EXPERIMENT")
-        parser.set_defaults(run=run)
+        parser.set_defaults(run=run, action=name)
         return parser
 
-    stop = command("stop", "end a run, or single models of it; committed work stays", _stop)
-    resume = command("resume", "let a paused or stopped run go on, or stopped models of it", _resume)
-    retry = command("retry", "let models that failed go on from their last checkpoints", _retry)
+    stop = command("stop", "end a run, or single models of it; committed work stays", _steer_models)
+    resume = command("resume", "let a paused or stopped run go on, or stopped models of it", _steer_models)
+    retry = command("retry", "let models that failed go on from their last checkpoints", _steer_models)
     for parser, is_needed in ((stop, False), (resume, False), (retry, True)):
         _add_run(parser)
         parser.add_argument(
@@ -49,7 +50,7 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
             metavar="M",
             help="may be given several times",
         )
-    scheduler = command("scheduler", "dispatch the units that are left by another policy", _scheduler)
+    scheduler = command("scheduler", "dispatch the units that are left by another policy", _reschedule)
     scheduler.add_argument("name", metavar="NAME", help="lrptw, random, fifo, cyclic or monte-carlo")
     scheduler.add_argument(
         "--no-planner",
@@ -58,8 +59,8 @@ def register(commands: Any, common: argparse.ArgumentParser) -> None:
         help="do without the planner, which looks for better orders",
     )
     _add_run(scheduler)
-    command("archive", "take an experiment out of the list that is shown at first", _archive)
-    command("unarchive", "put it back", _unarchive)
+    command("archive", "take an experiment out of the list that is shown at first", _steer)
+    command("unarchive", "put it back", _steer)
     command("restore", "let an experiment go on whose log could not be read, after an upgrade", _restore)
     delete = command("delete", "delete an experiment with all its data, for good", _delete)
     delete.add_argument("--yes", metavar="NAME", help="its name once more, instead of typing it when asked")
@@ -74,94 +75,79 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _stop(options: argparse.Namespace) -> int:
-    return _steer(options, "stop_model" if options.model else "stop_run")
+def _steer_models(options: argparse.Namespace) -> int:
+    options.action += "_model" if options.model else "_run"
+    return _steer(options, models=tuple(dict.fromkeys(options.model)), run=options.of_run)
 
 
-def _resume(options: argparse.Namespace) -> int:
-    return _steer(options, "resume_model" if options.model else "resume_run")
-
-
-def _retry(options: argparse.Namespace) -> int:
-    return _steer(options, "retry_model")
-
-
-def _scheduler(options: argparse.Namespace) -> int:
-    return _steer(options, "set_scheduler", scheduler=options.name, planner=options.planner)
-
-
-def _archive(options: argparse.Namespace) -> int:
-    return _steer(options, "archive")
-
-
-def _unarchive(options: argparse.Namespace) -> int:
-    return _steer(options, "unarchive")
+def _reschedule(options: argparse.Namespace) -> int:
+    options.action = "set_scheduler"
+    return _steer(options, run=options.of_run, scheduler=options.name, planner=options.planner)
 
 
 def _restore(options: argparse.Namespace) -> int:
     cluster_client(options.home).restore(options.experiment)
-    _say(f"{options.experiment}: its log is read anew; `cerebro status {options.experiment}` shows how far.")
+    print(f"{options.experiment}: its log is read anew; `cerebro status {options.experiment}` shows how far.")
     return 0
 
 
-def _steer(options: argparse.Namespace, name: str, **fields: Any) -> int:
+def _steer(options: argparse.Namespace, **fields: Any) -> int:
     """Append the command, or one for each model that is named: all of them, or none."""
-    from cerebro.client.session import author
-    from cerebro.commands.command import Command, event_of_experiment, events_of
-    from cerebro.commands.rules import DOES, OF_EXPERIMENT, Action
+    from cerebro.commands.rules import DOES, Action
 
-    kvs, action = cluster_client(options.home), Action(name)
-    models = tuple(dict.fromkeys(getattr(options, "model", [])))
-    command = Command(action=action, run=getattr(options, "of_run", None), models=models, **fields)
-    if action in OF_EXPERIMENT and _is_unreadable(kvs, options.experiment):
-        kvs.append(options.experiment, event_of_experiment(command, options.experiment, by=author()))
-        _say(f"{options.experiment}: asked to {DOES[action]}.")
-        return 0
-    state = _state(kvs, options.experiment)
-    for event in events_of(command, state, by=author()):
-        kvs.append(state.name, event)
-        named = (getattr(event, "model", ""), getattr(event, "run", ""), state.name)
-        _say(f"{' of '.join(name for name in named if name)}: asked to {DOES[action]}.")
+    kvs, action = cluster_client(options.home), Action(options.action)
+    known = _read(kvs, options.experiment)
+    for event in _append(kvs, options.experiment, known, action=action, **fields):
+        named = (getattr(event, "model", ""), getattr(event, "run", ""), options.experiment)
+        print(f"{' of '.join(name for name in named if name)}: asked to {DOES[action]}.")
     return 0
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from cerebro.client.session import author
-    from cerebro.commands.command import Command, event_of_experiment, events_of
     from cerebro.commands.rules import Action, allowed
 
     kvs, name = cluster_client(options.home), options.experiment
-    if _is_unreadable(kvs, name):
-        options.yes = options.yes or _asked(
-            name, "what its log says, all models with their checkpoints, metrics,"
-        )
-        command = Command(action=Action.DELETE, confirm=options.yes)
-        kvs.append(name, event_of_experiment(command, name, by=author()), is_unread=True)
-    else:
-        state = _state(kvs, name)
-        if Action.DELETE in allowed(state) and options.yes is None:
-            models = sum(len(run.models) for run in state.runs.values())
-            options.yes = _asked(
-                name, f"{len(state.runs)} runs, {models} models with their checkpoints, metrics,"
-            )
-        command = Command(action=Action.DELETE, confirm=options.yes or "")
-        for event in events_of(command, state, by=author()):
-            kvs.append(name, event)
+    known = state, problem = _read(kvs, name)
+    if options.yes is None and (problem is not None or Action.DELETE in allowed(state)):
+        models = sum(len(run.models) for run in state.runs.values())
+        lost = "what its log says, all models" if problem else f"{len(state.runs)} runs, {models} models"
+        options.yes = _asked(name, f"{lost} with their checkpoints, metrics,")
+    _append(kvs, name, known, action=Action.DELETE, confirm=options.yes or "")
     _await_end(kvs, name)
-    _say(f"{name} is deleted.")
+    print(f"{name} is deleted.")
     return 0
 
 
-def _is_unreadable(kvs: KvsClient, name: str) -> bool:
-    """Whether the record or the log cannot be read. Then there is no state to decide by what may be asked for."""
+def _read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
+    """What is known of an experiment, and why no more."""
     from cerebro.cli.status import load_readable
+    from cerebro.state import ExperimentState
 
     try:
-        return load_readable(kvs, name)[1] is not None
-    except UnreadableError:
-        return True
-    except NotFoundError:
-        return False
+        return load_readable(kvs, name)
+    except UnreadableError as problem:  # not even its record
+        return ExperimentState(name=name), problem
+    except NotFoundError as error:
+        newest = ", ".join(summary.experiment.name for summary in kvs.experiments()[:5]) or "none yet"
+        raise NotFoundError(f"no experiment {name!r}; the newest are: {newest}") from error
+
+
+def _append(
+    kvs: KvsClient, name: str, known: tuple[ExperimentState, UnreadableError | None], **fields: Any
+) -> tuple[ClientEvent, ...]:
+    """Append the command of these fields. What cannot be read can still be archived and deleted as a whole."""
+    from cerebro.client.session import author
+    from cerebro.commands.command import Command, event_of_experiment, events_of
+    from cerebro.commands.rules import OF_EXPERIMENT
+
+    command, (state, problem) = Command(**fields), known
+    if problem is not None and command.action not in OF_EXPERIMENT:
+        raise problem
+    by = author()
+    events = (event_of_experiment(command, name, by=by),) if problem else events_of(command, state, by=by)
+    for event in events:
+        kvs.append(name, event, is_unread=problem is not None)
+    return events
 
 
 def _asked(name: str, lost: str) -> str:
@@ -174,9 +160,9 @@ def _asked(name: str, lost: str) -> str:
         raise ConflictError(
             f"nothing was deleted: nobody is there to confirm it. In scripts: cerebro delete {name} --yes {name}"
         )
-    _say(f"This deletes {name} for good: {lost}")
-    _say("logs and predictions, and its preprocessed data. Its metadata and objects stay where they")
-    _say("are, and so does its code, which other experiments may run.")
+    print(f"This deletes {name} for good: {lost}")
+    print("logs and predictions, and its preprocessed data. Its metadata and objects stay where they")
+    print("are, and so does its code, which other experiments may run.")
     return input("Type its name to go on: ").strip()
 
 
@@ -190,18 +176,3 @@ def _await_end(kvs: KvsClient, name: str) -> None:
                 "write to the volumes. See `cerebro status` and `cerebro logs controller`"
             )
         time.sleep(_LOOK_AGAIN_S)
-
-
-def _state(kvs: KvsClient, name: str) -> ExperimentState:
-    from cerebro.cli.status import load
-
-    try:
-        return load(kvs, name)
-    except NotFoundError as error:
-        known = ", ".join(summary.experiment.name for summary in kvs.experiments()[:5]) or "none yet"
-        raise NotFoundError(f"no experiment {name!r}; the newest are: {known}") from error
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
