@@ -149,15 +149,14 @@ def _doctor(options: argparse.Namespace) -> int:
     from cerebro.cli import doctor
     from cerebro.local.home import ClusterHome
 
-    found = []
-    for check in doctor.examine(ClusterHome(options.home), os.environ, workers=options.workers):
-        found.append(check)
-        print(f"{check.verdict:<5} {check.name:<12} {check.message}", flush=True)
-        if check.mend:
-            print(f"{'':<18} -> {check.mend}", flush=True)
-    fails = sum(check.verdict is doctor.Verdict.FAIL for check in found)
-    warnings = sum(check.verdict is doctor.Verdict.WARN for check in found)
-    print(f"{len(found)} checks: {fails} failed, {warnings} to look at.")
+    verdicts = []
+    for name, found in doctor.examine(ClusterHome(options.home), os.environ, workers=options.workers):
+        verdicts.append(found.verdict)
+        print(f"{found.verdict:<5} {name:<12} {found.message}", flush=True)
+        if found.mend:
+            print(f"{'':<18} -> {found.mend}", flush=True)
+    fails, warnings = verdicts.count(doctor.Verdict.FAIL), verdicts.count(doctor.Verdict.WARN)
+    print(f"{len(verdicts)} checks: {fails} failed, {warnings} to look at.")
     return 1 if fails else 0
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from cerebro import cli
 from cerebro.cli import doctor
-from cerebro.cli.doctor import Case, Check, Verdict, cluster, installation, machine, settings
+from cerebro.cli.doctor import Case, Finding, Verdict, cluster, installation, machine, settings
 from cerebro.contract.records import WorkerRecord, WorkerStatus
 from cerebro.local import ports, processes
 from cerebro.local.home import ClusterHome
@@ -48,7 +48,7 @@ def test_a_failed_check_is_an_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One failed check is enough, and comes with a line that says how to mend it."""
-    monkeypatch.setattr(doctor, "CHECKS", (cluster.token,))
+    monkeypatch.setattr(doctor, "CHECKS", {"token": cluster.token})
     home = ClusterHome(tmp_path)
     home.create()
     home.token_file.chmod(0o644)
@@ -63,13 +63,13 @@ def test_a_failed_check_is_an_exit_status(
 def test_a_check_that_breaks_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of a check is a finding of its own."""
 
-    def broken(case: Case) -> Check:
+    def broken(case: Case) -> Finding:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(doctor, "CHECKS", (broken, cluster.token))
-    found = list(doctor.examine(ClusterHome(tmp_path), {}))
-    assert [check.verdict for check in found] == [Verdict.FAIL, Verdict.OK]
-    assert found[0].message == "could not be checked: ZeroDivisionError: by zero"
+    monkeypatch.setattr(doctor, "CHECKS", {"broken": broken, "token": cluster.token})
+    found = dict(doctor.examine(ClusterHome(tmp_path), {}))
+    assert [finding.verdict for finding in found.values()] == [Verdict.FAIL, Verdict.OK]
+    assert found["broken"].message == "could not be checked: ZeroDivisionError: by zero"
 
 
 # --- what is installed --------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_running_cluster_is_examined_service_by_service(make_cluster: MakeClus
     fake = make_cluster(Fake(name="dispatcher"), Fake(name="extra", required=False))
     info = fake.start()
     environment = {**os.environ, "AWS_REGION": "elsewhere"}
-    found = {check.name: check for check in doctor.examine(fake.home, environment)}
+    found = dict(doctor.examine(fake.home, environment))
     assert found["cluster"].verdict is Verdict.OK
     assert (found["dispatcher"].verdict, found["dispatcher"].message.partition("), ")[2]) == (
         Verdict.FAIL,

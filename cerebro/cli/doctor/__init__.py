@@ -10,24 +10,40 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from cerebro.cli.doctor import cluster, installation, machine, settings
-from cerebro.cli.doctor.check import Case, Check, Verdict, failed
+from cerebro.cli.doctor.check import Case, Finding, Verdict, fail
 from cerebro.local.cluster import DEFAULT_WORKERS
 from cerebro.local.home import ClusterHome, find_running
 
-__all__ = ["Case", "Check", "Verdict", "examine"]
+__all__ = ["Case", "Finding", "Verdict", "examine"]
 
-CHECKS: tuple[Callable[[Case], Check], ...] = (
-    *installation.CHECKS,
-    *machine.CHECKS,
-    *settings.CHECKS,
-    *cluster.CHECKS,
-)
-"""In the order in which one rests on the other."""
+CHECKS: dict[str, Callable[[Case], Finding]] = {
+    "python": installation.python,
+    "packages": installation.packages,
+    "torch": installation.torch,
+    "database": installation.database_server,
+    "cores": machine.cores,
+    "memory": machine.memory,
+    "/dev/shm": machine.shared_memory,
+    "open files": machine.open_files,
+    "clock": machine.clock,
+    "loopback": machine.loopback,
+    "home": machine.home_folder,
+    "space": machine.space,
+    "server": settings.server,
+    "s3": settings.object_store,
+    "token": cluster.token,
+    "socket": cluster.database_socket,
+    "ports": cluster.addresses,
+    "leftovers": cluster.leftovers,
+    "cluster": cluster.running,
+    "threads": cluster.threads,
+}
+"""By the names that people see, in the order in which one rests on the other."""
 
 
 def examine(
     home: ClusterHome, environment: Mapping[str, str], *, workers: int | None = None
-) -> Iterator[Check]:
+) -> Iterator[tuple[str, Finding]]:
     """Make all checks, one after the other.
 
     Args:
@@ -38,19 +54,10 @@ def examine(
     info = find_running(home)
     wanted = workers or (info.workers if info else DEFAULT_WORKERS)
     case = Case(home=home, environment=environment, workers=wanted, info=info)
-    for check in CHECKS:
-        yield _made(check.__name__, check, case)
-    if info is not None:
-        for service in info.services:
-            yield _made(service.name, partial(cluster.service, found=service), case)
-
-
-def _made(name: str, check: Callable[[Case], Check], case: Case) -> Check:
-    try:
-        return check(case)
-    except Exception as cause:  # noqa: BLE001 - whatever is wrong with the machine, the other checks go on
-        return failed(
-            name,
-            f"could not be checked: {type(cause).__name__}: {cause}",
-            "this is a defect of `cerebro doctor`: report it with this line",
-        )
+    services = {found.name: partial(cluster.service, found=found) for found in (info.services if info else ())}
+    for name, check in (*CHECKS.items(), *services.items()):
+        try:
+            yield name, check(case)
+        except Exception as cause:  # noqa: BLE001 - whatever is wrong with the machine, the other checks go on
+            message = f"could not be checked: {type(cause).__name__}: {cause}"
+            yield name, fail(message, "this is a defect of `cerebro doctor`: report it with this line")

