@@ -13,19 +13,14 @@ from pathlib import Path
 
 from cerebro.local.ports import HOST
 
-Probe = Callable[[int, float], bool]
-"""Asked with a process's pid and its age in seconds, answers within about a second; false while not ready."""
+Probe = Callable[[int], bool]
+"""Asked with a process's pid, answers within about a second; false while not ready."""
 
 _TIMEOUT_S = 1.0
 _LARGEST_ANSWER = 1 << 20
 _FRESH_S = 10.0
 _REMOTE, _STATE, _INODE = 2, 3, 9  # columns of /proc/PID/net/tcp
 _ESTABLISHED = "01"
-
-
-def lived(seconds: float) -> Probe:
-    """The process has not ended for so long."""
-    return lambda pid, age_s: age_s >= seconds
 
 
 def connected(port: int) -> Probe:
@@ -37,7 +32,7 @@ def connected(port: int) -> Probe:
     """
     remote = f"0100007F:{port:04X}"  # 127.0.0.1 as the kernel writes it
 
-    def ask(pid: int, age_s: float) -> bool:
+    def ask(pid: int) -> bool:
         try:
             table = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
             rows = [line.split() for line in table]
@@ -60,7 +55,7 @@ def _is_socket(link: Path, inodes: set[str]) -> bool:
 def redis(path: Path) -> Probe:
     """The database answers; while it still reads its append-only file it says LOADING instead."""
 
-    def ask(pid: int, age_s: float) -> bool:
+    def ask(pid: int) -> bool:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(_TIMEOUT_S)
@@ -75,13 +70,13 @@ def redis(path: Path) -> Probe:
 
 def http(port: int, path: str) -> Probe:
     """A GET is answered with status 200."""
-    return lambda pid, age_s: get(port, path) is not None
+    return lambda pid: get(port, path) is not None
 
 
 def registered(port: int, token: str, worker: str) -> Probe:
     """The store knows this worker, as this process, and has heard of it lately."""
 
-    def ask(pid: int, age_s: float) -> bool:
+    def ask(pid: int) -> bool:
         body = get(port, "/v1/workers", token=token)
         if body is None:
             return False

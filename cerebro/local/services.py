@@ -30,6 +30,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cerebro.local import database, environment, liveness, readiness, tensorboard
 from cerebro.local.home import ClusterHome
@@ -64,7 +65,7 @@ class Service:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    stage: int
+    stage: int = _REST
     ready: readiness.Probe
     live: liveness.Question | None = None
     required: bool = True
@@ -128,203 +129,132 @@ def services(
     Raises:
         ClusterError: no database server is installed.
     """
-    return _List(plan, home, ports, socket, inherited).all()
+    volumes = {"CEREBRO_VOLUMES": str(home.volumes), "CEREBRO_VOLUME_LOGS": str(home.logs)}
+    client = {"CEREBRO_TOKEN": home.token(), "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}"}
+    marker = {MARKER: str(home.path)}
+    threads = plan.cores
 
-
-class _List:
-    def __init__(
-        self,
-        plan: Plan,
-        home: ClusterHome,
-        ports: Mapping[str, int],
-        socket: Path,
-        inherited: Mapping[str, str],
-    ) -> None:
-        self._plan, self._home, self._ports, self._socket, self._inherited = (
-            plan,
-            home,
-            ports,
-            socket,
-            inherited,
-        )
-        self._marker = {MARKER: str(home.path)}
-        self._volumes = {
-            "CEREBRO_VOLUMES": str(home.volumes),
-            "CEREBRO_VOLUME_LOGS": str(home.logs),
-        }
-        self._client = {
-            "CEREBRO_TOKEN": home.token(),
-            "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}",
-        }
-
-    def all(self) -> tuple[Service, ...]:
-        workers = map(self._worker, self._plan.worker_names)
-        optional = [self._tensorboard()] if self._plan.tensorboard else []
-        optional += [self._notebook()] if self._plan.notebook else []
-        return (
-            self._database(),
-            self._kvs_api(),
-            self._controller(),
-            self._dispatcher(),
-            *workers,
-            *optional,
-        )
-
-    def _database(self) -> Service:
-        return Service(
-            name="redis",
-            command=database.server_command(self._home.store, self._socket),
-            environment=environment.bare(self._inherited) | self._marker,
-            stage=_DATABASE,
-            ready=readiness.redis(self._socket),
-            live=liveness.redis(self._socket),
-        )
-
-    def _kvs_api(self) -> Service:
-        own = {
-            "CEREBRO_TOKEN": self._home.token(),
-            "CEREBRO_BIND": f"{HOST}:{self._ports['kvs_api']}",
-            "CEREBRO_REDIS_URL": f"unix://{self._socket}",
-        }
-        return Service(
-            name="kvs_api",
-            command=_module("kvs_api"),
-            environment=environment.control_plane(self._inherited)
-            | self._volumes
-            | own
-            | self._health("kvs_api")
-            | self._marker,
-            stage=_STORE,
-            ready=readiness.http(self._ports["kvs_api"], "/health"),
-            live=self._live("kvs_api"),
-        )
-
-    def _controller(self) -> Service:
-        return Service(
-            name="controller",
-            command=_module("controller"),
-            environment=environment.reader(self._inherited)
-            | self._volumes
-            | self._client
-            | self._health("controller")
-            | self._marker,
-            stage=_REST,
-            ready=readiness.connected(self._ports["kvs_api"]),
-            live=self._live("controller"),
-        )
-
-    def _dispatcher(self) -> Service:
-        own = {"CEREBRO_BIND": f"{HOST}:{self._ports['dispatcher']}"}
-        for name in ("tensorboard", "notebook"):
-            if name in self._plan.listening:
-                own[f"CEREBRO_LINK_{name.upper()}"] = f"http://{HOST}:{self._ports[name]}"
-        return Service(
-            name="dispatcher",
-            command=_module("dispatcher"),
-            # The start page looks at what locators name, as the controller does later.
-            environment=environment.reader(self._inherited)
-            | self._volumes
-            | self._client
-            | own
-            | self._health("dispatcher")
-            | self._marker,
-            stage=_REST,
-            ready=readiness.http(self._ports["dispatcher"], "/health"),
-            live=self._live("dispatcher"),
-            renewed=True,  # it links what runs beside it, and holds nothing that is not read again
-        )
-
-    def _worker(self, name: str) -> Service:
-        threads = self._plan.cores
-        own = {
-            "CEREBRO_WORKER": name,
-            "CEREBRO_CORES": str(threads),
-            "CEREBRO_VOLUME_SHARDS": str(self._home.shards(name)),
-            # Below the supervisor's own grace.
-            "CEREBRO_GRACE_S": self._inherited.get("CEREBRO_GRACE_S", "3"),
-        }
+    def ours(name: str, *command: str, own: Mapping[str, str], **more: Any) -> Service:
+        """A service of Cerebro's, which answers probes."""
+        health = {"CEREBRO_HEALTH_BIND": f"{HOST}:{ports[health_port(name)]}"}
+        if name in _WITH_PAGE:  # they tell their metrics there, to whoever has the token
+            health["CEREBRO_HEALTH_METRICS"] = "0"
         return Service(
             name=name,
-            command=_module("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper"),
-            environment=environment.worker(self._inherited, threads)
-            | self._volumes
-            | self._client
-            | self._health(name)
-            | own
-            | self._marker,
-            stage=_REST,
-            ready=readiness.registered(self._ports["kvs_api"], self._home.token(), name),
-            live=self._live(name),
+            command=_module(*(command or (name,))),
+            environment={**own, **volumes, **health, **marker},
+            live=liveness.http(ports[health_port(name)]),
+            **more,
+        )
+
+    def worker(name: str) -> Service:
+        settings = {
+            "CEREBRO_WORKER": name,
+            "CEREBRO_CORES": str(threads),
+            "CEREBRO_VOLUME_SHARDS": str(home.shards(name)),
+            # Below the supervisor's own grace.
+            "CEREBRO_GRACE_S": inherited.get("CEREBRO_GRACE_S", "3"),
+        }
+        return ours(
+            name,
+            *("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper"),
+            own=environment.worker(inherited, threads) | client | settings,
+            ready=readiness.registered(ports["kvs_api"], home.token(), name),
             # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
             # back the unit in hand, which counts no attempt, and starts again.
             renewed=True,
         )
 
-    def _tensorboard(self) -> Service:
-        port = self._ports["tensorboard"]
-        place = (
-            "--logdir",
-            str(self._home.volumes / "metrics" / "tensorboard"),
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-        )
-        own = {
-            tensorboard.KEY: tickets.key_of(self._home.token()).hex(),
-            tensorboard.PAGE: f"http://{HOST}:{self._ports['dispatcher']}",
-            # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
-            "TMPDIR": str(self._home.scratch),
-        }
-        return Service(
-            name="tensorboard",
-            command=_module("cerebro.local.tensorboard", *place, "--reload_interval", "5"),
-            environment=environment.bare(self._inherited) | own | self._marker,
-            stage=_REST,
-            ready=readiness.http(port, "/live"),
-            required=False,
-            niceness=_TENSORBOARD,
-        )
+    database_server = Service(
+        name="redis",
+        command=database.server_command(home.store, socket),
+        environment=environment.bare(inherited) | marker,
+        stage=_DATABASE,
+        ready=readiness.redis(socket),
+        live=liveness.redis(socket),
+    )
+    store = {
+        "CEREBRO_TOKEN": home.token(),
+        "CEREBRO_BIND": f"{HOST}:{ports['kvs_api']}",
+        "CEREBRO_REDIS_URL": f"unix://{socket}",
+    }
+    page = {"CEREBRO_BIND": f"{HOST}:{ports['dispatcher']}"} | {
+        f"CEREBRO_LINK_{name.upper()}": f"http://{HOST}:{ports[name]}"
+        for name in ("tensorboard", "notebook")
+        if name in plan.listening
+    }
+    return (
+        database_server,
+        ours(
+            "kvs_api",
+            own=environment.control_plane(inherited) | store,
+            stage=_STORE,
+            ready=readiness.http(ports["kvs_api"], "/health"),
+        ),
+        ours(
+            "controller",
+            own=environment.reader(inherited) | client,
+            ready=readiness.connected(ports["kvs_api"]),
+        ),
+        ours(
+            "dispatcher",
+            # The start page looks at what locators name, as the controller does later.
+            own=environment.reader(inherited) | client | page,
+            ready=readiness.http(ports["dispatcher"], "/health"),
+            renewed=True,  # it links what runs beside it, and holds nothing that is not read again
+        ),
+        *map(worker, plan.worker_names),
+        *([_tensorboard(home, ports, inherited)] if plan.tensorboard else []),
+        *([_notebook(home, ports["notebook"], inherited, threads)] if plan.notebook else []),
+    )
 
-    def _notebook(self) -> Service:
-        port, salt = self._ports["notebook"], self._home.key
-        # As a password: of what JupyterLab takes for a token it makes addresses, in files and messages.
-        digest = hashlib.sha256(f"{self._home.token()}{salt}".encode()).hexdigest()
-        options = {
-            "ServerApp.ip": HOST,
-            "ServerApp.port": port,
-            "ServerApp.port_retries": 0,
-            "ServerApp.root_dir": self._home.notebooks,
-            "ServerApp.open_browser": False,
-            "ServerApp.allow_root": True,
-            "PasswordIdentityProvider.hashed_password": f"sha256:{salt}:{digest}",
-        }
-        # What its kernels run is the user's: the environment of workers, and the cluster is found by its home.
-        inherited = {
-            name: text
-            for name, text in environment.worker(self._inherited, self._plan.cores).items()
-            if name not in ("CEREBRO_SERVER", "CEREBRO_TOKEN")
-        }
-        own = {
-            "CEREBRO_HOME": str(self._home.path),
-            "JUPYTER_RUNTIME_DIR": str(self._home.run / "jupyter"),
-        }
-        return Service(
-            name="notebook",
-            command=_module("jupyterlab", *(f"--{key}={value}" for key, value in options.items())),
-            environment=inherited | own | self._marker,
-            stage=_REST,
-            ready=readiness.http(port, "/api"),
-            required=False,
-        )
 
-    def _health(self, name: str) -> dict[str, str]:
-        found = {"CEREBRO_HEALTH_BIND": f"{HOST}:{self._ports[health_port(name)]}"}
-        # Those that have a page tell their metrics there, to whoever has the token.
-        return found | {"CEREBRO_HEALTH_METRICS": "0"} if name in _WITH_PAGE else found
+def _tensorboard(home: ClusterHome, ports: Mapping[str, int], inherited: Mapping[str, str]) -> Service:
+    port, folder = ports["tensorboard"], home.volumes / "metrics" / "tensorboard"
+    own = {
+        tensorboard.KEY: tickets.key_of(home.token()).hex(),
+        tensorboard.PAGE: f"http://{HOST}:{ports['dispatcher']}",
+        # It notes its address in the temporary folder; a killed one would mislead other programs for ever.
+        "TMPDIR": str(home.scratch),
+        MARKER: str(home.path),
+    }
+    options = {"logdir": folder, "host": HOST, "port": port, "reload_interval": 5}
+    return Service(
+        name="tensorboard",
+        command=_module("cerebro.local.tensorboard", *(f"--{key}={value}" for key, value in options.items())),
+        environment=environment.bare(inherited) | own,
+        ready=readiness.http(port, "/live"),
+        required=False,
+        niceness=_TENSORBOARD,
+    )
 
-    def _live(self, name: str) -> liveness.Question:
-        return liveness.http(self._ports[health_port(name)])
+
+def _notebook(home: ClusterHome, port: int, inherited: Mapping[str, str], threads: int) -> Service:
+    # As a password: of what JupyterLab takes for a token it makes addresses, in files and messages.
+    digest = hashlib.sha256(f"{home.token()}{home.key}".encode()).hexdigest()
+    options = {
+        "ServerApp.ip": HOST,
+        "ServerApp.port": port,
+        "ServerApp.port_retries": 0,
+        "ServerApp.root_dir": home.notebooks,
+        "ServerApp.open_browser": False,
+        "ServerApp.allow_root": True,
+        "PasswordIdentityProvider.hashed_password": f"sha256:{home.key}:{digest}",
+    }
+    # What its kernels run is the user's: the environment of workers, and the cluster is found by its home.
+    users = environment.worker(inherited, threads)
+    own = {
+        "CEREBRO_HOME": str(home.path),
+        "JUPYTER_RUNTIME_DIR": str(home.run / "jupyter"),
+        MARKER: str(home.path),
+    }
+    return Service(
+        name="notebook",
+        command=_module("jupyterlab", *(f"--{key}={value}" for key, value in options.items())),
+        environment={k: v for k, v in users.items() if k not in ("CEREBRO_SERVER", "CEREBRO_TOKEN")} | own,
+        ready=readiness.http(port, "/api"),
+        required=False,
+    )
 
 
 def health_port(service: str) -> str:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cerebro.local import readiness
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
 from cerebro.local.processes import MARKER
@@ -30,7 +29,7 @@ def build(
                 MARKER: str(home.path),
             },
             stage=fake["stage"],
-            ready=readiness.lived(0.0) if fake["ready"] else readiness.lived(1e9),
+            ready=lambda pid, is_ready=fake["ready"]: is_ready,
             required=fake["required"],
             renewed=fake["renewed"],
         )

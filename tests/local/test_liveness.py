@@ -141,7 +141,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             command=(sys.executable, "-I", "-c", SERVER, str(port)),
             environment={},
             stage=0,
-            ready=readiness.http(port, "/live") if is_ever_ready else readiness.lived(1e9),
+            ready=readiness.http(port, "/live") if is_ever_ready else lambda pid: False,
             live=liveness.http(port),
         )
         made.append(Child(service, log=home.log("one"), folder=tmp_path))

@@ -246,19 +246,19 @@ def server() -> Iterator[int]:
 
 def test_an_http_service_is_ready_when_it_answers(server: int) -> None:
     """Status 200 is ready; anything else, and silence, is not."""
-    assert readiness.http(server, "/health")(1, 0.0)
-    assert not readiness.http(server, "/v1/workers")(1, 0.0)
-    assert not readiness.http(1, "/health")(1, 0.0)
+    assert readiness.http(server, "/health")(1)
+    assert not readiness.http(server, "/v1/workers")(1)
+    assert not readiness.http(1, "/health")(1)
 
 
 def test_a_client_is_ready_when_it_is_connected() -> None:
     """A process that holds a connection to the port is at work; one that does not is not."""
     with _listening() as port:
-        assert not readiness.connected(port)(os.getpid(), 99.0)
+        assert not readiness.connected(port)(os.getpid())
         with socket.create_connection((ports.HOST, port), timeout=5):
-            assert readiness.connected(port)(os.getpid(), 0.0)
-            assert not readiness.connected(port + 1)(os.getpid(), 0.0)
-        assert not readiness.connected(port)(2**22 + 1, 0.0)
+            assert readiness.connected(port)(os.getpid())
+            assert not readiness.connected(port + 1)(os.getpid())
+        assert not readiness.connected(port)(2**22 + 1)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_worker_is_ready_when_the_store_knows_this_process(
     server: int, token: str, worker: str, pid: int, expected: bool
 ) -> None:
     """The registration of an earlier process of the same name does not count."""
-    assert readiness.registered(server, token, worker)(pid, 0.0) is expected
+    assert readiness.registered(server, token, worker)(pid) is expected
 
 
 def test_the_supervisor_stays_light() -> None:

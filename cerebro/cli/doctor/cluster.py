@@ -114,12 +114,12 @@ def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
     assert case.info is not None, "services are checked when a cluster runs"
     listen = case.info.ports
     if found.name == "redis":
-        return readiness.redis(case.info.socket)(pid, 0.0)
+        return readiness.redis(case.info.socket)(pid)
     if found.name.startswith("worker-"):
-        return readiness.registered(listen["kvs_api"], case.info.token(), found.name)(pid, 0.0)
+        return readiness.registered(listen["kvs_api"], case.info.token(), found.name)(pid)
     if found.name == "controller":
-        return readiness.connected(listen["kvs_api"])(pid, 0.0)
-    return readiness.http(listen[found.name], _HEALTH.get(found.name, "/health"))(pid, 0.0)
+        return readiness.connected(listen["kvs_api"])(pid)
+    return readiness.http(listen[found.name], _HEALTH.get(found.name, "/health"))(pid)
 
 
 def threads(case: Case) -> Finding:
