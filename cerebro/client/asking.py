@@ -1,4 +1,4 @@
-"""What users give to `run_etl` and `run_fit`: checked, and the request that it is.
+"""What users give to `run_etl` and `run_fit`, checked.
 
 What is wrong is told at once, by the user's own words for it, before anything is sent.
 """
@@ -6,12 +6,10 @@ What is wrong is told at once, by the user's own words for it, before anything i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any
 
-from cerebro.contract.records import CodeRecord, Hyperparameters, Locators
-from cerebro.contract.runs import EtlRequest, FitRequest
+from cerebro.contract.records import Locators
 from cerebro.data.locators import known_columns
 from cerebro.errors import DataError, MetricError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
@@ -19,95 +17,53 @@ from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.checks import check_features, check_spec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preprocessing:
-    """The arguments of `Experiment.run_etl`."""
+def check_etl(
+    spec: ETLSpec, locators: Locators, *, fraction: float, max_failed: float, is_outside: bool
+) -> None:
+    """Whether the cluster could preprocess the data.
 
-    fraction: float
-    seed: int
-    max_failed: float
+    Args:
+        is_outside: the cluster is elsewhere, so that paths cannot be looked up from here.
 
-    def check(self, spec: ETLSpec, locators: Locators, *, is_outside: bool) -> None:
-        """Whether the cluster could do it.
+    Raises:
+        SpecError: the spec lacks something, or names columns that the metadata has not.
+        DataError: a number is out of range.
+    """
+    check_spec(spec, ETLSpec, "run_etl", {"row_preprocessor"})
+    if not 0 < fraction <= 1:
+        raise DataError(f"fraction is {fraction}, expected more than 0 and at most 1")
+    if not 0 <= max_failed <= 1:
+        raise DataError(f"max_failed is {max_failed}, expected a share from 0 to 1")
+    for split, locator in locators.splits().items():
+        if not is_outside or "s3://" in locator.metadata:
+            columns = known_columns(locator.metadata)
+            if columns is not None:
+                check_features(spec, split, columns, has_objects=locator.objects is not None)
 
-        Args:
-            is_outside: the cluster is elsewhere, so that paths cannot be looked up from here.
 
-        Raises:
-            SpecError: the spec lacks something, or names columns that the metadata has not.
-            DataError: a number is out of range.
-        """
-        check_spec(spec, ETLSpec, "run_etl", {"row_preprocessor"})
-        if not 0 < self.fraction <= 1:
-            raise DataError(f"fraction is {self.fraction}, expected more than 0 and at most 1")
-        if not 0 <= self.max_failed <= 1:
-            raise DataError(f"max_failed is {self.max_failed}, expected a share from 0 to 1")
-        for split, locator in locators.splits().items():
-            if not is_outside or "s3://" in locator.metadata:
-                columns = known_columns(locator.metadata)
-                if columns is not None:
-                    check_features(spec, split, columns, has_objects=locator.objects is not None)
+def check_fit(spec: SubEpochSpec, settings: Mapping[str, Any], *, is_validated: bool) -> None:
+    """Whether the cluster could train by these `settings`, which are named as the arguments of `run_fit`.
 
-    def request(self, code: CodeRecord) -> EtlRequest:
-        """What is sent, once the store has the spec."""
-        return EtlRequest(
-            code=code.sha256,
-            code_fingerprint=code.fingerprint,
-            seed=self.seed,
-            fraction=self.fraction,
-            max_failed=self.max_failed,
+    Raises:
+        SpecError, MetricError, DataError, SearchSpaceError: what is wrong.
+    """
+    check_spec(spec, SubEpochSpec, "run_fit", trained_by(is_validated=is_validated))
+    mode, scheduler, planner = settings["mode"], settings["scheduler"], settings["planner"]
+    if mode not in ("min", "max"):
+        raise MetricError(
+            f"mode is {mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
         )
+    if not settings["metric"]:
+        raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
+    for name in ("epochs", "hang_timeout_s", "max_attempts"):
+        if not 0 < (value := settings[name]) < math.inf:
+            raise DataError(f"{name} is {value}, expected a finite number above 0")
+    if scheduler not in POLICIES:
+        raise SearchSpaceError(f"no scheduler {scheduler!r}: choose one of {', '.join(sorted(POLICIES))}")
+    if not isinstance(planner, bool):
+        raise DataError(f"planner is {planner!r}, expected True or False")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """The arguments of `Experiment.run_fit`, but for the search space."""
-
-    epochs: int
-    metric: str
-    mode: Literal["min", "max"] | None
-    seed: int
-    scheduler: str
-    planner: bool
-    hang_timeout_s: float
-    max_attempts: int
-
-    def check(self, spec: SubEpochSpec, *, is_validated: bool) -> None:
-        """Whether the cluster could do it.
-
-        Raises:
-            SpecError, MetricError, DataError, SearchSpaceError: what is wrong.
-        """
-        needed = {"create_models", "train", *(["test"] if is_validated else [])}
-        check_spec(spec, SubEpochSpec, "run_fit", needed)
-        if self.mode not in ("min", "max"):
-            raise MetricError(
-                f"mode is {self.mode!r}: set mode='max' if a larger value is better, or mode='min' if a smaller one is"
-            )
-        if not self.metric:
-            raise MetricError("no metric: name the metric that ranks models, such as metric='accuracy'")
-        for name in ("epochs", "hang_timeout_s", "max_attempts"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise DataError(f"{name} is {value}, expected a finite number above 0")
-        if self.scheduler not in POLICIES:
-            raise SearchSpaceError(
-                f"no scheduler {self.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}"
-            )
-        if not isinstance(self.planner, bool):
-            raise DataError(f"planner is {self.planner!r}, expected True or False")
-
-    def request(self, models: Sequence[Hyperparameters], code: CodeRecord) -> FitRequest:
-        """What is sent, once the store has the spec."""
-        assert self.mode is not None
-        return FitRequest(
-            code=code.sha256,
-            models=tuple(models),
-            epochs=self.epochs,
-            metric=self.metric,
-            mode=self.mode,
-            seed=self.seed,
-            scheduler=self.scheduler,
-            planner=self.planner,
-            hang_timeout_s=self.hang_timeout_s,
-            max_attempts=self.max_attempts,
-        )
+def trained_by(*, is_validated: bool) -> set[str]:
+    """The methods that a spec needs to train."""
+    return {"create_models", "train"} | ({"test"} if is_validated else set())

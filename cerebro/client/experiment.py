@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cerebro.client.asking import Preprocessing, Training
+from cerebro.client.asking import check_etl, check_fit, trained_by
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code, record_of
 from cerebro.client.files import cache_folder
@@ -22,12 +22,9 @@ from cerebro.client.steered import Steered
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Hyperparameters, Locators
-from cerebro.contract.runs import EtlPlan, EvaluateRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
 from cerebro.data.locators import absolute, parse_locators
-from cerebro.errors import (
-    DataError,
-    SearchSpaceError,
-)
+from cerebro.errors import DataError, SearchSpaceError
 from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.state import ExperimentState, Run, RunState
@@ -148,9 +145,16 @@ class Experiment(Steered):
                 that the metadata has not, or cannot be sent.
             RunFailedError: the run failed; the message says why.
         """
-        asked = Preprocessing(fraction=fraction, seed=seed, max_failed=max_failed)
-        asked.check(spec, self.locators, is_outside=self.connection.is_outside)
-        request = asked.request(self.connection.kvs.put_code(encode(spec, author=author())))
+        is_outside = self.connection.is_outside
+        check_etl(spec, self.locators, fraction=fraction, max_failed=max_failed, is_outside=is_outside)
+        code = self.connection.kvs.put_code(encode(spec, author=author()))
+        request = EtlRequest(
+            code=code.sha256,
+            code_fingerprint=code.fingerprint,
+            seed=seed,
+            fraction=fraction,
+            max_failed=max_failed,
+        )
         run = self._session.complete(request, progress=progress)
         from cerebro.client.results import EtlResult
 
@@ -201,19 +205,20 @@ class Experiment(Steered):
         """
         dataset = self.state().newest_dataset()
         is_validated = dataset is not None and bool(dataset.partitions("valid"))
-        asked = Training(
-            epochs=epochs,
-            metric=metric or "",
-            mode=mode,
-            seed=seed,
-            scheduler=scheduler,
-            planner=planner,
-            hang_timeout_s=hang_timeout_s,
-            max_attempts=max_attempts,
-        )
-        asked.check(spec, is_validated=is_validated)
+        settings: dict[str, Any] = {
+            "epochs": epochs,
+            "metric": metric or "",
+            "mode": mode,
+            "seed": seed,
+            "scheduler": scheduler,
+            "planner": planner,
+            "hang_timeout_s": hang_timeout_s,
+            "max_attempts": max_attempts,
+        }
+        check_fit(spec, settings, is_validated=is_validated)
         models = configurations(search_space, samples=samples, seed=seed)
-        request = asked.request(models, self.connection.kvs.put_code(encode(spec, author=author())))
+        code = self.connection.kvs.put_code(encode(spec, author=author()))
+        request = FitRequest(code=code.sha256, models=tuple(models), **settings)
         run = self._session.complete(request, progress=progress)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
@@ -289,8 +294,7 @@ class Experiment(Steered):
             raise DataError(f"rows is {rows}, expected at least 1")
         configuration: Hyperparameters = {}
         if spec is not None:
-            is_validated = self.locators.valid is not None
-            needed = {"create_models", "train", *(["test"] if is_validated else [])}
+            needed = trained_by(is_validated=self.locators.valid is not None)
             check_spec(spec, SubEpochSpec, "try_out", needed)
             if hyperparams is None:
                 raise SearchSpaceError(
