@@ -55,13 +55,13 @@ class DryRun:
 
     experiment: str
     rows: Mapping[str, TriedRows]
-    batch: Mapping[str, str]
-    device: str
-    steps: Sequence[TriedStep]
-    metrics: Mapping[str, Mapping[str, float]]
-    parameters: int | None
-    checkpoint_bytes: int | None
     skipped: Mapping[str, str]
+    batch: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    steps: Sequence[TriedStep] = ()
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    parameters: int | None = None
+    checkpoint_bytes: int | None = None
 
     def __repr__(self) -> str:
         lines = [
