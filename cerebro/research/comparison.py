@@ -154,37 +154,24 @@ class _Case:
         return Reality(self.problem, self.conditions, self.seed).bound()
 
     def trial(self, name: str) -> Trial:
-        """By that scheduler, checked."""
-        trial = self._trial(name)
+        """By that scheduler, timed and checked."""
+        started = time.perf_counter()
+        trial = replace(self._trial(name), seconds=time.perf_counter() - started)
         validate(trial.problem, trial.schedule, actual=self.conditions != CALM).check()
         return trial
 
     def _trial(self, name: str) -> Trial:
-        if name in self.rivals:
-            problem = self.rivals[name]
-            return _timed(lambda: Trial(problem=problem, schedule=self._run(problem, RANDOM)))
-        if self.problem.is_single and (
-            name in POLICIES or (name == PLANNER and self.engine is not _dispatched)
-        ):
-            return _timed(lambda: Trial(problem=self.problem, schedule=self._run(self.problem, name)))
-        trial = _timed(lambda: self._solve(name))
+        problem, policy = self.rivals.get(name, self.problem), RANDOM if name in self.rivals else name
+        is_run = policy in POLICIES or (policy == PLANNER and self.engine is not _dispatched)
+        if name in self.rivals or (problem.is_single and is_run):
+            return Trial(problem=problem, schedule=self.engine(problem, policy, self.seed, self.conditions))
+        found = solve(problem, policy=name, time_limit_s=self.time_limit_s, seed=self.seed)
         if self.conditions == CALM:
-            return trial
-        following = Following.of(trial.schedule)
-        schedule = dispatch(self.problem, following, seed=self.seed, conditions=self.conditions)
-        return replace(trial, schedule=schedule, lower_bound=0.0, is_optimal=False)
-
-    def _run(self, problem: Problem, policy: str) -> Schedule:
-        return self.engine(problem, policy, self.seed, self.conditions)
-
-    def _solve(self, name: str) -> Trial:
-        found = solve(self.problem, policy=name, time_limit_s=self.time_limit_s, seed=self.seed)
-        return Trial(
-            problem=self.problem,
-            schedule=found.schedule,
-            lower_bound=found.lower_bound,
-            is_optimal=found.is_optimal,
-        )
+            bound, is_optimal = found.lower_bound, found.is_optimal
+            return Trial(problem=problem, schedule=found.schedule, lower_bound=bound, is_optimal=is_optimal)
+        following = Following.of(found.schedule)
+        schedule = dispatch(problem, following, seed=self.seed, conditions=self.conditions)
+        return Trial(problem=problem, schedule=schedule)
 
 
 def _case(
@@ -211,12 +198,6 @@ def _case(
 
 def _dispatched(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Schedule:
     return dispatch(problem, POLICIES[policy], seed=seed, conditions=conditions)
-
-
-def _timed(make: Callable[[], Trial]) -> Trial:
-    started = time.perf_counter()
-    trial = make()
-    return replace(trial, seconds=time.perf_counter() - started)
 
 
 def _row(name: str, trials: Sequence[Trial], bounds: Sequence[float]) -> Row:

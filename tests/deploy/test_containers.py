@@ -123,7 +123,7 @@ def test_nothing_is_compiled_at_start(name: str) -> None:
 
 def test_an_experiment_runs_from_the_notebook_image(platform: Platform) -> None:
     """ETL and fit over both workers, started in the notebook image: the selftest, as `helm test` runs it."""
-    done = platform.notebook("python", "-P", "-m", "cerebro.client.selftest", "--timeout", "120")
+    done = platform.notebook("python", "-P", "-m", "cerebro.cli", "selftest", "--timeout", "120")
     assert done.returncode == 0, done.stdout + done.stderr + platform.logs("worker-0")
     assert "each committed exactly once" in done.stdout
     assert list((platform.folder / "shared" / "selftest").iterdir()) == []
