@@ -56,9 +56,9 @@ def remote_client(environment: Mapping[str, str]) -> KvsClient | None:
     return connect().kvs
 
 
-def cluster_lines(info: ClusterInfo, *, now: float | None = None) -> list[str]:
+def cluster_lines(info: ClusterInfo) -> list[str]:
     """The cluster as a whole and its services."""
-    now = time.time() if now is None else now
+    now = time.time()
     head = f"Cerebro {info.version} at {info.home}: {info.state}, for {duration(now - info.since)}"
     return [
         head,
@@ -80,11 +80,6 @@ def _metrics_lines(info: ClusterInfo) -> list[str]:
         if name.endswith(" metrics") and name.removesuffix(" metrics") in {s.name for s in info.services}
     ]
     return [f"  metrics      {' '.join(web)} (with the token)", *(f"               {one}" for one in rest)]
-
-
-def is_well(info: ClusterInfo) -> bool:
-    """Whether all that is required works."""
-    return info.state == ClusterState.READY
 
 
 def _service_lines(info: ClusterInfo, now: float) -> list[str]:
@@ -119,9 +114,8 @@ def _service_row(service: ServiceInfo, memory: dict[int, int], now: float) -> tu
     )
 
 
-def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
+def store_lines(kvs: KvsClient) -> list[str]:
     """Workers and experiments."""
-    now = time.time() if now is None else now
     try:
         workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
     except CerebroError as problem:
@@ -135,7 +129,7 @@ def store_lines(kvs: KvsClient, *, now: float | None = None) -> list[str]:
         *worker_lines(workers, words, troubles),
         *late,
         "",
-        *experiment_lines(experiments, states, now),
+        *experiment_lines(experiments, states, time.time()),
     ]
 
 

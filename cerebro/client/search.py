@@ -92,11 +92,11 @@ def configurations(space: SearchSpace, *, samples: int | None = None, seed: int 
     return [_checked(configuration) for configuration in found]
 
 
-def first_configuration(space: SearchSpace, *, seed: int = 0) -> Hyperparameters:
-    """The first of `configurations`, whatever form the search space has; one that is drawn is drawn by `seed`."""
+def first_configuration(space: SearchSpace) -> Hyperparameters:
+    """The first of `configurations`, whatever form the search space has."""
     values = space.values() if isinstance(space, Mapping) else ()
     is_drawn = any(isinstance(value, Distribution) for value in values)
-    return configurations(space, samples=1 if is_drawn else None, seed=seed)[0]
+    return configurations(space, samples=1 if is_drawn else None)[0]
 
 
 def _grid(space: Mapping[str, Any]) -> list[Hyperparameters]:

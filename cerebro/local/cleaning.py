@@ -25,7 +25,7 @@ def leftovers(home: ClusterHome) -> tuple[ProcessId, ...]:
     return tuple({*filter(processes.is_alive, recorded), *processes.marked(home.path)})
 
 
-def clean(home: ClusterHome, *, grace_s: float = _GRACE_S) -> tuple[ProcessId, ...]:
+def clean(home: ClusterHome) -> tuple[ProcessId, ...]:
     """End leftover processes, remove stale sockets and scratch files; returns the processes.
 
     The caller holds the home's lock.
@@ -34,7 +34,7 @@ def clean(home: ClusterHome, *, grace_s: float = _GRACE_S) -> tuple[ProcessId, .
         ClusterError: a process would not end.
     """
     found = leftovers(home)
-    stubborn = processes.end(found, grace_s=grace_s)
+    stubborn = processes.end(found, grace_s=_GRACE_S)
     if stubborn:
         raise ClusterError(
             f"processes {[process.pid for process in stubborn]} of an earlier cluster at {home.path} do not "

@@ -41,14 +41,7 @@ class Volumes:
         def folder(name: str) -> Path:
             return Path(environment.get(f"CEREBRO_VOLUME_{name.upper()}", str(root / name)))
 
-        return cls(
-            shards=folder("shards"),
-            shared=folder("shared"),
-            checkpoints=folder("checkpoints"),
-            metrics=folder("metrics"),
-            code=folder("code"),
-            logs=folder("logs"),
-        )
+        return cls(**{field.name: folder(field.name) for field in fields(cls)})
 
     def as_environment(self) -> dict[str, str]:
         """Variables that `from_environment` reads these roots from."""
