@@ -23,7 +23,7 @@ from cerebro.errors import CerebroError, DataError
 from cerebro.runtime.usage import cores
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Dataset, ExperimentState, TaskKey
-from cerebro.worker.agent.memory import own_group
+from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 

@@ -16,6 +16,7 @@ import psutil
 
 from cerebro.contract.records import WorkerUsage
 from cerebro.runtime.usage.gpus import Gpus
+from cerebro.runtime.usage.memory import container_group, fields, number
 from cerebro.runtime.usage.volumes import disk
 
 log = logging.getLogger(__name__)
@@ -24,9 +25,6 @@ _Found = TypeVar("_Found")
 
 PAUSE_S = 10.0
 """Between two measurements: a page shows them, nothing is decided on them."""
-
-_UNLIMITED = 1 << 60
-"""cgroup v1 has no word for it, only a number near 2^63."""
 
 
 class Meter:
@@ -96,7 +94,7 @@ class Meter:
 
     def _limit(self) -> int | None:
         """The container's limit, or where there is none the machine's memory."""
-        limit = self._group.limit() if self._group else None
+        limit = self._group.memory.limit_bytes() if self._group else None
         return limit if limit is not None else psutil.virtual_memory().total
 
 
@@ -104,32 +102,15 @@ class _Group:
     """The control group of a container, of either version."""
 
     def __init__(self, mount: Path) -> None:
-        self._is_v2 = (mount / "cgroup.controllers").exists()
-        self._memory = mount if self._is_v2 else mount / "memory"
-        self._cpu = mount if self._is_v2 else mount / "cpuacct"
+        self.memory = container_group(mount)
+        self._mount = mount
 
     def measure(self) -> tuple[float | None, int | None]:
-        """Processor seconds since the group was made, and bytes of memory in use.
-
-        Files that were read and could be dropped at once count to the group but are not in use: what remains is the
-        "working set" by which the kubelet judges.
-        """
-        if self._is_v2:
-            used = _field(self._cpu / "cpu.stat", "usage_usec")
-            seconds = None if used is None else used / 1e6
-            memory, dropped = _number(self._memory / "memory.current"), "inactive_file"
-        else:
-            used = _number(self._cpu / "cpuacct.usage")
-            seconds = None if used is None else used / 1e9
-            memory, dropped = _number(self._memory / "memory.usage_in_bytes"), "total_inactive_file"
-        if memory is not None:
-            memory = max(0, memory - (_field(self._memory / "memory.stat", dropped) or 0))
-        return seconds, memory
-
-    def limit(self) -> int | None:
-        """Of memory in bytes; `None`: it has none."""
-        found = _number(self._memory / ("memory.max" if self._is_v2 else "memory.limit_in_bytes"))
-        return found if found is not None and found < _UNLIMITED else None
+        """Processor seconds since the group was made, and bytes of memory in use."""
+        microseconds = fields(self._mount / "cpu.stat").get("usage_usec")
+        nanoseconds = number(self._mount / "cpuacct" / "cpuacct.usage")
+        seconds = nanoseconds / 1e9 if nanoseconds is not None else None
+        return seconds if microseconds is None else microseconds / 1e6, self.memory.used_bytes()
 
 
 def _tree(process: psutil.Process) -> tuple[float | None, int | None]:
@@ -152,21 +133,3 @@ def _tree(process: psutil.Process) -> tuple[float | None, int | None]:
         private += memory.rss - memory.shared
         shared = max(shared, memory.shared)
     return seconds, private + shared
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdecimal() else None
-
-
-def _field(path: Path, name: str) -> int | None:
-    """The number behind a name in a file of ``name number`` lines."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
-    found = (line.split() for line in lines)
-    return next((int(words[1]) for words in found if words[:1] == [name]), None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 
-from cerebro.worker.agent.memory import MemoryGroup
+from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 

@@ -39,7 +39,7 @@ from cerebro.worker.agent.ending import Ending
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
-from cerebro.worker.agent.memory import own_group
+from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reclaiming import Reclaimer

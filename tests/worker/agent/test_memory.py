@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.worker.agent.memory import MemoryGroup, offer_to_killer, own_group
+from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.crew import ROOT
@@ -153,7 +153,7 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
 _HUNGRY = """
 import sys
 from pathlib import Path
-from cerebro.worker.agent import memory
+from cerebro.runtime.usage import memory
 from cerebro.contract.tasks import FailureKind
 sys.path.insert(0, sys.argv[1])
 from tests.worker.agent.test_memory import hungry_child

@@ -39,37 +39,41 @@ class MemoryGroup:
 
     def kills(self) -> int | None:
         """How many processes of the group the OOM killer has ended since the group was made; `None`: not counted."""
-        for line in _lines(self.events):
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.strip().isdigit():
-                return int(count)
-        return None
+        return fields(self.events).get("oom_kill")
 
     def is_short(self) -> bool:
         """Whether less than a tenth is left, of the group's limit or of the machine's memory."""
-        machine = _fields(self.meminfo)
+        machine = fields(self.meminfo)
         total, free = machine.get("MemTotal:"), machine.get("MemAvailable:")
-        limit, used = self.limit_bytes(), self._used_bytes()
+        limit, used = self.limit_bytes(), self.used_bytes()
         return (total is not None and free is not None and free < total * _SHORT) or (
             limit is not None and used is not None and limit - used < limit * _SHORT
         )
 
-    def _used_bytes(self) -> int | None:
-        """What of the group's memory could not be dropped at once."""
+    def used_bytes(self) -> int | None:
+        """What of the group's memory is in use: the "working set" by which the kubelet judges. Files that were read and
+        could be dropped at once count to the group, but not to this."""
         folder = self.limit.parent
         for file, dropped in (
             ("memory.current", "inactive_file"),
             ("memory.usage_in_bytes", "total_inactive_file"),
         ):
-            found = next(iter(_lines(folder / file)), "").strip()
-            if found.isdigit():
-                return int(found) - _fields(folder / "memory.stat").get(dropped, 0)
+            if (found := number(folder / file)) is not None:
+                return max(0, found - fields(folder / "memory.stat").get(dropped, 0))
         return None
 
     def limit_bytes(self) -> int | None:
         """The group's limit; `None`: it has none."""
-        found = next(iter(_lines(self.limit)), "").strip()
-        return int(found) if found.isdigit() and int(found) < _UNLIMITED else None
+        found = number(self.limit)
+        return found if found is not None and found < _UNLIMITED else None
+
+
+def container_group(mount: Path) -> MemoryGroup:
+    """The group of a container, whose mount point begins at its own group."""
+    if (mount / "cgroup.controllers").exists():
+        return MemoryGroup(events=mount / "memory.events", limit=mount / "memory.max")
+    folder = mount / "memory"
+    return MemoryGroup(events=folder / "memory.oom_control", limit=folder / "memory.limit_in_bytes")
 
 
 def own_group(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryGroup:
@@ -99,7 +103,13 @@ def _folder(mount: Path, path: str, file: str) -> Path:
     return inner if (inner / file).exists() else mount
 
 
-def _fields(path: Path) -> dict[str, int]:
+def number(path: Path) -> int | None:
+    """What a file with a number says; `None`: it is not there, or says something else."""
+    found = next(iter(_lines(path)), "").strip()
+    return int(found) if found.isdigit() else None
+
+
+def fields(path: Path) -> dict[str, int]:
     """Of a file with a name and a number on each line."""
     pairs = (line.split() for line in _lines(path))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
