@@ -12,6 +12,11 @@ Named = InboxItem | api.Commit | api.Fail
 """What names an attempt."""
 
 
+def name_of(named: Named) -> tuple[str, str, int]:
+    """By which two messages are told to be of one attempt."""
+    return named.experiment, named.task, named.attempt
+
+
 class Lease:
     """Shared by the thread that runs the task and the one that reports."""
 
@@ -62,12 +67,7 @@ class Lease:
                 self._lost = True
 
     def _is_running(self, named: Named) -> bool:
-        running = self._item
-        return running is not None and (running.experiment, running.task, running.attempt) == (
-            named.experiment,
-            named.task,
-            named.attempt,
-        )
+        return self._item is not None and name_of(self._item) == name_of(named)
 
     def progress(self, point: LivePoint) -> None:
         """Keep a point until the next report. Without values only the newest counts."""

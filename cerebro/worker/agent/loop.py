@@ -49,6 +49,15 @@ from cerebro.worker.agent.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
+_KINDS: dict[type[Exception], FailureKind] = {
+    RequirementsError: FailureKind.REQUIREMENTS,
+    StorageFullError: FailureKind.STORAGE_FULL,
+    RetryableError: FailureKind.UNAVAILABLE,
+    # The archive or the code is not in the store, or cannot be opened: no task could do without.
+    PermanentError: FailureKind.DATA,
+}
+"""Why an attempt could not begin; the first match counts."""
+
 _INBOX_S, _CROWDED_S = 20.0, 1.0
 """How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
 
@@ -126,7 +135,7 @@ class Agent:
         while not self._ending.is_asked:
             item = self._mailbox.next() if steps else self._await_item()
             if item is not None:
-                steps.append(api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt))
+                steps.append(api.Start(**_named(item)))
             if not steps:
                 continue
             if item is not None:
@@ -199,10 +208,9 @@ class Agent:
                 log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
             else:
                 log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
-        named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
         if isinstance(answer, Failure):
-            return api.Fail(**named, failure=answer)
-        return api.Commit(**named, result=answer)
+            return api.Fail(**_named(item), failure=answer)
+        return api.Commit(**_named(item), result=answer)
 
     def _attempt(self, item: InboxItem) -> TaskResult | Failure:
         self._lease.begin(item)
@@ -211,15 +219,9 @@ class Agent:
                 reason = f"{self._ending.why} before this task began"
                 return Failure(kind=FailureKind.PREEMPTED, message=reason)
             return self._answer(item)
-        except RequirementsError as error:
-            return Failure(kind=FailureKind.REQUIREMENTS, message=str(error))
-        except StorageFullError as error:
-            return Failure(kind=FailureKind.STORAGE_FULL, message=str(error))
-        except RetryableError as error:
-            return Failure(kind=FailureKind.UNAVAILABLE, message=str(error))
-        except PermanentError as error:
-            # The archive or the code is not in the store, or cannot be opened: no task could do without.
-            return Failure(kind=FailureKind.DATA, message=str(error))
+        except (RetryableError, PermanentError) as error:
+            kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
+            return Failure(kind=kind, message=str(error))
         except OSError as error:
             return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
         except SupersededError:
@@ -324,9 +326,7 @@ class Agent:
         """Report `steps`, and give back what waits in the inbox, so that others take it at once."""
         failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why} before this task began")
         while (item := self._mailbox.next()) is not None:
-            steps.append(
-                api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
-            )
+            steps.append(api.Fail(**_named(item), failure=failure))
         try:
             # Also without steps: who is known to leave is given nothing more.
             self._reports.send(steps)
@@ -350,11 +350,9 @@ class Agent:
     def _give_up(self) -> None:
         item = self._lease.item
         if item is not None:
-            failure = Failure(
-                kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; it was not done in time"
-            )
-            named: Any = {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
-            self._reports.send([api.Fail(**named, failure=failure)])
+            reason = f"{self._ending.why}; it was not done in time"
+            failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
+            self._reports.send([api.Fail(**_named(item), failure=failure)])
 
     # --- the other threads -----------------------------------------------------------------------
 
@@ -362,9 +360,7 @@ class Agent:
         # Also while the worker ends: its running attempt is still its own.
         while not self._finished.wait(self._settings.report_s):
             item = self._lease.item
-            renewals: list[api.Report] = []
-            if item is not None:
-                renewals = [api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)]
+            renewals: list[api.Report] = [api.Renew(**_named(item))] if item is not None else []
             try:
                 outcomes = self._reports.send(renewals, self._upkeep.newest_usage())
             except RetryableError as error:
@@ -403,6 +399,11 @@ class Agent:
                 elif not self._mailbox.remove(item):
                     self._lease.lose(item)
                     self._mailbox.wake()
+
+
+def _named(item: InboxItem) -> dict[str, Any]:
+    """What names an attempt."""
+    return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
 
 
 def _started(duty: Callable[[], None]) -> threading.Thread:

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 
 from cerebro.contract.tasks import InboxItem
+from cerebro.worker.agent.lease import name_of
 
 
 class Mailbox:
@@ -32,15 +33,10 @@ class Mailbox:
     def remove(self, cancel: InboxItem) -> bool:
         """Drop the attempt that `cancel` names; false when it is not waiting here."""
         with self._lock:
-            for item in self._items:
-                if (item.experiment, item.task, item.attempt) == (
-                    cancel.experiment,
-                    cancel.task,
-                    cancel.attempt,
-                ):
-                    self._items.remove(item)
-                    return True
-        return False
+            item = next((each for each in self._items if name_of(each) == name_of(cancel)), None)
+            if item is not None:
+                self._items.remove(item)
+        return item is not None
 
     def next(self) -> InboxItem | None:
         """Take the oldest item, or `None`."""
