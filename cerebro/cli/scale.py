@@ -106,10 +106,10 @@ def cluster_client(home: str | None) -> KvsClient:
 
 
 def _scale_here(home: str | None, workers: int, timeout_s: float) -> None:
-    from cerebro.local import scaling
+    from cerebro.local import cluster
     from cerebro.runtime.kvs import KvsClient
 
-    info = scaling.scale(home, workers, timeout_s=timeout_s)
+    info = cluster.scale(home, workers, timeout_s=timeout_s)
     if warning := crowd(workers, available()):
         _say(warning)
     present = {service.name for service in info.services}

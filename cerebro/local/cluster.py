@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cerebro.errors import ClusterError
@@ -132,21 +132,61 @@ class _Start:
 
 def _with_notebook(place: ClusterHome, info: ClusterInfo, timeout_s: float) -> ClusterInfo:
     place.notebook_request.touch()
-    processes.send(info.supervisor, signal.SIGUSR1)
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = find_running(place)
-        if found is None:
-            raise ClusterError(
-                f"the cluster at {place.path} has just ended: start it with `cerebro up --notebook`"
-            )
+
+    def is_done(found: ClusterInfo) -> bool:
         ready = {service.name for service in found.services if service.state == "ready"}
-        if "notebook" in ready and found.state == ClusterState.READY:
-            return found
-        processes.wait_gone(found.supervisor, _LOOK_AGAIN_S)
+        return "notebook" in ready and found.state == ClusterState.READY
+
+    found = _told(info, is_done, timeout_s)
+    if is_done(found):
+        return found
     raise ClusterError(
         f"JupyterLab is not ready beside the cluster at {place.path} after {timeout_s:g} s{_tail(place, 'notebook')}"
     )
+
+
+def scale(home: Path | str | None, workers: int, *, timeout_s: float) -> ClusterInfo:
+    """Have so many workers at `home`; returns when new ones are registered and the others have ended.
+
+    What only the volumes of ended workers hold is of no use until they are started again. Calling again with the same
+    number is safe.
+
+    Args:
+        workers: from 1.
+        timeout_s: how long to wait.
+
+    Raises:
+        ClusterError: no cluster runs there, or it was not done in time.
+    """
+    info = join(home)
+    ClusterHome(info.home).size.write_text(str(workers))
+
+    def is_done(found: ClusterInfo) -> bool:
+        return found.workers == workers and all(s.state == "ready" for s in found.services if s.required)
+
+    info = _told(info, is_done, timeout_s)
+    if is_done(info):
+        return info
+    late = [service for service in info.services if service.state != "ready"]
+    told = "; ".join(f"{service.name} is {service.state} {service.problem}".rstrip() for service in late)
+    raise ClusterError(
+        f"the cluster at {info.home} does not have {workers} workers after {timeout_s:g} s ({told or 'no news'}): "
+        "see `cerebro status` and `cerebro logs supervisor`"
+    )
+
+
+def _told(info: ClusterInfo, is_done: Callable[[ClusterInfo], bool], timeout_s: float) -> ClusterInfo:
+    """Have the supervisor look at what was asked for, and wait until it is done; the record by then. What was asked for
+    is in a file and the news of it a signal, so that a supervisor that is busy misses nothing."""
+    processes.send(info.supervisor, signal.SIGUSR1)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = find_running(ClusterHome(info.home))
+        if found is None:
+            raise ClusterError(f"the cluster at {info.home} has just ended: start it with `cerebro up`")
+        if is_done(found) or time.monotonic() >= deadline:
+            return found
+        processes.wait_gone(found.supervisor, _LOOK_AGAIN_S)
 
 
 def notebook_options(notebook: bool | None) -> list[str]:

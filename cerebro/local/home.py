@@ -137,7 +137,7 @@ class ClusterHome:
         self.token_file = self.run / "token"
         self.scratch = self.run / "tmp"
         self.size = self.run / "size"
-        """Number of workers that the supervisor is to have, when it is told to look (`scaling`)."""
+        """Number of workers that the supervisor is to have, when it is told to look."""
         self.notebook_request = self.run / "notebook"
         """There if the supervisor is to run JupyterLab as well, when it is told to look."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 _LARGEST_BYTES = 10_000_000
-_BLOCK = 64 * 1024
 START_MARK = "--- started "
 
 
@@ -34,22 +34,9 @@ def tail(path: Path, lines: int, *, last_start: bool = False) -> list[str]:
         lines: how many at most.
         last_start: only those that the newest process wrote.
     """
-    found = _last_lines(path, lines + 1)[-lines:] if lines > 0 else []
+    asked = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
+    found = asked.stdout.decode(errors="replace").splitlines()
     if last_start:
         starts = [index for index, line in enumerate(found) if line.startswith(START_MARK)]
         found = found[starts[-1] + 1 :] if starts else found
     return found
-
-
-def _last_lines(path: Path, lines: int) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            position = file.seek(0, os.SEEK_END)
-            text = b""
-            while position > 0 and text.count(b"\n") <= lines:
-                step = min(_BLOCK, position)
-                position = file.seek(position - step)
-                text = file.read(step) + text
-    except OSError:
-        return []
-    return text.decode(errors="replace").splitlines()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cerebro.data.loader import PartitionLoader
-from cerebro.local.scaling import scale
+from cerebro.local.cluster import scale
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.seeds import unit_seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.errors import ClusterError
-from cerebro.local import cluster, notebooks, processes, scaling
+from cerebro.local import cluster, notebooks, processes
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake
 
@@ -19,13 +19,13 @@ def test_workers_are_added_and_ended_while_the_others_run(make_cluster: MakeClus
     fake.start(workers=1)
     before = fake.process("store"), fake.process("worker-0")
     fake.will_run(one, two, three)
-    info = scaling.scale(fake.home.path, 2, timeout_s=LIMIT_S)
+    info = cluster.scale(fake.home.path, 2, timeout_s=LIMIT_S)
     assert (info.workers, info.state) == (2, "ready")
     assert info.ports.keys() >= {"worker-0 metrics", "worker-1 metrics"}
     added = fake.process("worker-1")
     assert (fake.process("store"), fake.process("worker-0")) == before
     fake.will_run(one, two)
-    info = scaling.scale(fake.home.path, 1, timeout_s=LIMIT_S)
+    info = cluster.scale(fake.home.path, 1, timeout_s=LIMIT_S)
     assert [service.name for service in info.services] == ["store", "worker-0"]
     assert not processes.is_alive(added)
     assert (fake.process("store"), fake.process("worker-0")) == before
@@ -42,7 +42,7 @@ def test_a_worker_that_does_not_end_is_killed(
     fake.wrote("worker-1", "deaf")
     process = fake.process("worker-1")
     fake.will_run(one)
-    assert scaling.scale(fake.home.path, 1, timeout_s=LIMIT_S).workers == 1
+    assert cluster.scale(fake.home.path, 1, timeout_s=LIMIT_S).workers == 1
     assert not processes.is_alive(process)
 
 
@@ -53,7 +53,7 @@ def test_a_worker_that_cannot_start_is_named(make_cluster: MakeCluster) -> None:
     fake.start(workers=1)
     fake.will_run(one, never)
     with pytest.raises(ClusterError, match=r"2 workers after 0\.5 s .*worker-1 is starting"):
-        scaling.scale(fake.home.path, 2, timeout_s=0.5)
+        cluster.scale(fake.home.path, 2, timeout_s=0.5)
     assert processes.is_alive(fake.process("worker-0"))
 
 
@@ -94,10 +94,10 @@ def test_wishes_for_an_earlier_cluster_are_forgotten(make_cluster: MakeCluster) 
     assert not fake.home.size.exists()
     assert not fake.home.notebook_request.exists()
     fake.will_run(one, two)
-    assert scaling.scale(fake.home.path, 2, timeout_s=LIMIT_S).notebook is None
+    assert cluster.scale(fake.home.path, 2, timeout_s=LIMIT_S).notebook is None
 
 
 def test_nothing_is_scaled_where_no_cluster_runs(make_cluster: MakeCluster) -> None:
     """It says how to start one."""
     with pytest.raises(ClusterError, match="cerebro up"):
-        scaling.scale(make_cluster(Fake(name="worker-0")).home.path, 2, timeout_s=1.0)
+        cluster.scale(make_cluster(Fake(name="worker-0")).home.path, 2, timeout_s=1.0)
