@@ -88,46 +88,28 @@ def start(
     place.create()
     options = ["--workers", str(workers or DEFAULT_WORKERS), *(() if tensorboard else ("--no-tensorboard",))]
     options += notebook_options(notebook)
-    attempt = _Start(place, [*supervisor, *options], workers, timeout_s)
+    deadline, is_ours = time.monotonic() + timeout_s, False
     try:
-        info = attempt.until_ready()
-        return _with_notebook(place, info, timeout_s) if notebook and info.notebook is None else info
+        while time.monotonic() < deadline:
+            info = find_running(place)
+            if info is None:
+                if is_ours:  # and has ended already
+                    raise _failure(place)
+                is_ours = True
+                is_ours = _launch(place, [*supervisor, *options], deadline)
+            elif info.state in ENDING:
+                processes.wait_gone(info.supervisor, deadline - time.monotonic())
+            else:
+                _require_fit(info, workers)
+                if info.state == ClusterState.READY:
+                    is_there = not notebook or info.notebook is not None
+                    return info if is_there else _with_notebook(place, info, timeout_s)
+                processes.wait_gone(info.supervisor, _LOOK_AGAIN_S)
+        raise _too_slow(place, timeout_s)
     except BaseException:  # Ctrl-C included: who gives up a start that is theirs leaves nothing half-made
-        if attempt.is_ours:
+        if is_ours:
             stop(place.path)
         raise
-
-
-class _Start:
-    """One call of `start`: watches whatever cluster the home has until it is ready."""
-
-    def __init__(
-        self, place: ClusterHome, arguments: Sequence[str], workers: int | None, timeout_s: float
-    ) -> None:
-        self._place, self._arguments, self._workers, self._timeout_s = place, arguments, workers, timeout_s
-        self._deadline = time.monotonic() + timeout_s
-        self.is_ours = False
-        """Whether the cluster was launched by this call."""
-
-    def until_ready(self) -> ClusterInfo:
-        while time.monotonic() < self._deadline:
-            info = find_running(self._place)
-            if info is None:
-                self._launch_once()
-            elif info.state in ENDING:
-                processes.wait_gone(info.supervisor, self._deadline - time.monotonic())
-            else:
-                _require_fit(info, self._workers)
-                if info.state == ClusterState.READY:
-                    return info
-                processes.wait_gone(info.supervisor, _LOOK_AGAIN_S)
-        raise _too_slow(self._place, self._timeout_s)
-
-    def _launch_once(self) -> None:
-        if self.is_ours:  # and has ended already
-            raise _failure(self._place)
-        self.is_ours = True
-        self.is_ours = _launch(self._place, self._arguments, self._deadline)
 
 
 def _with_notebook(place: ClusterHome, info: ClusterInfo, timeout_s: float) -> ClusterInfo:
