@@ -285,11 +285,7 @@ def _failure(place: ClusterHome) -> ClusterError:
 
 def _too_slow(place: ClusterHome, timeout_s: float) -> ClusterError:
     info = place.read()
-    late = (
-        [service for service in info.services if service.required and service.state != "ready"]
-        if info
-        else []
-    )
+    late = [s for s in info.services if s.required and s.state != "ready"] if info else []
     if not late:
         return ClusterError(f"the local cluster at {place.path} was not ready after {timeout_s:g} s")
     first = next((service for service in late if service.state != "waiting"), late[0])
