@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from cerebro.runtime.background_query import BackgroundQuery
 
 _PATIENCE_S = 1.0
 """How long an answer to Prometheus waits for volumes: it gives up a service that does not answer within seconds."""
@@ -24,7 +25,7 @@ class VolumeCollector:
     """
 
     def __init__(self, volumes: Mapping[str, Path]) -> None:
-        self._volumes = {name: _Measured(folder) for name, folder in volumes.items()}
+        self._looks = {name: BackgroundQuery(f"volume {name}", _look(path)) for name, path in volumes.items()}
 
     def collect(self) -> Iterator[Any]:
         """Three families, labelled by volume."""
@@ -42,15 +43,14 @@ class VolumeCollector:
             labels=["volume"],
         )
         deadline = time.monotonic() + _PATIENCE_S
-        for volume in self._volumes.values():
-            volume.begin()
-        for name, volume in self._volumes.items():
-            volume.wait(max(0.0, deadline - time.monotonic()))
-            found, measured = volume.newest
+        asked = {name: look.ask() for name, look in self._looks.items()}
+        for name, look in self._looks.items():
+            has_answered = look.wait(asked[name], max(0.0, deadline - time.monotonic()))
+            found, measured = look.newest()[1] or (None, 0.0)
             if found is not None:
                 free.add_metric([name], found.free)
                 size.add_metric([name], found.total)
-            if found is not None or volume.is_hung():
+            if found is not None or not has_answered:
                 at.add_metric([name], measured)
         yield from (free, size, at)
 
@@ -63,30 +63,9 @@ class Disk(NamedTuple):
     free: int
 
 
-class _Measured:
-    """A file system that is measured in a thread, one at a time: it may keep that thread for ever."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._thread = threading.Thread()
-        self._lock = threading.Lock()
-        self.newest: tuple[Disk | None, float] = None, 0.0
-        """What was found last, and when (seconds since the epoch)."""
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._measure, name="disk", daemon=True)
-                self._thread.start()
-
-    def wait(self, seconds: float) -> None:
-        self._thread.join(seconds)
-
-    def is_hung(self) -> bool:
-        return self._thread.is_alive()
-
-    def _measure(self) -> None:
-        self.newest = disk(self._folder), time.time()
+def _look(folder: Path) -> Callable[[], tuple[Disk | None, float]]:
+    """What is there, and when that was found (seconds since the epoch)."""
+    return lambda: (disk(folder), time.time())
 
 
 def disk(path: Path) -> Disk | None:
