@@ -19,37 +19,6 @@ Probe = Callable[[int], bool]
 _TIMEOUT_S = 1.0
 _LARGEST_ANSWER = 1 << 20
 _FRESH_S = 10.0
-_REMOTE, _STATE, _INODE = 2, 3, 9  # columns of /proc/PID/net/tcp
-_ESTABLISHED = "01"
-
-
-def connected(port: int) -> Probe:
-    """The process holds a connection to a loopback port.
-
-    For a client without an interface of its own: its imports and settings were good, and it has begun to
-    work. A time that it must have lived for would be too short for a machine under load, and too long for any
-    other.
-    """
-    remote = f"0100007F:{port:04X}"  # 127.0.0.1 as the kernel writes it
-
-    def ask(pid: int) -> bool:
-        try:
-            table = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-            rows = [line.split() for line in table]
-            inodes = {row[_INODE] for row in rows if (row[_REMOTE], row[_STATE]) == (remote, _ESTABLISHED)}
-            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
-        except OSError:  # it has ended
-            return False
-        return any(_is_socket(link, inodes) for link in descriptors)
-
-    return ask
-
-
-def _is_socket(link: Path, inodes: set[str]) -> bool:
-    try:
-        return str(link.readlink()).removeprefix("socket:[").removesuffix("]") in inodes
-    except OSError:  # closed since the folder was listed
-        return False
 
 
 def redis(path: Path) -> Probe:

@@ -194,7 +194,7 @@ def services(
         ours(
             "controller",
             own=environment.reader(inherited) | client,
-            ready=readiness.connected(ports["kvs_api"]),
+            ready=readiness.http(ports[health_port("controller")], "/health"),
         ),
         ours(
             "dispatcher",

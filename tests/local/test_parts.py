@@ -251,16 +251,6 @@ def test_an_http_service_is_ready_when_it_answers(server: int) -> None:
     assert not readiness.http(1, "/health")(1)
 
 
-def test_a_client_is_ready_when_it_is_connected() -> None:
-    """A process that holds a connection to the port is at work; one that does not is not."""
-    with _listening() as port:
-        assert not readiness.connected(port)(os.getpid())
-        with socket.create_connection((ports.HOST, port), timeout=5):
-            assert readiness.connected(port)(os.getpid())
-            assert not readiness.connected(port + 1)(os.getpid())
-        assert not readiness.connected(port)(2**22 + 1)
-
-
 @pytest.mark.parametrize(
     ("token", "worker", "pid", "expected"),
     [

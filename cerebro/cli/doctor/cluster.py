@@ -10,6 +10,7 @@ from cerebro.cli.status import client, remote_client
 from cerebro.errors import CerebroError, ClusterError
 from cerebro.local import cleaning, cluster, ports, processes, readiness
 from cerebro.local.home import LONGEST_SOCKET_PATH, ServiceInfo
+from cerebro.local.services import health_port
 from cerebro.local.supervisor import ClusterState
 from cerebro.runtime.usage.cores import crowded
 
@@ -117,9 +118,8 @@ def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
         return readiness.redis(case.info.socket)(pid)
     if found.name.startswith("worker-"):
         return readiness.registered(listen["kvs_api"], case.info.token(), found.name)(pid)
-    if found.name == "controller":
-        return readiness.connected(listen["kvs_api"])(pid)
-    return readiness.http(listen[found.name], _HEALTH.get(found.name, "/health"))(pid)
+    port = listen[health_port(found.name) if found.name == "controller" else found.name]
+    return readiness.http(port, _HEALTH.get(found.name, "/health"))(pid)
 
 
 def threads(case: Case) -> Finding:
