@@ -144,7 +144,9 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
         if options.svg:
             _draw(scenario.name, rows, options.svg)
         if options.json:
-            yield json.dumps({"scenario": scenario.name, "about": scenario.about, "rows": [*map(_told, rows)]})
+            yield json.dumps(
+                {"scenario": scenario.name, "about": scenario.about, "rows": [*map(_told, rows)]}
+            )
         else:
             yield f"{scenario.name}: {scenario.about}"
             yield from _table(rows)

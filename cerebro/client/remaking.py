@@ -21,9 +21,9 @@ from cerebro.contract.runs import EtlPlan
 from cerebro.contract.tasks import EtlTask, Failure, TaskResult
 from cerebro.errors import CerebroError, DataError
 from cerebro.runtime.usage import cores
+from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Dataset, ExperimentState, TaskKey
-from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 

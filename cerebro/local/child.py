@@ -100,7 +100,7 @@ class Child:
             self.start(now)
         elif self.state is ChildState.READY:
             self._look(now)
-        elif self._process is not None and self.service.ready(self._process.pid):
+        elif self._process is not None and self.service.ready():
             self.state, self.due, self.problem = ChildState.READY, None, ""
             self.barren, self._ready = 0, now
             self._look(now)

@@ -144,7 +144,7 @@ def services(
             command=_module(*(command or (name,))),
             environment={**own, **volumes, **health, **marker},
             live=liveness.http(ports[health_port(name)]),
-            **more,
+            **{"ready": readiness.http(ports[health_port(name)]), **more},
         )
 
     def worker(name: str) -> Service:
@@ -159,7 +159,6 @@ def services(
             name,
             *("cerebro.worker.agent", "--handlers", "etl_worker", "model_hopper"),
             own=environment.worker(inherited, threads) | client | settings,
-            ready=readiness.registered(ports["kvs_api"], home.token(), name),
             # More workers are a smaller share of the cores: one that kept its old share would slow down all. It gives
             # back the unit in hand, which counts no attempt, and starts again.
             renewed=True,
@@ -189,18 +188,14 @@ def services(
             "kvs_api",
             own=environment.control_plane(inherited) | store,
             stage=_STORE,
-            ready=readiness.http(ports["kvs_api"], "/health"),
+            ready=readiness.http(ports["kvs_api"]),
         ),
-        ours(
-            "controller",
-            own=environment.reader(inherited) | client,
-            ready=readiness.http(ports[health_port("controller")], "/health"),
-        ),
+        ours("controller", own=environment.reader(inherited) | client),
         ours(
             "dispatcher",
             # The start page looks at what locators name, as the controller does later.
             own=environment.reader(inherited) | client | page,
-            ready=readiness.http(ports["dispatcher"], "/health"),
+            ready=readiness.http(ports["dispatcher"]),
             renewed=True,  # it links what runs beside it, and holds nothing that is not read again
         ),
         *map(worker, plan.worker_names),

@@ -126,7 +126,9 @@ class _Chart:
         """Round numbers, about ten of them."""
         unit, name = next((unit, name) for limit, unit, name in _UNITS if self.span < limit)
         power = 10.0 ** math.floor(math.log10(self.span / unit / 5))
-        step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if self.span / unit / step <= 10)
+        step = next(
+            step for step in (power, 2 * power, 5 * power, 10 * power) if self.span / unit / step <= 10
+        )
         for number in range(int(self.span / unit / step + 1e-9) + 1):
             x = self.x(number * step * unit)
             label = f"{number * step:g}" if number else f"0 {name}"

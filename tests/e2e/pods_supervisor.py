@@ -6,29 +6,32 @@ cluster.
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
-from cerebro.local import readiness
+from cerebro.local import liveness, readiness
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Plan, Service, services
+from cerebro.local.ports import HOST
+from cerebro.local.services import Plan, Service, health_port, services
 
 
 def build(
-    plan: Plan, home: ClusterHome, ports: Mapping[str, int], socket: Path, inherited: Mapping[str, str]
+    plan: Plan, home: ClusterHome, ports: Mapping[str, int], database: Path, inherited: Mapping[str, str]
 ) -> Sequence[Service]:
     """The services of a local cluster, each worker replaced by a pair."""
     listed = []
-    for service in services(plan, home, ports, socket, inherited):
+    for service in services(plan, home, ports, database, inherited):
         is_worker = "CEREBRO_WORKER" in service.environment
-        listed += list(_pair(service, home, ports)) if is_worker else [service]
+        listed += list(_pair(service, ports)) if is_worker else [service]
     return listed
 
 
-def _pair(worker: Service, home: ClusterHome, ports: Mapping[str, int]) -> Iterator[Service]:
+def _pair(worker: Service, ports: Mapping[str, int]) -> Iterator[Service]:
     at = worker.command.index("--handlers")
     for name, container, handler in (
         (worker.name, "worker", "model_hopper"),
@@ -39,16 +42,27 @@ def _pair(worker: Service, home: ClusterHome, ports: Mapping[str, int]) -> Itera
             "CEREBRO_POD_UID": f"uid-of-{worker.name}",
             "CEREBRO_CONTAINER": container,
         }
-        if name != worker.name:
-            pod["CEREBRO_HEALTH_BIND"] = ""  # the pair has one port between them
+        port = ports[health_port(name)] if name == worker.name else _free_port(name)
         yield replace(
             worker,
             name=name,
             command=(*worker.command[:at], "--handlers", handler),
-            environment={**worker.environment, **pod, "CEREBRO_WORKER": name},
-            ready=readiness.registered(ports["kvs_api"], home.token(), name),
-            live=worker.live if pod.get("CEREBRO_HEALTH_BIND", "own") else None,
+            environment={
+                **worker.environment,
+                **pod,
+                "CEREBRO_WORKER": name,
+                "CEREBRO_HEALTH_BIND": f"{HOST}:{port}",
+            },
+            ready=readiness.http(port),
+            live=liveness.http(port),
         )
+
+
+@cache
+def _free_port(name: str) -> int:
+    """The same for each call of a name: a worker keeps its port."""
+    with socket.create_server((HOST, 0)) as server:
+        return int(server.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def build(
                 MARKER: str(home.path),
             },
             stage=fake["stage"],
-            ready=lambda pid, is_ready=fake["ready"]: is_ready,
+            ready=lambda is_ready=fake["ready"]: is_ready,
             required=fake["required"],
             renewed=fake["renewed"],
         )

@@ -141,14 +141,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
             command=(sys.executable, "-I", "-c", SERVER, str(port)),
             environment={},
             stage=0,
-            ready=readiness.http(port, "/live") if is_ever_ready else lambda pid: False,
+            ready=readiness.http(port, "/live") if is_ever_ready else lambda: False,
             live=liveness.http(port),
         )
         made.append(Child(service, log=home.log("one"), folder=tmp_path))
         made[-1].start(0.0)
         process = made[-1].info().process
         assert process is not None
-        while readiness.get(port, "/live") is None:
+        while not readiness.http(port, "/live")():
             assert not processes.wait_gone(process, 0.02)
         return made[-1], process
 

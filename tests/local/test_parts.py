@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -223,12 +222,9 @@ def test_a_setting_is_passed_by_name_or_by_prefix() -> None:
 
 class _Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        workers = [{"record": {"worker": "worker-0", "pid": 7}, "silent_s": 1.0}]
-        known = self.path == "/health" or self.headers["Authorization"] == "Bearer sesame"
-        body = json.dumps({"workers": workers}).encode()
-        self.send_response(200 if known else 401)
+        self.send_response(200 if self.path == "/health" else 401)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(b"{}")
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Keep quiet."""
@@ -246,25 +242,9 @@ def server() -> Iterator[int]:
 
 def test_an_http_service_is_ready_when_it_answers(server: int) -> None:
     """Status 200 is ready; anything else, and silence, is not."""
-    assert readiness.http(server, "/health")(1)
-    assert not readiness.http(server, "/v1/workers")(1)
-    assert not readiness.http(1, "/health")(1)
-
-
-@pytest.mark.parametrize(
-    ("token", "worker", "pid", "expected"),
-    [
-        ("sesame", "worker-0", 7, True),
-        ("sesame", "worker-0", 8, False),
-        ("sesame", "worker-1", 7, False),
-        ("wrong", "worker-0", 7, False),
-    ],
-)
-def test_a_worker_is_ready_when_the_store_knows_this_process(
-    server: int, token: str, worker: str, pid: int, expected: bool
-) -> None:
-    """The registration of an earlier process of the same name does not count."""
-    assert readiness.registered(server, token, worker)(pid) is expected
+    assert readiness.http(server)()
+    assert not readiness.http(server, "/v1/workers")()
+    assert not readiness.http(1)()
 
 
 def test_the_supervisor_stays_light() -> None:

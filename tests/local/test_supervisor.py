@@ -14,7 +14,6 @@ from cerebro.errors import ClusterError
 from cerebro.local import cluster, logs, processes
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.processes import ProcessId, identify
-from cerebro.local.readiness import lived
 from cerebro.local.services import Service
 from cerebro.local.supervisor import ClusterState, Supervisor
 from tests.local.conftest import MakeCluster
@@ -216,7 +215,7 @@ def test_a_program_that_does_not_exist_is_a_failure_to_start(
     """The log of the service names the program."""
     home = ClusterHome(tmp_path)
     home.create()
-    service = Service(name="one", command=("/nowhere/at/all",), environment={}, stage=0, ready=lived(1e9))
+    service = Service(name="one", command=("/nowhere/at/all",), environment={}, stage=0, ready=lambda: False)
     assert Supervisor(home, [service], some_info(home)).run() is ClusterState.FAILED
     assert any("cannot execute /nowhere/at/all" in line for line in logs.tail(home.log("one"), 10))
 
@@ -245,7 +244,7 @@ def some_info() -> Callable[[ClusterHome], ClusterInfo]:
 def _service(name: str, program: str) -> Service:
     from tests.local.fakes import python
 
-    return Service(name=name, command=tuple(python(program)), environment={}, stage=0, ready=lived(0.0))
+    return Service(name=name, command=tuple(python(program)), environment={}, stage=0, ready=lambda: True)
 
 
 def _runaway(fake: FakeCluster, but: ProcessId | None = None) -> tuple[ProcessId, ProcessId] | None:

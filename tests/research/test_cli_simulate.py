@@ -82,7 +82,8 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [(["--sigma", "much"], "invalid float value: 'much'"), (["--seeds", "0"], "not '0'")]
+    ("arguments", "says"),
+    [(["--sigma", "much"], "invalid float value: 'much'"), (["--seeds", "0"], "not '0'")],
 )
 def test_a_number_that_is_none_is_one_line(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]

@@ -54,7 +54,9 @@ def examine(
     info = find_running(home)
     wanted = workers or (info.workers if info else DEFAULT_WORKERS)
     case = Case(home=home, environment=environment, workers=wanted, info=info)
-    services = {found.name: partial(cluster.service, found=found) for found in (info.services if info else ())}
+    services = {
+        found.name: partial(cluster.service, found=found) for found in (info.services if info else ())
+    }
     for name, check in (*CHECKS.items(), *services.items()):
         try:
             yield name, check(case)

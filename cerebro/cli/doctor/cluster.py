@@ -9,7 +9,7 @@ from cerebro.cli.doctor.check import Case, Finding, fail, ok, warn
 from cerebro.cli.status import client, remote_client
 from cerebro.errors import CerebroError, ClusterError
 from cerebro.local import cleaning, cluster, ports, processes, readiness
-from cerebro.local.home import LONGEST_SOCKET_PATH, ServiceInfo
+from cerebro.local.home import LONGEST_SOCKET_PATH, ClusterInfo, ServiceInfo
 from cerebro.local.services import health_port
 from cerebro.local.supervisor import ClusterState
 from cerebro.runtime.usage.cores import crowded
@@ -99,7 +99,7 @@ def service(case: Case, found: ServiceInfo) -> Finding:
         return judge(f"does not run: {found.problem or found.state}", logs)
     if found.state != "ready":
         return judge(f"runs, but is not ready {found.problem}".strip(), logs)
-    if not _answers(case, found, found.process.pid):
+    if case.info is not None and not _answers(case.info, found.name):
         return judge(f"runs (pid {found.process.pid}), but does not answer", f"{logs}; cerebro down")
     if found.restarts >= _MANY_RESTARTS:
         return warn(f"works, but was restarted {found.restarts} times", logs)
@@ -110,16 +110,12 @@ _HEALTH = {"tensorboard": "/live", "notebook": "/api"}
 """Of services that are not ours: what answers without a token."""
 
 
-def _answers(case: Case, found: ServiceInfo, pid: int) -> bool:
+def _answers(info: ClusterInfo, name: str) -> bool:
     """Asks what the supervisor asked when the service started; it does not ask again."""
-    assert case.info is not None, "services are checked when a cluster runs"
-    listen = case.info.ports
-    if found.name == "redis":
-        return readiness.redis(case.info.socket)(pid)
-    if found.name.startswith("worker-"):
-        return readiness.registered(listen["kvs_api"], case.info.token(), found.name)(pid)
-    port = listen[health_port(found.name) if found.name == "controller" else found.name]
-    return readiness.http(port, _HEALTH.get(found.name, "/health"))(pid)
+    if name == "redis":
+        return readiness.redis(info.socket)()
+    port = info.ports[name if name in info.ports else health_port(name)]
+    return readiness.http(port, _HEALTH.get(name, "/health"))()
 
 
 def threads(case: Case) -> Finding:

@@ -89,35 +89,41 @@ def report_html(
         except NotFoundError:
             return ""
 
-    return _environment().get_template("report.html").render(
-        state=state,
-        run=run,
-        request=run.request,
-        metric=run.request.metric,
-        record=record,
-        now=now,
-        page=page,
-        best=best,
-        checkpoint=run.models[best.id].epoch_checkpoint(best.best_epoch) if best and best.best_epoch else None,
-        causes=_causes(rows),
-        tests=list(_tests(drawings)),
-        models=_models(drawings, varying),
-        same=_words({name: value for name, value in common.items() if name not in varying}),
-        figures=drawn,
-        splits=_splits(state, plan),
-        sizes=sorted(plan.partitions.values()) if plan else [],
-        dataset=plan.dataset if plan else "",
-        etl=state.etl_request(plan.dataset) if plan else None,
-        located=_located(record),
-        schedule=list(schedule_lines(state, run, run.ended or now)),
-        actions=_actions(state),
-        class_name=class_name,
-        schema=SCHEMA_VERSION,
-        python=sys.version.split()[0],
-        looks=LOOKS,
-        policy=plotting.policy(),
-        scripts=Markup(plotting.scripts({place: figure for place, (_, figure) in drawn.items()})),
-        script_bytes=len(plotting.plotly_script().encode()),
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            state=state,
+            run=run,
+            request=run.request,
+            metric=run.request.metric,
+            record=record,
+            now=now,
+            page=page,
+            best=best,
+            checkpoint=run.models[best.id].epoch_checkpoint(best.best_epoch)
+            if best and best.best_epoch
+            else None,
+            causes=_causes(rows),
+            tests=list(_tests(drawings)),
+            models=_models(drawings, varying),
+            same=_words({name: value for name, value in common.items() if name not in varying}),
+            figures=drawn,
+            splits=_splits(state, plan),
+            sizes=sorted(plan.partitions.values()) if plan else [],
+            dataset=plan.dataset if plan else "",
+            etl=state.etl_request(plan.dataset) if plan else None,
+            located=_located(record),
+            schedule=list(schedule_lines(state, run, run.ended or now)),
+            actions=_actions(state),
+            class_name=class_name,
+            schema=SCHEMA_VERSION,
+            python=sys.version.split()[0],
+            looks=LOOKS,
+            policy=plotting.policy(),
+            scripts=Markup(plotting.scripts({place: figure for place, (_, figure) in drawn.items()})),
+            script_bytes=len(plotting.plotly_script().encode()),
+        )
     )
 
 

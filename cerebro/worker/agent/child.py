@@ -21,8 +21,8 @@ from pydantic import TypeAdapter
 from cerebro import errors
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.runtime.tracebacks import line_of, name_of, text_of
-from cerebro.runtime.volumes import Volumes
 from cerebro.runtime.usage import memory
+from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import forking
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context, Handler

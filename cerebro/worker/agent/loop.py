@@ -31,6 +31,7 @@ from cerebro.errors import PermanentError, RequirementsError, RetryableError, St
 from cerebro.runtime import logs
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.tracebacks import line_of
+from cerebro.runtime.usage.memory import own_group
 from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.attempt_runner import AttemptRunner, clear_up
 from cerebro.worker.agent.children import Children
@@ -39,7 +40,6 @@ from cerebro.worker.agent.ending import Ending
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
-from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reclaiming import Reclaimer

@@ -17,10 +17,10 @@ from typing import Any
 
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.parent_death import with_parent_death_signal
+from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent import allocator
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.forking import await_end
-from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.settings import SECRETS, Settings
 
 _TAIL = 2000

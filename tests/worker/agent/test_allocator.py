@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.worker.agent import allocator
 from cerebro.runtime.usage.memory import own_group
+from cerebro.worker.agent import allocator
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 

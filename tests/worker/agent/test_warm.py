@@ -14,9 +14,9 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, TaskResult
+from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.children import IDLE_S, Children
-from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent.process import ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.crew import ROOT, Crew, is_running, until
