@@ -54,7 +54,7 @@ def control_plane(folder: Path, needed: Collection[str] = NEEDED) -> Iterator[Co
         for service in found:
             if service.name in needed:
                 pids[service.name] = stack.enter_context(_running(service, home)).pid
-                _wait_until_ready(service, pids[service.name], home)
+                _wait_until_ready(service, home)
         page = f"http://{HOST}:{ports['dispatcher']}"
         yield ControlPlane(server=server, page=page, token=home.token(), database=socket, pids=pids)
 
@@ -76,9 +76,9 @@ def _running(service: Service, home: ClusterHome) -> Iterator[subprocess.Popen[b
         process.wait()
 
 
-def _wait_until_ready(service: Service, pid: int, home: ClusterHome) -> None:
+def _wait_until_ready(service: Service, home: ClusterHome) -> None:
     began = time.monotonic()
-    while not service.ready(pid, time.monotonic() - began):
+    while not service.ready():
         if time.monotonic() > began + _PATIENCE_S:
             raise ClusterError(f"{service.name} is not ready after {_PATIENCE_S:g} s: see {home.logs}")
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""``cerebro schedule``, ``simulate``: schedulers without a cluster. Words and files only; `cerebro.research` does it."""
+"""``cerebro schedule``, ``simulate``: schedulers without a cluster. Words and files only: see `cerebro.research`."""
 
 from __future__ import annotations
 

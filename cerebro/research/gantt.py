@@ -1,8 +1,8 @@
 """Gantt charts of planned and simulated schedules: who trains what when, as a self-contained SVG.
 
-One drawing serves notebooks (they show it by `_repr_svg_`) and the documentation (as a file). That dictates its form: no
-script, no style sheet, no font from elsewhere, and a grey text colour that reads on light and dark alike. Idle time is
-what is left empty. Runs of a cluster are drawn by `cerebro.figures`.
+One drawing serves notebooks (they show it by `_repr_svg_`) and the documentation (as a file). That dictates its form:
+no script, no style sheet, no font from elsewhere, and a grey text colour that reads on light and dark alike. Idle time
+is what is left empty. Runs of a cluster are drawn by `cerebro.figures`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from cerebro.local.__main__ import main
@@ -29,7 +30,7 @@ def build(
                 MARKER: str(home.path),
             },
             stage=fake["stage"],
-            ready=lambda is_ready=fake["ready"]: is_ready,
+            ready=partial(bool, fake["ready"]),
             required=fake["required"],
             renewed=fake["renewed"],
         )

@@ -54,10 +54,10 @@ def examine(
     info = find_running(home)
     wanted = workers or (info.workers if info else DEFAULT_WORKERS)
     case = Case(home=home, environment=environment, workers=wanted, info=info)
-    services = {
-        found.name: partial(cluster.service, found=found) for found in (info.services if info else ())
-    }
-    for name, check in (*CHECKS.items(), *services.items()):
+    checks = dict(CHECKS)
+    for service in info.services if info else ():
+        checks[service.name] = partial(cluster.service, found=service)
+    for name, check in checks.items():
         try:
             yield name, check(case)
         except Exception as cause:  # noqa: BLE001 - whatever is wrong with the machine, the other checks go on

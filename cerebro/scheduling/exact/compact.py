@@ -5,8 +5,8 @@ one start, one duration and one order with respect to another, whatever GPUs it 
 which the printed form lacks and without which the relaxation proves next to nothing, the thesis's three instances have
 649 x 1094, 217 x 354 and 481 x 928 variables and constraints. It takes every problem that CP-SAT takes.
 
-Names and numbers of equations are the thesis's (section 4.3): S start, B option chosen, P runs on the GPU, A one visit ends before the
-other starts, C the makespan, U a large value.
+Names and numbers of equations are the thesis's (section 4.3): S start, B option chosen, P runs on the GPU, A one visit
+ends before the other starts, C the makespan, U a large value.
 """
 
 # ruff: noqa: N806, SIM300 - names and directions are those of the equations
