@@ -146,7 +146,7 @@ def _append(
     by = author()
     events = (event_of_experiment(command, name, by=by),) if problem else events_of(command, state, by=by)
     for event in events:
-        kvs.append(name, event, is_unread=problem is not None)
+        kvs.append(name, event, **({"is_unread": True} if problem else {}))
     return events
 
 
