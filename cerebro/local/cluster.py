@@ -152,7 +152,8 @@ def scale(home: Path | str | None, workers: int, *, timeout_s: float) -> Cluster
     late = [service for service in info.services if service.state != "ready"]
     told = "; ".join(f"{service.name} is {service.state} {service.problem}".rstrip() for service in late)
     raise ClusterError(
-        f"the cluster at {info.home} does not have {workers} workers after {timeout_s:g} s ({told or 'no news'}): "
+        f"the cluster at {info.home} does not have {workers} workers after {timeout_s:g} s "
+        f"({told or 'the reason is not known'}): "
         "see `cerebro status` and `cerebro logs supervisor`"
     )
 
