@@ -13,8 +13,6 @@ import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from tests.e2e.browser import chromium
-
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -100,6 +98,8 @@ def _sendable(report: Any) -> Any:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser for all tests of a module."""
+    from tests.e2e.browser import chromium
+
     with chromium() as started:
         yield started
 

@@ -1,9 +1,10 @@
-"""Every promise of docs/promises.md names tests that exist."""
+"""Every promise of docs/promises.md names tests that exist, and says if only slow ones prove it."""
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -11,24 +12,42 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 PAGE = TESTS.parent / "docs" / "promises.md"
+_SLOW = "pytest.mark.slow"
 _NAMED = re.compile(r"`([\w./-]+\.py)::(test_\w+)`")
 
 
-def _rows() -> dict[str, list[tuple[str, str]]]:
-    """Promise -> files and names of the tests that prove it."""
+@dataclass(frozen=True)
+class Row:
+    """A promise's tests (file, name), and whether the page says that all of them are slow."""
+
+    tests: tuple[tuple[str, str], ...]
+    is_marked_slow: bool
+
+
+def _rows() -> dict[str, Row]:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     cells = [line.strip("| ").split(" | ") for line in lines if not line.startswith("| promise |")]
-    return {promise: _NAMED.findall(" ".join(proofs)) for promise, *proofs in cells}
+    return {
+        promise: Row(tuple(_NAMED.findall(" ".join(proofs))), proofs[-1].startswith("*slow*:"))
+        for promise, *proofs in cells
+    }
 
 
 @cache
-def _tests_of(file: str) -> frozenset[str]:
-    """Names of the tests that a file defines, in classes too; none if there is no such file."""
+def _tests_of(file: str) -> dict[str, bool]:
+    """Tests that a file defines, in classes too -> whether `make test` leaves them out; none without the file."""
     path = TESTS / file
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    is_slow = any(
+        isinstance(node, ast.Assign) and ast.unparse(node) == f"pytestmark = {_SLOW}" for node in tree.body
+    )
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     members = [*tree.body, *(member for found in classes for member in found.body)]
-    return frozenset(member.name for member in members if isinstance(member, ast.FunctionDef))
+    return {
+        member.name: is_slow or any(ast.unparse(mark) == _SLOW for mark in member.decorator_list)
+        for member in members
+        if isinstance(member, ast.FunctionDef)
+    }
 
 
 ROWS = _rows()
@@ -42,6 +61,8 @@ def test_there_are_promises() -> None:
 @pytest.mark.parametrize("promise", ROWS)
 def test_a_promise_names_tests_that_exist(promise: str) -> None:
     """At least one test proves it, and each test that is named is defined where the page says."""
-    assert ROWS[promise], "no test is named"
-    missing = [f"{file}::{name}" for file, name in ROWS[promise] if name not in _tests_of(file)]
+    row = ROWS[promise]
+    assert row.tests, "no test is named"
+    missing = [f"{file}::{name}" for file, name in row.tests if name not in _tests_of(file)]
     assert missing == []
+    assert row.is_marked_slow == all(_tests_of(file)[name] for file, name in row.tests)

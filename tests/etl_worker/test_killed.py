@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -90,8 +91,17 @@ def _script(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-@pytest.mark.parametrize("at", [0, 9, 10, 25, 39])
+_FAST = {(1, 9), (1, 10), (2, 25)}
+"""Cores and rows that each run tries: on both sides of the end of a shard, and within one."""
+
+
+@pytest.mark.parametrize(
+    ("cores", "at"),
+    [
+        pytest.param(cores, at, marks=[] if (cores, at) in _FAST else [pytest.mark.slow])
+        for cores, at in itertools.product((1, 2), (0, 9, 10, 25, 39))
+    ],
+)
 def test_a_killed_job_is_resumed(tmp_path: Path, cores: int, at: int) -> None:
     """Complete shards outlive the process; rows of others are made again; the result is whole."""
     with _script(_AT_A_ROW, tmp_path, cores, at) as process:

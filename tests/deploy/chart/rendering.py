@@ -185,7 +185,7 @@ def component(one: Object) -> str:
 
 def render(values: str) -> Rendered:
     """The chart with one set of `VALUES`."""
-    return _rendered(json.dumps(VALUES[values], sort_keys=True))
+    return render_with(VALUES[values])
 
 
 def render_with(values: Mapping[str, Any]) -> Rendered:
@@ -194,12 +194,26 @@ def render_with(values: Mapping[str, Any]) -> Rendered:
     Raises:
         HelmError: they are refused.
     """
-    return _rendered(json.dumps(values, sort_keys=True))
+    return _parsed(text_with(values))
 
 
 @functools.cache
-def _rendered(values: str) -> Rendered:
-    return Rendered(tuple(parse(template(CHART, values))))
+def _parsed(text: str) -> Rendered:
+    return Rendered(tuple(parse(text)))
+
+
+def text_with(values: Mapping[str, Any]) -> str:
+    """What ``helm template`` prints for them: the same text at each call.
+
+    Raises:
+        HelmError: they are refused.
+    """
+    return _text(json.dumps(values, sort_keys=True))
+
+
+@functools.cache
+def _text(values: str) -> str:
+    return template(CHART, values)
 
 
 def template(chart: Path, values: str) -> str:

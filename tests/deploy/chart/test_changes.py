@@ -21,6 +21,7 @@ from tests.deploy.chart.rendering import (
     render_with,
     run,
     template,
+    text_with,
 )
 
 
@@ -32,7 +33,7 @@ def _without_secrets(text: str) -> str:
 @pytest.mark.parametrize("values", VALUES)
 def test_two_renderings_differ_in_generated_secrets_only(values: str) -> None:
     """Everything else is the same to the letter; with a Secret of the user there is no difference at all."""
-    first, second = (template(CHART, json.dumps(VALUES[values])) for _ in range(2))
+    first, second = text_with(VALUES[values]), template(CHART, json.dumps(VALUES[values]))
     assert _without_secrets(first) == _without_secrets(second)
     assert (first == second) is (values == "existing")
 
