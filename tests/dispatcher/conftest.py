@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from werkzeug.routing import Rule
 
-from dispatcher.pages.statics import Statics
+from dispatcher.pages import statics
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,5 +27,5 @@ def made_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rule, "_compile_builder", known)
-        patch.setattr("dispatcher.app.Statics", cache(Statics))
+        patch.setattr(statics, "Statics", cache(statics.Statics))
         yield

@@ -163,6 +163,6 @@ def test_notes_tell_how_to_reach_everything(tmp_path: Path) -> None:
         "`helm uninstall cerebro -n lab` keeps the data",
         "cerebro-checkpoints",
         "delete persistentvolumeclaim,secret,pod -l app.kubernetes.io/instance=cerebro",
-        "Each trains with 1 thread, as many as the cores that it asks for",
+        "Each trains with 1 thread, its CPU request or limit.",
     ):
         assert needed in notes
