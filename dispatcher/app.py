@@ -33,11 +33,12 @@ from dispatcher.models import model_page
 from dispatcher.models import page as models
 from dispatcher.overview import page as overview
 from dispatcher.overview import report
-from dispatcher.pages import problems, rendering, statics
+from dispatcher.pages import problems, rendering
 from dispatcher.pages.addresses import NameConverter
 from dispatcher.pages.answers import Answers
 from dispatcher.pages.formats import FILTERS, percent
 from dispatcher.pages.poll_cache import PollCache
+from dispatcher.pages.statics import Statics, plotly
 from dispatcher.reading.reader import Reader
 from dispatcher.reading.store import Store
 from dispatcher.schedule import page as schedule
@@ -125,10 +126,10 @@ def create_app(
 
 
 def _give_templates(app: Flask, services: Services) -> None:
-    files = statics.Statics(Path(app.root_path))
+    files = Statics(Path(app.root_path))
     files.install(app)
     # Else the first reader would wait for it. zlib lets other threads run meanwhile.
-    services.reader.background.submit("plotly", lambda: len(statics.plotly()) > 0)
+    services.reader.background.submit("plotly", lambda: len(plotly()) > 0)
 
     @app.context_processor
     def shared() -> dict[str, object]:
