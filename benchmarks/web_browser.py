@@ -38,7 +38,7 @@ _WINDOW: ViewportSize = {"width": 1280, "height": 800}
 _PATIENCE_MS = 30_000
 _WATCH = """
     const seen = () => requestAnimationFrame(() => setTimeout(() => (window.seenAt ??= performance.now())));
-    document.addEventListener("load", (event) => event.target.matches?.(".still img") && seen(), true);
+    document.addEventListener("load", (event) => event.target.matches?.(".static-svg img") && seen(), true);
     new MutationObserver(() => {
         if (!window.drawnAt && document.querySelector(".js-plotly-plot .scatterlayer .trace path")) {
             window.drawnAt = performance.now();

@@ -19,7 +19,7 @@ from cerebro.figures.heatmap import heatmap
 from cerebro.figures.hyperparams import varying, word
 from cerebro.figures.importance import Importance, Share, importance, importance_of
 from cerebro.figures.models import ModelSummary, summaries, summary, values_at
-from cerebro.figures.palette import LOOKS, Theme, colour, dash, in_dark, is_named
+from cerebro.figures.palette import THEME_COLORS, Theme, colour, dash, in_dark, is_named
 from cerebro.figures.parallel import parallel
 from cerebro.figures.scatter import scatter
 from cerebro.figures.schedule import (
@@ -33,12 +33,12 @@ from cerebro.figures.schedule import (
     spans,
     worker_rows,
 )
-from cerebro.figures.still import still
+from cerebro.figures.static_svg import static_svg
 from cerebro.figures.tested import Measured, averaged, tested, tests_of
 
 __all__ = [
     "CONFIG",
-    "LOOKS",
+    "THEME_COLORS",
     "Axis",
     "Curve",
     "CurveSplit",
@@ -74,7 +74,7 @@ __all__ = [
     "schedule",
     "shown_split",
     "spans",
-    "still",
+    "static_svg",
     "summaries",
     "summary",
     "table",

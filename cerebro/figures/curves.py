@@ -11,7 +11,7 @@ from cerebro.contract.runs import FitPlan
 from cerebro.contract.tasks import FailureKind
 from cerebro.figures.frame import Cell, Duration, Figure, cut, duration, empty, figure, lines, number, text
 from cerebro.figures.frame import axis as axis_of
-from cerebro.figures.palette import LOOKS, Look, Theme, colour, dash, faint
+from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, dash, faint
 from cerebro.state import Model, Run
 
 Axis = Literal["epoch", "row", "time"]
@@ -160,11 +160,11 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
             theme=theme,
             title=title,
         )
-    look = LOOKS[theme]
+    colors = THEME_COLORS[theme]
     unit = duration(_reach(shown)) if axis == "time" else Duration(1.0, "")
     traces = list(_lines(shown, axis, unit, smoothing, theme))
     traces += _diamonds(shown, metric, unit, axis, theme)
-    traces += _crosses(shown, metric, unit, look, is_log=is_log)
+    traces += _crosses(shown, metric, unit, colors, is_log=is_log)
     return figure(
         "curves",
         traces,
@@ -176,8 +176,8 @@ def curves(  # noqa: PLR0913 - what a reader can choose of a figure, by keyword
             ("model", "points", "first", "last", f"best ({mode})", "broke at"),
         ),
         layout={
-            "xaxis": _x_axis(shown, axis, unit, look),
-            "yaxis": axis_of(look, metric, type="log" if is_log else "linear", hoverformat=".6~g"),
+            "xaxis": _x_axis(shown, axis, unit, colors),
+            "yaxis": axis_of(colors, metric, type="log" if is_log else "linear", hoverformat=".6~g"),
             "showlegend": len(shown) <= _NAMED,
         },
     )
@@ -237,7 +237,7 @@ def _diamonds(
             "symbol": "diamond",
             "size": 9,
             "color": [colour(curve.index, theme) for curve, _, _ in best],
-            "line": {"color": LOOKS[theme].ink, "width": 1},
+            "line": {"color": THEME_COLORS[theme].ink, "width": 1},
         },
         hovertext=[
             lines(f"{curve.model}, best at {place}", f"{metric} {number(y)}")
@@ -247,7 +247,7 @@ def _diamonds(
 
 
 def _crosses(
-    shown: Sequence[Curve], metric: str, unit: Duration, look: Look, *, is_log: bool
+    shown: Sequence[Curve], metric: str, unit: Duration, colors: ThemeColors, *, is_log: bool
 ) -> list[dict[str, Any]]:
     # A logarithmic axis has no place for what is not positive.
     lowest = min((y for curve in shown for y in curve.y if y > 0 or not is_log), default=1.0)
@@ -263,7 +263,7 @@ def _crosses(
         name="not finite",
         showlegend=True,
         meta={"role": "broke"},
-        marker={"symbol": "x", "size": 10, "color": look.bad, "line": {"color": look.ground, "width": 1}},
+        marker={"symbol": "x", "size": 10, "color": colors.bad, "line": {"color": colors.ground, "width": 1}},
         hovertext=[lines(f"{curve.model}: {metric} is not finite from here") for curve, _, _ in broken],
     )
 
@@ -285,15 +285,15 @@ def _before(curve: Curve, at: float, otherwise: float) -> float:
     return next((y for x, y in zip(reversed(curve.x), reversed(curve.y), strict=True) if x <= at), otherwise)
 
 
-def _x_axis(shown: Sequence[Curve], axis: Axis, unit: Duration, look: Look) -> dict[str, Any]:
+def _x_axis(shown: Sequence[Curve], axis: Axis, unit: Duration, colors: ThemeColors) -> dict[str, Any]:
     if axis == "row":
-        return axis_of(look, "rows trained", tickformat="~s", hoverformat=",d", rangemode="tozero")
+        return axis_of(colors, "rows trained", tickformat="~s", hoverformat=",d", rangemode="tozero")
     if axis == "time":
         return axis_of(
-            look, f"time since the first unit, {unit.name}", hoverformat=".4~g", rangemode="tozero"
+            colors, f"time since the first unit, {unit.name}", hoverformat=".4~g", rangemode="tozero"
         )
     few = {"dtick": 1} if _reach(shown) <= _FEW_EPOCHS else {"tickformat": ",d"}
-    return axis_of(look, "epoch", hoverformat="d", **few)
+    return axis_of(colors, "epoch", hoverformat="d", **few)
 
 
 def _reach(shown: Sequence[Curve]) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cerebro.contract.base import Split
 from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, text
-from cerebro.figures.palette import LOOKS, Theme, colour
+from cerebro.figures.palette import THEME_COLORS, Theme, colour
 from cerebro.state import Dataset, Run, TaskKey, TaskState
 
 
@@ -65,19 +65,19 @@ def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
     title = "Rows preprocessed"
     if not splits:
         return empty("etl", "nothing is planned yet", theme=theme, title=title)
-    look = LOOKS[theme]
+    colors = THEME_COLORS[theme]
     parts = (
         ("preprocessed", [split.kept for split in splits], {"color": colour(2, theme)}),
-        ("failed", [split.failed for split in splits], _hatched(look.bad, look.ground, "x")),
+        ("failed", [split.failed for split in splits], _hatched(colors.bad, colors.ground, "x")),
         (
             "under way",
             [split.done - split.kept - split.failed for split in splits],
-            _hatched(colour(0, theme), look.ground, "/"),
+            _hatched(colour(0, theme), colors.ground, "/"),
         ),
         (
             "left",
             [split.rows - split.done for split in splits],
-            {"color": look.ground, "line": {"color": look.quiet, "width": 1}},
+            {"color": colors.ground, "line": {"color": colors.quiet, "width": 1}},
         ),
     )
     traces: list[dict[str, Any]] = [
@@ -113,9 +113,9 @@ def etl(splits: Sequence[SplitProgress], *, theme: Theme = "light") -> Figure:
         layout={
             "barmode": "stack",
             "height": 160 + _BAR_PX * len(splits),
-            "xaxis": axis(look, "rows, % of the split", range=[0, 100]),
+            "xaxis": axis(colors, "rows, % of the split", range=[0, 100]),
             "yaxis": axis(
-                look,
+                colors,
                 tickvals=list(range(len(splits))),
                 ticktext=[text(split.split) for split in splits],
                 autorange="reversed",

@@ -9,7 +9,7 @@ from html import escape
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from cerebro.figures.palette import LOOKS, Look, Theme, faint
+from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, faint
 
 Figure = dict[str, Any]
 """``{"data": [...], "layout": {...}}``, as ``Plotly.newPlot`` and ``plotly.graph_objects.Figure`` take it."""
@@ -82,7 +82,7 @@ def figure(
         title: plain text. description: what there is to be seen, in a sentence or two, for screen readers.
         layout: beyond the frame. meta: beyond name, description and table.
     """
-    look = LOOKS[theme]
+    colors = THEME_COLORS[theme]
     more = dict(layout or {})
     legend = more.pop("legend", {})
     return {
@@ -92,7 +92,7 @@ def figure(
             "template": {"layout": {}},
             "title": {
                 "text": text(title),
-                "font": {"size": 14, "color": look.ink},
+                "font": {"size": 14, "color": colors.ink},
                 "x": 0,
                 "xref": "container",
                 "xanchor": "left",
@@ -101,21 +101,21 @@ def figure(
                 "yref": "container",
                 "yanchor": "top",
             },
-            "font": {"family": "system-ui, sans-serif", "size": 12, "color": look.ink},
-            "paper_bgcolor": look.ground,
-            "plot_bgcolor": look.ground,
+            "font": {"family": "system-ui, sans-serif", "size": 12, "color": colors.ink},
+            "paper_bgcolor": colors.ground,
+            "plot_bgcolor": colors.ground,
             "margin": {"l": 56, "r": 24, "t": 44, "b": 48},
             "hovermode": "closest",
             "hoverlabel": {
-                "bgcolor": look.ground,
-                "bordercolor": look.quiet,
-                "font": {"color": look.ink},
+                "bgcolor": colors.ground,
+                "bordercolor": colors.quiet,
+                "font": {"color": colors.ink},
                 "align": "left",
                 "namelength": -1,
             },
             # Below: beside the marks it would leave a phone no room for them.
             "legend": {
-                "font": {"color": look.ink},
+                "font": {"color": colors.ink},
                 "itemsizing": "constant",
                 "orientation": "h",
                 "yref": "container",
@@ -125,9 +125,9 @@ def figure(
                 **legend,
             },
             "modebar": {
-                "bgcolor": faint(look.ground, 0.8),
-                "color": look.quiet,
-                "activecolor": look.ink,
+                "bgcolor": faint(colors.ground, 0.8),
+                "color": colors.quiet,
+                "activecolor": colors.ink,
                 "remove": list(_NO_BUTTONS),
             },
             "uirevision": name,
@@ -140,9 +140,9 @@ def figure(
 
 def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
     """A figure that says why there is nothing to see yet."""
-    look = LOOKS[theme]
-    font = {"size": 13, "color": look.quiet}
-    note = annotation("", look, x=0.5, y=0.5, xref="paper", yref="paper", font=font) | {
+    colors = THEME_COLORS[theme]
+    font = {"size": 13, "color": colors.quiet}
+    note = annotation("", colors, x=0.5, y=0.5, xref="paper", yref="paper", font=font) | {
         "text": wrapped(reason)
     }
     hidden = {"visible": False}
@@ -158,26 +158,26 @@ def empty(name: str, reason: str, *, theme: Theme, title: str) -> Figure:
     )
 
 
-def axis(look: Look, title: str = "", **more: Any) -> dict[str, Any]:
+def axis(colors: ThemeColors, title: str = "", **more: Any) -> dict[str, Any]:
     """An axis in the theme's colours; `title` is plain text."""
     found: dict[str, Any] = {
-        "gridcolor": look.grid,
-        "linecolor": look.quiet,
+        "gridcolor": colors.grid,
+        "linecolor": colors.quiet,
         "zeroline": False,
         "automargin": True,
-        "tickfont": {"color": look.quiet},
+        "tickfont": {"color": colors.quiet},
         "ticks": "",
         "exponentformat": "e",
         **more,
     }
     if title:
-        found["title"] = {"text": text(title), "font": {"color": look.ink, "size": 12}, "standoff": 8}
+        found["title"] = {"text": text(title), "font": {"color": colors.ink, "size": 12}, "standoff": 8}
     return found
 
 
-def annotation(words: str, look: Look, **more: Any) -> dict[str, Any]:
+def annotation(words: str, colors: ThemeColors, **more: Any) -> dict[str, Any]:
     """Plain text in a figure, without an arrow."""
-    return {"text": text(words), "showarrow": False, "font": {"color": look.ink, "size": 12}, **more}
+    return {"text": text(words), "showarrow": False, "font": {"color": colors.ink, "size": 12}, **more}
 
 
 def text(words: str) -> str:

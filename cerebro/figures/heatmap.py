@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, text
 from cerebro.figures.hyperparams import numbers_of, scale, values_of
 from cerebro.figures.models import ModelSummary, scores
-from cerebro.figures.palette import LOOKS, Theme, colour_scale
+from cerebro.figures.palette import THEME_COLORS, Theme, colour_scale
 
 _MOST_VALUES = 12
 """Numbers with more distinct values are put into as many intervals."""
@@ -84,7 +84,7 @@ def heatmap(
         (columns[column], levels[level], objective[model], model, len(cells[level, column]))
         for (level, column), model in sorted(best.items())
     )
-    look = LOOKS[theme]
+    colors = THEME_COLORS[theme]
     return figure(
         "heatmap",
         [trace],
@@ -94,8 +94,8 @@ def heatmap(
         f"The best is {number(objective[winner])}, of {winner}.",
         table=cut(table, (x, y, f"best {metric}", "model", "models")),
         layout={
-            "xaxis": axis(look, x, showgrid=False, **_ticks(columns)),
-            "yaxis": axis(look, y, showgrid=False, **_ticks(levels)),
+            "xaxis": axis(colors, x, showgrid=False, **_ticks(columns)),
+            "yaxis": axis(colors, y, showgrid=False, **_ticks(levels)),
         },
     )
 
@@ -107,9 +107,9 @@ def _scale(mode: str, theme: Theme) -> list[list[float | str]]:
 
 
 def _colour_bar(metric: str, theme: Theme) -> dict[str, Any]:
-    look = LOOKS[theme]
-    title = {"text": text(metric), "side": "right", "font": {"color": look.ink}}
-    return {"title": title, "tickfont": {"color": look.quiet}, "thickness": 10, "outlinewidth": 0}
+    colors = THEME_COLORS[theme]
+    title = {"text": text(metric), "side": "right", "font": {"color": colors.ink}}
+    return {"title": title, "tickfont": {"color": colors.quiet}, "thickness": 10, "outlinewidth": 0}
 
 
 def _ticks(labels: Sequence[str]) -> dict[str, object]:

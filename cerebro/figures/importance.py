@@ -30,7 +30,7 @@ from pydantic import JsonValue
 from cerebro.figures.frame import Figure, axis, cut, empty, figure, lines, text, wrapped
 from cerebro.figures.hyperparams import identity, is_number, numbers_of, values_of, varying
 from cerebro.figures.models import ModelSummary
-from cerebro.figures.palette import LOOKS, Theme, colour
+from cerebro.figures.palette import THEME_COLORS, Theme, colour
 
 MINIMUM = 16
 """Fewest models with a value: a quarter of them are four, fewer would say nothing."""
@@ -162,7 +162,7 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
     title = "Importance of hyper-parameters"
     if found.declined:
         return empty("importance", f"{found.declined} ({found.sample})", theme=theme, title=title)
-    look = LOOKS[theme]
+    colors = THEME_COLORS[theme]
     shown = found.shares[:_MOST_BARS]
     if len(shown) < len(found.shares):
         title += f": {len(shown)} of {len(found.shares)}"
@@ -175,7 +175,7 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
         "text": [f"{share.share:.0%}" for share in shown],
         "textposition": "outside",
         "cliponaxis": False,
-        "textfont": {"color": look.ink},
+        "textfont": {"color": colors.ink},
         "marker": {"color": colour(0, theme)},
         "hoverinfo": "text",
         "hovertext": [
@@ -197,9 +197,9 @@ def importance(found: Importance, *, theme: Theme = "light") -> Figure:
         ),
         layout={
             "height": 170 + _BAR_PX * len(shown),
-            "xaxis": axis(look, tickformat=".0%", range=[0, 1.08]) | {"title": {"text": caption}},
+            "xaxis": axis(colors, tickformat=".0%", range=[0, 1.08]) | {"title": {"text": caption}},
             "yaxis": axis(
-                look,
+                colors,
                 tickvals=list(range(len(shown))),
                 ticktext=[text(share.name) for share in shown],
                 autorange="reversed",

@@ -37,7 +37,7 @@ NAMED = HUES * len(DASHES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class ThemeColors:
     """What a theme looks like; the page's style sheet has the same values.
 
     Attributes:
@@ -53,11 +53,11 @@ class Look:
     bad: str
 
 
-LOOKS: dict[Theme, Look] = {
-    "light": Look(
+THEME_COLORS: dict[Theme, ThemeColors] = {
+    "light": ThemeColors(
         ground="#ffffff", ink="#1a2028", quiet="#59636f", grid="#d9dde3", good="#17693a", bad="#b3261e"
     ),
-    "dark": Look(
+    "dark": ThemeColors(
         ground="#1a2027", ink="#e6eaef", quiet="#a0abb8", grid="#323b46", good="#7fd49b", bad="#f5a29b"
     ),
 }
@@ -69,7 +69,7 @@ _COUNTERPARTS: dict[str, str] = {
         *zip(_HUES["light"], _HUES["dark"], strict=True),
         *zip(_SCALES["light"], _SCALES["dark"], strict=True),
         (_GREY["light"], _GREY["dark"]),
-        *zip(astuple(LOOKS["light"]), astuple(LOOKS["dark"]), strict=True),
+        *zip(astuple(THEME_COLORS["light"]), astuple(THEME_COLORS["dark"]), strict=True),
     )
 }
 _FAINT = re.compile(r"rgba\((\d+),(\d+),(\d+),([\d.]+)\)")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from cerebro.figures.frame import Cell, Figure, annotation, cut, empty, figure, lines, number
 from cerebro.figures.hyperparams import values_of, varying, word
 from cerebro.figures.models import ModelSummary
-from cerebro.figures.palette import LOOKS, Look, Theme, faint, shade
+from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, faint, shade
 from cerebro.figures.parallel_axes import ParallelAxis, hyperparameter_axis, objective_axis
 
 MOST_LINES = 1000
@@ -63,13 +63,13 @@ def parallel(
     objective = objective_axis(
         metric, [row.best for row in drawn if row.best is not None], mode, is_log=is_log
     )
-    look = LOOKS[theme]
+    colors = THEME_COLORS[theme]
     everything = max(total, len(rows))
     if len(shown) < everything:
         title += f": {len(shown):,} of {everything:,} models" + (
             f", the best and every {_step(scored, room)}th of the others" if len(drawn) < len(scored) else ""
         )
-    traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(drawn_failed, axes, look)]
+    traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(drawn_failed, axes, colors)]
     return figure(
         "parallel",
         traces,
@@ -77,7 +77,7 @@ def parallel(
         title=title,
         description=_description(drawn, failed, axes, objective),
         table=cut((_row(row, chosen) for row in shown), ("model", *chosen, metric)),
-        layout=_layout([*axes, objective], look),
+        layout=_layout([*axes, objective], colors),
         meta={"axes": [axis.told() for axis in (*axes, objective)]},
     )
 
@@ -120,11 +120,11 @@ def _scored_lines(
 
 
 def _failed_lines(
-    rows: Sequence[ModelSummary], axes: Sequence[ParallelAxis], look: Look
+    rows: Sequence[ModelSummary], axes: Sequence[ParallelAxis], colors: ThemeColors
 ) -> list[dict[str, Any]]:
     if not rows or not axes:
         return []
-    line = {"color": faint(look.bad, 0.8), "width": 1.25, "dash": "dash"}
+    line = {"color": faint(colors.bad, 0.8), "width": 1.25, "dash": "dash"}
     return [
         _trace(rows, axes, None, line) | {"name": "failed", "showlegend": True, "meta": {"role": "failed"}}
     ]
@@ -170,26 +170,26 @@ def _hover(row: ModelSummary, axes: Sequence[ParallelAxis], objective: ParallelA
     return lines(row.id, *values, end)
 
 
-def _layout(axes: Sequence[ParallelAxis], look: Look) -> dict[str, Any]:
+def _layout(axes: Sequence[ParallelAxis], colors: ThemeColors) -> dict[str, Any]:
     lines_of_axes = [
-        {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": {"color": look.quiet, "width": 1}}
+        {"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": {"color": colors.quiet, "width": 1}}
         for at in range(len(axes))
     ]
     notes = []
     for at, axis in enumerate(axes):
         better = ("less is better" if axis.is_reversed else "more is better") if axis.is_metric else ""
         heading = {"text": lines(axis.name, better), "name": f"axis {at}"}
-        notes.append(annotation("", look, x=at, y=1.06, yanchor="bottom") | heading)
+        notes.append(annotation("", colors, x=at, y=1.06, yanchor="bottom") | heading)
         notes += [
             annotation(
                 label,
-                look,
+                colors,
                 x=at,
                 y=place,
                 xanchor="right",
                 xshift=-5,
-                font={"size": 11, "color": look.ink},
-                bgcolor=faint(look.ground, 0.75),
+                font={"size": 11, "color": colors.ink},
+                bgcolor=faint(colors.ground, 0.75),
                 borderpad=1,
             )
             for place, label in axis.ticks()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cerebro.figures.frame import Figure, apart, axis, cut, empty, figure, lines, number, significant, text
 from cerebro.figures.hyperparams import Scale, numbers_of, scale, values_of, varying, word
 from cerebro.figures.models import ModelSummary, scores
-from cerebro.figures.palette import LOOKS, Look, Theme, colour
+from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour
 
 MOST_PANELS = 10
 """Most hyper-parameters drawn: more panels are too small to read."""
@@ -80,7 +80,7 @@ def scatter(
             ),
             ("model", *chosen, metric),
         ),
-        layout=_panels(scales, shown, metric, LOOKS[theme], is_log=is_log, columns=columns),
+        layout=_panels(scales, shown, metric, THEME_COLORS[theme], is_log=is_log, columns=columns),
     )
 
 
@@ -88,7 +88,7 @@ def _panels(
     scales: Sequence[Scale],
     rows: Sequence[ModelSummary],
     metric: str,
-    look: Look,
+    colors: ThemeColors,
     *,
     is_log: bool,
     columns: int,
@@ -102,8 +102,8 @@ def _panels(
     for panel, found in enumerate(scales):
         same = {"matches": "y"} if panel else {}
         title = metric if panel % columns == 0 else ""
-        layout[f"xaxis{_suffix(panel)}"] = _x_axis(found, rows, look)
-        layout[f"yaxis{_suffix(panel)}"] = axis(look, title, type="log" if is_log else "linear", **same)
+        layout[f"xaxis{_suffix(panel)}"] = _x_axis(found, rows, colors)
+        layout[f"yaxis{_suffix(panel)}"] = axis(colors, title, type="log" if is_log else "linear", **same)
     return layout
 
 
@@ -111,14 +111,14 @@ def _suffix(panel: int) -> str:
     return str(panel + 1) if panel else ""
 
 
-def _x_axis(found: Scale, rows: Sequence[ModelSummary], look: Look) -> dict[str, Any]:
+def _x_axis(found: Scale, rows: Sequence[ModelSummary], colors: ThemeColors) -> dict[str, Any]:
     if found.kind != "category":
         values = sorted(set(numbers_of(values_of(found.name, rows))))
         few = {"tickvals": values, "ticktext": apart(values, 6)}
-        return axis(look, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}))
+        return axis(colors, found.name, type=found.kind, **(few if len(values) <= _FEW_VALUES else {}))
     places = list(range(len(found.categories)))
     labels = [text(label) for label in found.categories]
-    return axis(look, found.name, tickvals=places, ticktext=labels, range=[-0.5, len(places) - 0.5])
+    return axis(colors, found.name, tickvals=places, ticktext=labels, range=[-0.5, len(places) - 0.5])
 
 
 def _places(found: Scale, rows: Sequence[ModelSummary]) -> list[Any]:

@@ -22,7 +22,7 @@ from dispatcher.checkpoints import view as checkpoints
 from dispatcher.cluster.view import ClusterView
 from dispatcher.cluster.volumes import VolumesView
 from dispatcher.curves import view as curves
-from dispatcher.curves.figure import CurvesFigureQuery, StillQuery
+from dispatcher.curves.figure import CurvesFigureQuery, StaticSvgQuery
 from dispatcher.curves.figure import curves as curves_figure
 from dispatcher.data import view as data
 from dispatcher.data.figure import EtlFigureQuery
@@ -251,9 +251,9 @@ ROUTES: dict[str, Route] = {
         for name, (summary, query, _) in FIGURES.items()
     },
     f"{_ONE}/figures/curves.svg": Route(
-        view="still",
+        view="static_svg",
         summary="Learning curves as a picture, which needs no scripts.",
-        query=StillQuery,
+        query=StaticSvgQuery,
         answer=str,
         kind=SVG,
     ),

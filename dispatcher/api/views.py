@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from cerebro import errors
 from cerebro.contract.base import Contract
-from cerebro.figures import Figure, still
+from cerebro.figures import Figure, static_svg
 from cerebro.figures.models import ModelSummary
 from dispatcher.api import openapi
 from dispatcher.api.gateway import problem
@@ -36,7 +36,7 @@ from dispatcher.api.routes import (
     Route,
     operations,
 )
-from dispatcher.curves.figure import StillQuery
+from dispatcher.curves.figure import StaticSvgQuery
 from dispatcher.data.failed_rows import failed_rows
 from dispatcher.data.view import newest_dataset
 from dispatcher.experiments.view import ListQuery
@@ -138,11 +138,11 @@ class Api:
         """A figure for Plotly."""
         return self._tagged(lambda: self._reader.version(name), lambda: self._drawn(g.figure, asked, name))
 
-    def still(self, asked: StillQuery, name: str) -> Response:
+    def static_svg(self, asked: StaticSvgQuery, name: str) -> Response:
         """Learning curves as a picture."""
         return self._services.answers.answer(
             lambda: self._reader.version(name),
-            lambda: still(self._drawn("curves", asked, name), theme=asked.theme, height=asked.height),
+            lambda: static_svg(self._drawn("curves", asked, name), theme=asked.theme, height=asked.height),
             mimetype=openapi.SVG,
         )
 

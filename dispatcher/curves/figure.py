@@ -23,7 +23,7 @@ class CurvesFigureQuery(CurveQuery):
     theme: Theme = "light"
 
 
-class StillQuery(CurvesFigureQuery):
+class StaticSvgQuery(CurvesFigureQuery):
     """`points`: fewer than of a figure, since nobody zooms in. `height`: in pixels; the width is the reader's."""
 
     points: int = Field(150, ge=FEWEST, le=1000)

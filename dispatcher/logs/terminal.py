@@ -71,7 +71,7 @@ class Line:
 
 
 @dataclass
-class _Look:
+class _Style:
     """Colours that are on."""
 
     codes: dict[str, str] = field(default_factory=dict)
@@ -120,10 +120,10 @@ def lines(content: bytes, offset: int, *, is_end: bool, most: int | None = None)
         most: at most so many, the first ones.
     """
     found: list[Line] = []
-    look, last = _Look(), ""
+    style, last = _Style(), ""
     for raw in itertools.islice(split(content), most):
         is_open = is_end and not raw.endswith(b"\n")
-        line = _line(raw, offset, look, last, is_open=is_open)
+        line = _line(raw, offset, style, last, is_open=is_open)
         last = line.level if line.text.strip() else ""
         found.append(line)
         offset += len(raw)
@@ -152,10 +152,10 @@ def split(content: bytes) -> Iterable[bytes]:
         start = end
 
 
-def _line(raw: bytes, offset: int, look: _Look, before: str, *, is_open: bool) -> Line:
+def _line(raw: bytes, offset: int, style: _Style, before: str, *, is_open: bool) -> Line:
     text, overwritten = _last_written(raw)
     cut = max(0, len(text) - LONGEST_LINE)
-    parts = tuple(_parts(text[:LONGEST_LINE], look))
+    parts = tuple(_parts(text[:LONGEST_LINE], style))
     level = level_of("".join(part.text for part in parts), before)
     return Line(offset=offset, parts=parts, level=level, overwritten=overwritten, cut=cut, is_open=is_open)
 
@@ -169,16 +169,16 @@ def _last_written(raw: bytes) -> tuple[str, int]:
     return (written[-1] if written else ""), max(0, len(written) - 1)
 
 
-def _parts(text: str, look: _Look) -> Iterable[Part]:
+def _parts(text: str, style: _Style) -> Iterable[Part]:
     start = 0
     for found in _ESCAPE.finditer(text):
         if found.start() > start:
-            yield Part(text=_CONTROL.sub("", text[start : found.start()]), classes=look.classes)
+            yield Part(text=_CONTROL.sub("", text[start : found.start()]), classes=style.classes)
         if found[1] is not None:
-            look.take(found[1])
+            style.take(found[1])
         start = found.end()
     if start < len(text):
-        yield Part(text=_CONTROL.sub("", text[start:]), classes=look.classes)
+        yield Part(text=_CONTROL.sub("", text[start:]), classes=style.classes)
 
 
 def _clean(text: str) -> str:

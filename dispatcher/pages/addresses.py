@@ -55,7 +55,7 @@ def figure_url(experiment: str, figure: str, **parameters: object) -> str:
     return api_url(experiment, f"figures/{figure}", **parameters)
 
 
-def still_url(figure: str, theme: str, height: int) -> str:
+def static_svg_url(figure: str, theme: str, height: int) -> str:
     """Address of a figure of lines as a picture, from its `figure_url`."""
     start, _, query = figure.partition("?")
     return f"{start}.svg?{query}{'&' if query else ''}theme={theme}&height={height}"

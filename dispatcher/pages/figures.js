@@ -30,7 +30,7 @@
     });
   const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done)); // and hooks are set
   const ready = (async () => {
-    const pictures = [...document.querySelectorAll(".still img")];
+    const pictures = [...document.querySelectorAll(".static-svg img")];
     if (pictures.length) await Promise.race([Promise.all(pictures.map(decoded)).then(painted), after(PICTURE_MS)]);
     await parsed;
     return fetched(document.getElementById("plotly").href);
@@ -100,7 +100,7 @@
     if (plot.style.height !== wanted) plot.style.height = wanted;
     const layout = { ...shown.layout, autosize: true };
     delete layout.height;
-    plot.querySelector(".still, noscript")?.remove();
+    plot.querySelector(".static-svg, noscript")?.remove();
     await Plotly.react(plot, shown.data, layout, CONFIG);
     if (!plot.dataset.listens) listen(figure, plot);
     describe(figure, spec.layout.meta || {});

@@ -47,7 +47,7 @@ def install(app: Flask) -> None:
         given=addresses.given,
         changed=addresses.changed,
         figure_url=addresses.figure_url,
-        still_url=addresses.still_url,
+        static_svg_url=addresses.static_svg_url,
         api_url=addresses.api_url,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from cerebro.figures import CONFIG, Figure, Theme, description, table
 from cerebro.figures.frame import MOST_ROWS, cut, duration, number, text
-from cerebro.figures.palette import LOOKS
+from cerebro.figures.palette import THEME_COLORS
 from tests.figures.samples import NASTY, gallery
 
 DRAWN = {theme: gallery(theme) for theme in get_args(Theme)}
@@ -84,7 +84,9 @@ def test_no_figure_offers_to_be_uploaded(figure: Figure) -> None:
 def test_a_theme_is_seen_in_the_ground() -> None:
     """The same figure twice."""
     for theme, found in DRAWN.items():
-        assert {figure["layout"]["paper_bgcolor"] for figure in found.values()} == {LOOKS[theme].ground}
+        assert {figure["layout"]["paper_bgcolor"] for figure in found.values()} == {
+            THEME_COLORS[theme].ground
+        }
 
 
 def test_the_samples_are_unkind() -> None:

@@ -10,8 +10,8 @@ import pytest
 from cerebro.figures.palette import (
     DASHES,
     HUES,
-    LOOKS,
     NAMED,
+    THEME_COLORS,
     Theme,
     colour,
     colour_scale,
@@ -45,18 +45,18 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("theme", THEMES)
 def test_marks_stand_out_from_the_ground(theme: Theme) -> None:
     """3:1 for every colour of a model, every step of the scale, and for good and bad."""
-    look = LOOKS[theme]
-    marks = {colour(index, theme) for index in range(NAMED + 1)} | {look.good, look.bad}
+    colors = THEME_COLORS[theme]
+    marks = {colour(index, theme) for index in range(NAMED + 1)} | {colors.good, colors.bad}
     marks |= {str(tint) for _, tint in colour_scale(theme)}
-    for ground in (look.ground, PAGE[theme]):
+    for ground in (colors.ground, PAGE[theme]):
         assert min(contrast(mark, ground) for mark in marks) >= 3.0
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_can_be_read(theme: Theme) -> None:
     """4.5:1 for both weights of text."""
-    look = LOOKS[theme]
-    assert min(contrast(words, look.ground) for words in (look.ink, look.quiet)) >= 4.5
+    colors = THEME_COLORS[theme]
+    assert min(contrast(words, colors.ground) for words in (colors.ink, colors.quiet)) >= 4.5
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -78,7 +78,7 @@ def test_hues_differ(theme: Theme) -> None:
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_best_value_stands_out_most(theme: Theme) -> None:
     """In both themes the scale gains contrast from the worst value to the best."""
-    steps = [contrast(str(tint), LOOKS[theme].ground) for _, tint in colour_scale(theme)]
+    steps = [contrast(str(tint), THEME_COLORS[theme].ground) for _, tint in colour_scale(theme)]
     assert steps == sorted(steps)
     assert shade(0.0, theme) == colour_scale(theme)[0][1]
     assert shade(1.0, theme) == colour_scale(theme)[-1][1]

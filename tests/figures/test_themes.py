@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cerebro.figures import LOOKS, Theme, in_dark
+from cerebro.figures import THEME_COLORS, Theme, in_dark
 from cerebro.figures.palette import faint
 from tests.figures.samples import gallery
 
@@ -35,6 +35,6 @@ def test_a_figure_differs_between_themes_in_colours_alone(name: str) -> None:
 
 def test_what_shines_through_keeps_its_opacity() -> None:
     """And a colour of no theme stays what it is."""
-    assert in_dark(faint(LOOKS["light"].ink, 0.35)) == faint(LOOKS["dark"].ink, 0.35)
+    assert in_dark(faint(THEME_COLORS["light"].ink, 0.35)) == faint(THEME_COLORS["dark"].ink, 0.35)
     assert in_dark("rgba(0,0,0,0)") == "rgba(0,0,0,0)"
     assert in_dark("red") == "red"

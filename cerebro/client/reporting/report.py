@@ -23,7 +23,7 @@ from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import CodeRecord, ExperimentRecord, Hyperparameters
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest
 from cerebro.errors import BadRequestError, NotFoundError
-from cerebro.figures import LOOKS, Figure, ModelSummary
+from cerebro.figures import THEME_COLORS, Figure, ModelSummary
 from cerebro.figures.frame import number
 from cerebro.state import ExperimentState, Run, RunState, schedule_lines
 
@@ -119,7 +119,7 @@ def report_html(
             class_name=class_name,
             schema=SCHEMA_VERSION,
             python=sys.version.split()[0],
-            looks=LOOKS,
+            looks=THEME_COLORS,
             policy=plotting.policy(),
             scripts=Markup(plotting.scripts({place: figure for place, (_, figure) in drawn.items()})),
             script_bytes=len(plotting.plotly_script().encode()),

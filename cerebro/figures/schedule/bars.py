@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cerebro.figures.frame import Duration, lines
-from cerebro.figures.palette import LOOKS, Look, Theme, colour, faint
+from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, faint
 from cerebro.figures.schedule.buckets import Bucket
 from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Outcome, Span
@@ -31,9 +31,9 @@ class Canvas:
     theme: Theme
 
     @property
-    def look(self) -> Look:
+    def colors(self) -> ThemeColors:
         """Of the theme."""
-        return LOOKS[self.theme]
+        return THEME_COLORS[self.theme]
 
     def colour(self, model: str) -> str:
         """Of a model."""
@@ -78,7 +78,7 @@ def unit_bars(spans: Sequence[Span], canvas: Canvas, highlight: str) -> Iterator
         if found:
             yield canvas.horizontal(found) | {
                 "name": name,
-                "marker": {"color": faint(canvas.look.ink, strength)},
+                "marker": {"color": faint(canvas.colors.ink, strength)},
                 "hoverinfo": "skip",
                 "showlegend": True,
             }
@@ -91,7 +91,7 @@ def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str)
     marker = _hollow([canvas.colour(unit.model) for unit in planned])
     if highlight:
         marker["opacity"] = [1.0 if unit.model == highlight else _DIMMED for unit in planned]
-    yield _legend("planned", _hollow(canvas.look.quiet))
+    yield _legend("planned", _hollow(canvas.colors.quiet))
     yield canvas.horizontal([(u.worker, u.start_s, u.end_s - u.start_s) for u in planned]) | {
         "name": "planned",
         "legendgroup": "planned",
@@ -115,7 +115,7 @@ def _hollow(tint: str | list[str]) -> dict[str, Any]:
 
 
 def _marker(tints: Sequence[str], canvas: Canvas, pattern: str, *, is_open: bool) -> dict[str, Any]:
-    ground = canvas.look.ground
+    ground = canvas.colors.ground
     marker: dict[str, Any] = {
         "color": [faint(tint, 0.25) for tint in tints] if is_open else list(tints),
         "line": {"color": list(tints) if is_open else ground, "width": 1.5 if is_open else 0.5},
@@ -128,7 +128,7 @@ def _marker(tints: Sequence[str], canvas: Canvas, pattern: str, *, is_open: bool
 
 def _key(outcome: str, canvas: Canvas, pattern: str, *, is_open: bool) -> dict[str, Any]:
     """What stands for an outcome in the legend: a bar of no model's colour that is nowhere."""
-    tint = canvas.look.quiet
+    tint = canvas.colors.quiet
     marker = _marker([tint], canvas, pattern, is_open=is_open)
     marker |= {"color": faint(tint, 0.25) if is_open else tint}
     marker["line"] |= {"color": tint}
@@ -174,14 +174,14 @@ def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]
     """Where attempts came to nothing: they must not vanish among merged bars. The newest, if there are many."""
     shown = [span for span in spans if span.outcome in ("failed", "revoked")][-_MOST_MARKS:]
     if shown:
-        line = {"color": canvas.look.ground, "width": 1}
+        line = {"color": canvas.colors.ground, "width": 1}
         yield {
             "type": "scatter",
             "mode": "markers",
             "name": "failed or revoked",
             "x": [canvas.unit.of(span.end_s) for span in shown],
             "y": [canvas.rows[span.worker] for span in shown],
-            "marker": {"symbol": "x", "size": 7, "color": canvas.look.bad, "line": line},
+            "marker": {"symbol": "x", "size": 7, "color": canvas.colors.bad, "line": line},
             "hoverinfo": "text",
             "hovertext": [hover(span) for span in shown],
             "customdata": [_identity(span) for span in shown],

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cerebro.figures.frame import Cell, Figure, annotation, axis, cut, duration, empty, figure, text
-from cerebro.figures.palette import Look, Theme, faint
+from cerebro.figures.palette import Theme, ThemeColors, faint
 from cerebro.figures.schedule import buckets
 from cerebro.figures.schedule.bars import (
     Canvas,
@@ -111,42 +111,42 @@ def _layout(
     now: float | None,
 ) -> dict[str, Any]:
     """`now`: where that is on the axis; `None` before the first unit."""
-    look, unit, rows = canvas.look, canvas.unit, canvas.rows
+    colors, unit, rows = canvas.colors, canvas.unit, canvas.rows
     row = max(_LEAST_ROW_PX, min(_ROW_PX, _ROWS_PX // len(rows)))
     strip_px = 0 if now is None else _STRIP_PX
     height = _FRAME_PX + strip_px + row * len(rows)
     share = strip_px / (height - _FRAME_PX)
     named = landmarks.epochs[-_MOST_EPOCH_LINES:]
-    shapes = [_shade(unit.of(since), unit.of(until), look) for since, until in breaks[-_MOST_BREAKS:]]
-    shapes += [_line(unit.of(at), look, dash="dot") for _, at in named]
+    shapes = [_shade(unit.of(since), unit.of(until), colors) for since, until in breaks[-_MOST_BREAKS:]]
+    shapes += [_line(unit.of(at), colors, dash="dot") for _, at in named]
     bound = unit.of(landmarks.bound_at_s)
     reach = 1.02 * max(unit.of(end), bound)
     notes = [
-        _label(f"epoch {epoch}", at, look, yanchor="bottom")
+        _label(f"epoch {epoch}", at, colors, yanchor="bottom")
         for epoch, at in _apart([(epoch, unit.of(at)) for epoch, at in named], reach * _LABEL_SHARE)
     ]
     if breaks:
         # Where the longest one is; the others look the same.
         since, until = max(breaks, key=lambda found: found[1] - found[0])
         middle = unit.of((since + until) / 2)
-        notes.append(_label("break", middle, look, xanchor="center", yanchor="bottom"))
+        notes.append(_label("break", middle, colors, xanchor="center", yanchor="bottom"))
     if bound:
-        shapes.append(_line(bound, look, dash="dash", color=look.ink, width=1.5))
+        shapes.append(_line(bound, colors, dash="dash", color=colors.ink, width=1.5))
         # On the side where there is room, and below the names of epochs.
         side = "left" if bound < reach / 2 else "right"
-        notes.append(_label("lower bound", bound, look, xanchor=side, yanchor="top"))
+        notes.append(_label("lower bound", bound, colors, xanchor=side, yanchor="top"))
     if now is not None and now < end:
-        shapes.append(_line(unit.of(now), look, dash="solid"))
+        shapes.append(_line(unit.of(now), colors, dash="solid"))
         # On the other side of the line than names of epochs, of which none is later.
-        notes.append(_label("now", unit.of(now), look, xanchor="left", yanchor="bottom"))
+        notes.append(_label("now", unit.of(now), colors, xanchor="left", yanchor="bottom"))
     places, labels = list(rows.values()), [text(worker) for worker in rows]
     counted = "from now" if now is None else "since the first unit"
     found = {
         "barmode": "overlay",
         "height": height,
-        "xaxis": axis(look, f"time {counted}, {unit.name}", anchor="y", range=[0, reach]),
+        "xaxis": axis(colors, f"time {counted}, {unit.name}", anchor="y", range=[0, reach]),
         "yaxis": axis(
-            look,
+            colors,
             tickvals=places,
             ticktext=labels,
             range=[len(rows) - 0.5, -0.5],
@@ -160,7 +160,7 @@ def _layout(
     }
     if share:
         place = {"domain": [1 - share * 0.8, 1], "range": [0, 105]}
-        found["yaxis2"] = axis(look, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **place)
+        found["yaxis2"] = axis(colors, "busy, %", tickvals=[0, 50, 100], fixedrange=True, **place)
     return found
 
 
@@ -173,21 +173,23 @@ def _apart(named: Sequence[tuple[int, float]], distance: float) -> Sequence[tupl
     return found[:_MOST_EPOCH_LABELS][::-1]
 
 
-def _line(x: float, look: Look, **style: Any) -> dict[str, Any]:
-    line = {"color": look.quiet, "width": 1, **style}
+def _line(x: float, colors: ThemeColors, **style: Any) -> dict[str, Any]:
+    line = {"color": colors.quiet, "width": 1, **style}
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
-def _shade(x0: float, x1: float, look: Look) -> dict[str, Any]:
+def _shade(x0: float, x1: float, colors: ThemeColors) -> dict[str, Any]:
     place = {"x0": x0, "x1": x1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-    return {"type": "rect", "fillcolor": faint(look.ink, 0.12), "line": {"width": 0}, **place}
+    return {"type": "rect", "fillcolor": faint(colors.ink, 0.12), "line": {"width": 0}, **place}
 
 
-def _label(words: str, x: float, look: Look, *, yanchor: str, xanchor: str = "right") -> dict[str, Any]:
+def _label(
+    words: str, x: float, colors: ThemeColors, *, yanchor: str, xanchor: str = "right"
+) -> dict[str, Any]:
     """Words at the upper end of a line."""
     place = {"x": x, "y": 1, "yref": "paper", "yanchor": yanchor, "xanchor": xanchor}
-    font = {"size": 10, "color": look.quiet}
-    return annotation(words, look, font=font, bgcolor=faint(look.ground, 0.7), **place)
+    font = {"size": 10, "color": colors.quiet}
+    return annotation(words, colors, font=font, bgcolor=faint(colors.ground, 0.7), **place)
 
 
 def _rows(

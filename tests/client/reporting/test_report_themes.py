@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cerebro.client.reporting import report_html
-from cerebro.figures import LOOKS, in_dark
+from cerebro.figures import THEME_COLORS, in_dark
 from tests.client.reporting.stories import RECORD, reported
 from tests.e2e.browser import window
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 _WAIT_MS = 60_000
-GROUND = {theme: look.ground for theme, look in LOOKS.items()}
+GROUND = {theme: colors.ground for theme, colors in THEME_COLORS.items()}
 
 
 @pytest.fixture(scope="module")

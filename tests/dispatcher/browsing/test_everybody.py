@@ -58,15 +58,15 @@ def test_picture_stands_where_the_figure_will_be(page: Page, address: str) -> No
     page.route("**/plotly.js*", lambda route: held.append(route))  # noqa: PLW0108 - it gets an attribute
     sign_in(page, address, TOKEN)
     page.goto(f"{address}/experiments/digits", wait_until="commit")
-    page.wait_for_function("document.querySelector('.still img')?.complete")
+    page.wait_for_function("document.querySelector('.static-svg img')?.complete")
     assert _is_seen(page)
     held[-1].continue_()
     settle(page)
-    assert page.locator(".still").count() == 0
+    assert page.locator(".static-svg").count() == 0
 
 
 def _is_seen(page: Page) -> bool:
-    picture = page.locator("#curves .still img")
+    picture = page.locator("#curves .static-svg img")
     return picture.is_visible() and bool(picture.evaluate("image => image.naturalWidth > 0"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cerebro.figures import LOOKS, Axis, Curve, curves, still
+from cerebro.figures import THEME_COLORS, Axis, Curve, curves, static_svg
 from tests.figures.samples import curve, gallery
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -48,7 +48,7 @@ def test_whatever_is_drawn_is_one_harmless_document(
 ) -> None:
     """Well-formed, of shapes and text alone, each inside the picture."""
     drawn = curves(found, metric=metric, mode="min", axis=axis, is_log=is_log)
-    for element in ElementTree.fromstring(still(drawn)).iter():
+    for element in ElementTree.fromstring(static_svg(drawn)).iter():
         assert element.tag in HARMLESS
         assert not any(name.startswith("on") or "href" in name or name == "style" for name in element.attrib)
         for name in ("x1", "x2", "cx"):
@@ -64,7 +64,7 @@ def test_whatever_is_drawn_is_one_harmless_document(
 def test_a_line_is_where_its_values_are() -> None:
     """The first value lies left, a higher one above a lower one, and what has no place on the axis breaks the line."""
     found = Curve(model="m00", index=0, x=(1.0, 2.0, 3.0, 4.0), y=(100.0, 10.0, -1.0, 1.0))
-    root = ElementTree.fromstring(still(curves([found], metric="loss", mode="min", is_log=True)))
+    root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=True)))
     (path,) = (each for each in root.iter(f"{SVG}path") if each.get("vector-effect"))
     steps = [
         (kind, float(x), float(y)) for kind, x, y in re.findall(r"([ML])([\d.]+) ([\d.]+)", path.get("d", ""))
@@ -84,7 +84,7 @@ def test_a_line_is_where_its_values_are() -> None:
 def test_an_axis_has_numbers_of_which_no_two_are_the_same(y: list[float], is_log: bool) -> None:
     """Also one that spans no power of ten, and a plateau."""
     found = Curve(model="m00", index=0, x=tuple(map(float, range(len(y)))), y=tuple(y))
-    root = ElementTree.fromstring(still(curves([found], metric="loss", mode="min", is_log=is_log)))
+    root = ElementTree.fromstring(static_svg(curves([found], metric="loss", mode="min", is_log=is_log)))
     numbers = [each.text for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "end"]
     assert len(numbers) == len(set(numbers)) >= 2
 
@@ -95,7 +95,7 @@ def test_long_names_take_rows_that_are_inside() -> None:
     drawn = curves(
         [curve(n, model=f"a-model-of-a-long-name-{n}") for n in range(12)], metric="loss", mode="min"
     )
-    root = ElementTree.fromstring(still(drawn, height=height))
+    root = ElementTree.fromstring(static_svg(drawn, height=height))
     assert all(float(each.get("y", "0")) <= height for each in root.iter(f"{SVG}text"))
     said = "".join(root.itertext())
     assert "long-name-0" in said
@@ -105,15 +105,15 @@ def test_long_names_take_rows_that_are_inside() -> None:
 
 def test_a_cross_is_named() -> None:
     """What it means is not to be guessed."""
-    said = still(curves([curve(0, broke_at=5.0)], metric="loss", mode="min"))
+    said = static_svg(curves([curve(0, broke_at=5.0)], metric="loss", mode="min"))
     assert "not finite" in "".join(ElementTree.fromstring(said).itertext())
 
 
 def test_lines_are_named_in_their_colours_and_kinds() -> None:
     """Two models of one hue differ by their dashes, in the legend too."""
     drawn = curves([curve(0), curve(8)], metric="loss", mode="min", theme="dark")
-    root = ElementTree.fromstring(still(drawn, theme="dark"))
-    assert root.find(f"{SVG}rect").get("fill") == LOOKS["dark"].ground  # type: ignore[union-attr]
+    root = ElementTree.fromstring(static_svg(drawn, theme="dark"))
+    assert root.find(f"{SVG}rect").get("fill") == THEME_COLORS["dark"].ground  # type: ignore[union-attr]
     signs = [(each.get("fill"), (each.text or "").strip()) for each in root.iter(f"{SVG}tspan")]
     assert len(signs) == len(set(signs)) == 2
     assert {"m00", "m08"} <= {
@@ -122,11 +122,11 @@ def test_lines_are_named_in_their_colours_and_kinds() -> None:
 
 
 def test_without_lines_it_says_why() -> None:
-    said = still(curves([], metric="a&lt;b", mode="min"))
+    said = static_svg(curves([], metric="a&lt;b", mode="min"))
     assert "no value of a&lt;b: " in "".join(ElementTree.fromstring(said).itertext())
 
 
 def test_what_is_not_made_of_lines_is_refused() -> None:
     """Rather than drawn as something else."""
     with pytest.raises(ValueError, match="lines and points, not bar"):
-        still(gallery("light")["schedule"])
+        static_svg(gallery("light")["schedule"])

@@ -15,7 +15,7 @@ from typing import Any
 from unicodedata import category
 
 from cerebro.figures.frame import Figure, apart
-from cerebro.figures.palette import LOOKS, Look, Theme
+from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors
 
 _LEFT, _TOP, _FOOT, _LEGEND_ROW = 56, 44, 44, 18
 """Pixels beside, above and below the lines, and of a row of the legend."""
@@ -79,7 +79,7 @@ class _Scale:
         return [value for value in _round_steps(10**self.low, 10**self.high) if value > 0]
 
 
-def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
+def static_svg(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
     """The lines and marks of a figure as an SVG document.
 
     Args:
@@ -89,20 +89,20 @@ def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
     Raises:
         ValueError: the figure has marks that are neither lines nor points.
     """
-    traces, layout, look = drawn["data"], drawn["layout"], LOOKS[theme]
+    traces, layout, colors = drawn["data"], drawn["layout"], THEME_COLORS[theme]
     other = {trace.get("type") for trace in traces} - {"scatter"}
     if other:
-        raise ValueError(f"a still shows lines and points, not {', '.join(sorted(map(str, other)))}")
+        raise ValueError(f"a static SVG shows lines and points, not {', '.join(sorted(map(str, other)))}")
     legend = _legend(traces, int(_MOST_ROWS * height) // _LEGEND_ROW) if layout.get("showlegend") else []
     depth = height - _TOP - _FOOT - _LEGEND_ROW * len(legend)
     parts = [
-        f'<rect width="100%" height="100%" fill="{look.ground}"/>',
+        f'<rect width="100%" height="100%" fill="{colors.ground}"/>',
         f'<text x="12" y="24" font-size="14">{_said(layout.get("title", {}).get("text", ""))}</text>',
     ]
     if traces:
         axes = layout.get("xaxis", {}), layout.get("yaxis", {})
         scales = _scale(traces, "x", axes[0]), _scale(traces, "y", axes[1])
-        inside = "".join([*_axes(axes, scales, depth, look), *_lines(traces, scales, depth)])
+        inside = "".join([*_axes(axes, scales, depth, colors), *_lines(traces, scales, depth)])
         parts.append(
             f'<svg x="{_LEFT}" y="{_TOP}" width="100%" height="{depth}" overflow="visible">{inside}</svg>'
         )
@@ -112,12 +112,13 @@ def still(drawn: Figure, *, theme: Theme = "light", height: int = 320) -> str:
         )
     else:
         why = layout.get("meta", {}).get("empty", "")
+        middle = f'x="50%" text-anchor="middle" fill="{colors.quiet}"'
         parts += (
-            f'<text x="50%" y="{height // 2 + 16 * row}" text-anchor="middle" fill="{look.quiet}">{_plain(line)}</text>'
+            f'<text {middle} y="{height // 2 + 16 * row}">{_plain(line)}</text>'
             for row, line in enumerate(wrap(why, _LETTERS_A_ROW))
         )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" fill="{look.ink}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{height}" fill="{colors.ink}" '
         f'font-family="system-ui, sans-serif" font-size="12">{"".join(parts)}</svg>'
     )
 
@@ -151,20 +152,23 @@ def _round_steps(low: float, high: float) -> list[float]:
 
 
 def _axes(
-    axes: tuple[dict[str, Any], dict[str, Any]], scales: tuple[_Scale, _Scale], depth: int, look: Look
+    axes: tuple[dict[str, Any], dict[str, Any]],
+    scales: tuple[_Scale, _Scale],
+    depth: int,
+    colors: ThemeColors,
 ) -> Iterator[str]:
     x_axis, _ = axes
     x, y = scales
-    number = f'font-size="11" fill="{look.quiet}"'
+    number = f'font-size="11" fill="{colors.quiet}"'
     for value, word in _named_ticks(y.ticks()):
         at = _down(y, value, depth)
-        yield f'<line x2="{100 * _SHARE:g}%" y1="{at}" y2="{at}" stroke="{look.grid}"/>'
+        yield f'<line x2="{100 * _SHARE:g}%" y1="{at}" y2="{at}" stroke="{colors.grid}"/>'
         yield f'<text x="-6" y="{at}" dy=".35em" text-anchor="end" {number}>{word}</text>'
     for value, word in _named_ticks(x.ticks()):
         if x_axis.get("dtick") == 1 and value != round(value):
             continue
         at = _across(x, value)
-        yield f'<line x1="{at}" x2="{at}" y2="{depth}" stroke="{look.grid}"/>'
+        yield f'<line x1="{at}" x2="{at}" y2="{depth}" stroke="{colors.grid}"/>'
         yield f'<text x="{at}" y="{depth + 16}" text-anchor="middle" {number}>{word}</text>'
     title = _said(x_axis.get("title", {}).get("text", ""))
     yield f'<text x="{50 * _SHARE:g}%" y="{depth + 34}" text-anchor="middle">{title}</text>'
