@@ -47,7 +47,12 @@ def corrupt_after(lab: Lab, experiment: Experiment, log: Log, unit: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("epochs", "unit"), [(2, 0), (2, 1), (1, 1)], ids=["within an epoch", "between epochs", "last"]
+    ("epochs", "unit"),
+    [
+        pytest.param(2, 0, id="within an epoch", marks=pytest.mark.slow),
+        pytest.param(2, 1, id="between epochs"),
+        pytest.param(1, 1, id="last", marks=pytest.mark.slow),
+    ],
 )
 def test_a_corrupt_checkpoint_is_made_again(lab: Lab, prepared: str, epochs: int, unit: int) -> None:
     """The unit that wrote it is done again, whoever notices, and nothing shows in the weights or the validations."""

@@ -63,7 +63,7 @@ def read_until(process: subprocess.Popen[bytes], word: bytes) -> None:
             seen += read
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signals) -> None:
     """A client is killed, or interrupted; another one attaches, sees progress while the run goes on, and the result."""
     experiment = lab.attach(prepared)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from cerebro.data.mapped import MappedRows
@@ -13,12 +11,8 @@ from tests.e2e.specs import TinyETL, TinyTraining
 SERVICES = ("redis", "kvs_api", "controller", "dispatcher")
 
 
-def slow(*victims: str) -> list[Any]:
-    """Victims by themselves, in the slow tests: the fast ones kill each of them in one run, or a child instead."""
-    return [pytest.param(victim, marks=pytest.mark.slow) for victim in victims]
-
-
-@pytest.mark.parametrize("victim", [*slow(*SERVICES, "worker"), "child"])
+@pytest.mark.slow  # the fast tests kill each of them, but for the child, in one run
+@pytest.mark.parametrize("victim", [*SERVICES, "worker", "child"])
 def test_a_killed_process_leaves_no_trace_in_the_weights(lab: Lab, prepared: str, victim: str) -> None:
     """While a unit is in its middle a process is killed; the run ends by itself, each unit committed once."""
     experiment = lab.attach(prepared)
@@ -51,7 +45,8 @@ def test_kills_at_any_moment_of_one_run(lab: Lab, prepared: str) -> None:
     lab.check(experiment)
 
 
-@pytest.mark.parametrize("victim", [*slow("redis", "worker"), "child"])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["redis", "worker", "child"])
 def test_a_killed_process_leaves_no_trace_in_the_data(lab: Lab, victim: str) -> None:
     """Preprocessing is interrupted in the middle of a shard; every row is there once in the end."""
     experiment = lab.experiment()

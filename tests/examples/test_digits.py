@@ -84,6 +84,7 @@ def own_place(tmp_path: Path) -> Iterator[Place]:
     yield from _make(tmp_path)
 
 
+@pytest.mark.slow
 def test_job_leaves_tables_and_a_report_and_says_where_everything_is(
     place: Place, first: subprocess.CompletedProcess[str]
 ) -> None:
