@@ -28,6 +28,7 @@ __all__ = [
     "open_store",
     "read_bytes",
     "read_head",
+    "split_uri",
 ]
 
 
@@ -40,25 +41,25 @@ def open_store(uri: str) -> ObjectStore:
 
 def read_bytes(uri: str) -> bytes:
     """Content of a single object, such as a metadata file."""
-    store, name = _single(uri)
+    store, name = _opened(uri)
     return store.read(name)
 
 
 def read_head(uri: str, most: int) -> bytes:
     """The first bytes of a single object, at most so many."""
-    store, name = _single(uri)
+    store, name = _opened(uri)
     return store.head(name, most)
 
 
 def fetch_uri(uri: str, path: Path) -> None:
     """Copy a single object to ``path``, which appears whole or not at all."""
-    store, name = _single(uri)
+    store, name = _opened(uri)
     store.fetch(name, path)
 
 
 def describe(uri: str) -> ObjectInfo:
     """Size and version of a single object; LocatorError unless it is there and may be read."""
-    store, name = _single(uri)
+    store, name = _opened(uri)
     return ObjectInfo(uri=uri, num_bytes=store.size(name), version=store.version(name))
 
 
@@ -82,14 +83,19 @@ def fetch_many(store: ObjectStore, names: Iterable[str], folder: Path, *, concur
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _single(uri: str) -> tuple[ObjectStore, str]:
-    """The store and name of a single object's address."""
+def split_uri(uri: str) -> tuple[str, str]:
+    """The root and the name of a single object's address; LocatorError if it names none."""
     root, _, name = uri.rpartition("/")
     if uri.startswith("s3://"):
         if not name or root == "s3:/":
             raise LocatorError(f"{uri} names no object: expected s3://bucket/name")
-        return S3Store(root), name
+        return root, name
     path = local_path(uri)
     if not path.name:
         raise LocatorError(f"{uri!r} names no file: expected a path, file:// or s3://bucket/name")
-    return FolderStore(str(path.parent)), path.name
+    return str(path.parent), path.name
+
+
+def _opened(uri: str) -> tuple[ObjectStore, str]:
+    root, name = split_uri(uri)
+    return open_store(root), name

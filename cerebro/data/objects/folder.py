@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
@@ -21,18 +23,27 @@ class FolderStore:
 
     def read(self, name: str) -> bytes:
         """The object's content."""
-        with self._translated(name):
-            return self._path(name).read_bytes()
+        with self._translated(name), self.open(name) as file:
+            return file.read()
 
     def head(self, name: str, most: int) -> bytes:
         """The object's first bytes, at most so many."""
-        with self._translated(name), self._path(name).open("rb") as file:
+        with self._translated(name), self.open(name) as file:
             return file.read(most)
 
     def fetch(self, name: str, destination: Path) -> None:
         """Copy the object to ``destination``, which appears whole or not at all."""
-        with self._translated(name), self._path(name).open("rb") as source:
+        with self._translated(name), self.open(name) as source:
             write_aside(destination, iter(lambda: source.read(CHUNK_BYTES), b""))
+
+    def open(self, name: str) -> BinaryIO:
+        """The object as a file; OSError if there is none."""
+        # Not blocking: a pipe would be waited for.
+        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise IsADirectoryError
+        return os.fdopen(descriptor, "rb")
 
     def exists(self, name: str) -> bool:
         """Whether there is such an object."""
@@ -82,7 +93,9 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise LocatorError(f"{where} does not exist: check the locator or put the file there") from error
         except IsADirectoryError as error:
-            raise LocatorError(f"{where} is a folder, expected a file: check the locator") from error
+            raise LocatorError(
+                f"{where} is a folder or a device, expected a file: check the locator"
+            ) from error
         except PermissionError as error:
             raise LocatorError(f"{where} is not readable for this user: change its permissions") from error
 

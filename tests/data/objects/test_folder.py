@@ -39,7 +39,7 @@ def test_a_folder_is_not_an_object(tmp_path: Path) -> None:
     """Naming a folder where a file is expected says so; a file is no root."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(LocatorError, match="is a folder, expected a file"):
+    with pytest.raises(LocatorError, match="is a folder or a device, expected a file"):
         open_store(str(tmp_path)).read("sub")
     with pytest.raises(LocatorError, match="is not a folder"):
         open_store(str(tmp_path / "file")).check()
