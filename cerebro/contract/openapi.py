@@ -6,7 +6,7 @@ So a document cannot say anything else than the program does. Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ SVG = "image/svg+xml"
 _MEANING = {
     200: "Done.",
     204: "Done.",
-    206: "A part of the file.",
     304: "Nothing has changed since the answer whose tag was sent.",
     400: "A parameter or the body cannot be understood: the message says which.",
     401: "The token is missing or wrong.",
@@ -28,7 +27,6 @@ _MEANING = {
     404: "There is no such thing.",
     409: "It does not fit what is.",
     413: "The body is too large.",
-    416: "The file has no such part.",
     429: "Too many wrong tokens came from this address.",
     503: "The store does not answer, or too much is asked at once.",
 }
@@ -67,112 +65,98 @@ def document(info: Mapping[str, str], operations: Mapping[str, Operation], every
         operations: by method and path, a space between; parameters of the path in braces.
         every: statuses that any of them may answer with.
     """
-    schemas: dict[str, Any] = {"Problem": api.Problem.model_json_schema()}
+    # What goes out has all of its fields; of what comes in those with defaults may be absent: two modes.
+    found, shared = TypeAdapter.json_schemas(
+        [
+            (place, "validation" if place[1] in (_QUERY, _BODY) else "serialization", TypeAdapter(kind))
+            for place, kind in _types(operations)
+        ],
+        ref_template=f"{_COMPONENTS}{{model}}",
+    )
+    schemas = {place: schema for (place, _), schema in found.items()}
+    components = shared["$defs"]
     paths: dict[str, dict[str, Any]] = {}
     for key, operation in operations.items():
         method, path = key.split(" ")
-        paths.setdefault(path, {})[method.lower()] = _described(key, path, operation, schemas, every)
+        query = schemas.get((key, _QUERY), {"$ref": ""})["$ref"].removeprefix(_COMPONENTS)
+        paths.setdefault(path, {})[method.lower()] = {
+            "operationId": operation.name
+            or "".join(each for each in key.replace("/", "_") if each not in " {}"),
+            "summary": operation.summary,
+            "parameters": [*_path(path), *_query(components.get(query, {})), *_headers(operation)],
+            "responses": {
+                str(status): _answer(key, operation, status, schemas)
+                for status in sorted({*operation.statuses, *every})
+            },
+            **_request_body(key, operation, schemas),
+            **({"security": []} if operation.is_open else {}),
+        }
+    token = {"type": "http", "scheme": "bearer"}
     return json.dumps(
         {
             "openapi": "3.1.0",
             "info": info,
             "security": [{"token": []}],
             "paths": paths,
-            "components": {
-                "schemas": schemas,
-                "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            },
+            "components": {"schemas": components, "securitySchemes": {"token": token}},
         }
     )
 
 
-def _described(
-    key: str, path: str, operation: Operation, schemas: dict[str, Any], every: tuple[int, ...]
-) -> dict[str, Any]:
-    answers: dict[str, Any] = {}
-    for status in sorted({*operation.statuses, *every}):
-        answers[str(status)] = {"description": _MEANING[status]}
-        if status in operation.answers:
-            answers[str(status)] |= _content(operation.answers[status], JSON, schemas)
-        elif status in (200, 206):
-            answers[str(status)] |= _content(operation.answer, operation.answer_kind, schemas)
-        elif status >= 400:
-            answers[str(status)] |= _PROBLEM
-    found: dict[str, Any] = {
-        "operationId": operation.name
-        or "".join(letter for letter in key.replace("/", "_") if letter not in " {}"),
-        "summary": operation.summary,
-        "responses": answers,
-    }
-    if operation.is_open:
-        found["security"] = []
-    parameters = [
-        *_path_parameters(path),
-        *_query_parameters(operation.query, schemas),
-        *({"name": name, "in": "header", "schema": {"type": "string"}} for name in operation.headers),
-    ]
-    if parameters:
-        found["parameters"] = parameters
-    if operation.body is not None:
-        found["requestBody"] = {
-            "required": True,
-            **_content(operation.body, operation.body_kind, schemas, is_input=True),
+Place = tuple[str, int]
+"""Where a schema stands: method and path, and the status of an answer or one of these two."""
+_QUERY, _BODY = 0, 1
+_PROBLEM: Place = ("", 400)
+_COMPONENTS = "#/components/schemas/"
+_NAMES = r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$"
+_PATTERNS = {"name": {"pattern": _NAMES}, "sha256": {"pattern": r"^[0-9a-f]{64}$"}}
+
+
+def _types(operations: Mapping[str, Operation]) -> Iterator[tuple[Place, Any]]:
+    yield _PROBLEM, api.Problem
+    for key, operation in operations.items():
+        if operation.query is not None:
+            yield (key, _QUERY), operation.query
+        if operation.body is not None and operation.body_kind == JSON:
+            yield (key, _BODY), operation.body
+        if operation.answer is not None and operation.answer_kind == JSON:
+            yield (key, 200), operation.answer
+        for status, kind in operation.answers.items():
+            yield (key, status), kind
+
+
+def _answer(key: str, operation: Operation, status: int, schemas: Mapping[Place, Any]) -> dict[str, Any]:
+    schema = schemas.get((key, status), schemas[_PROBLEM] if status >= 400 else None)
+    content: dict[str, Any] = {}
+    if schema is not None:
+        content = {JSON: {"schema": schema}}
+    elif status == 200 and operation.answer is not None:
+        content = {
+            operation.answer_kind: {} if operation.answer_kind == BYTES else {"schema": {"type": "string"}}
         }
-    return found
+    return {"description": _MEANING[status], **({"content": content} if content else {})}
 
 
-_PROBLEM = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-_PATTERNS = {
-    "name": r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$",
-    "sha256": r"^[0-9a-f]{64}$",
-}
-
-
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    return [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string", **({"pattern": _PATTERNS[name]} if name in _PATTERNS else {})},
-        }
-        for name in names
-    ]
-
-
-def _query_parameters(query: type[BaseModel] | None, schemas: dict[str, Any]) -> list[dict[str, Any]]:
-    if query is None:
-        return []
-    schema = _schema(query, schemas, is_input=True)
-    required = schema.get("required", ())
-    return [
-        {"name": name, "in": "query", "required": name in required, "schema": each}
-        for name, each in schema["properties"].items()
-    ]
-
-
-def _content(kind: Any, media: str, schemas: dict[str, Any], *, is_input: bool = False) -> dict[str, Any]:
-    if kind is None:
+def _request_body(key: str, operation: Operation, schemas: Mapping[Place, Any]) -> dict[str, Any]:
+    if operation.body is None:
         return {}
-    if media == BYTES:
-        return {"content": {media: {}}}
-    if media in (CSV, SVG):
-        return {"content": {media: {"schema": {"type": "string"}}}}
-    schema = _schema(kind, schemas, is_input=is_input)
-    name = schema.get("title", "")
-    if schema.get("type") == "object" and name and "properties" in schema and not is_input:
-        schemas[name] = schema
-        schema = {"$ref": f"#/components/schemas/{name}"}
-    return {"content": {media: {"schema": schema}}}
+    media = {"schema": schemas[(key, _BODY)]} if (key, _BODY) in schemas else {}
+    return {"requestBody": {"required": True, "content": {operation.body_kind: media}}}
 
 
-def _schema(kind: Any, schemas: dict[str, Any], *, is_input: bool) -> dict[str, Any]:
-    # What goes out has all of its fields; of what comes in those with defaults may be absent: two schemas.
-    suffix = ".input" if is_input else ""
-    found = TypeAdapter(kind).json_schema(
-        ref_template=f"#/components/schemas/{{model}}{suffix}",
-        mode="validation" if is_input else "serialization",
-    )
-    schemas |= {f"{name}{suffix}": each for name, each in found.pop("$defs", {}).items()}
-    return found
+def _path(path: str) -> Iterator[dict[str, Any]]:
+    for part in path.split("/"):
+        if part.startswith("{"):
+            name = part[1:-1]
+            schema = {"type": "string", **_PATTERNS.get(name, {})}
+            yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _query(model: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, schema in model.get("properties", {}).items():
+        yield {"name": name, "in": "query", "required": name in model.get("required", ()), "schema": schema}
+
+
+def _headers(operation: Operation) -> Iterator[dict[str, Any]]:
+    for name in operation.headers:
+        yield {"name": name, "in": "header", "schema": {"type": "string"}}
