@@ -10,9 +10,8 @@ from flask import Blueprint, Flask, g, jsonify, redirect, url_for
 from flask.typing import ResponseReturnValue
 
 from dispatcher.access import sign_in
-from dispatcher.access.attempts import Attempts
 from dispatcher.access.guard import Guard
-from dispatcher.actions import page as actions
+from dispatcher.access.sign_in_limit import SignInLimiter
 from dispatcher.analysis import page as analysis
 from dispatcher.api import files, gateway
 from dispatcher.api import views as api
@@ -21,6 +20,7 @@ from dispatcher.cluster import page as cluster
 from dispatcher.cluster.disks import Disks
 from dispatcher.cluster.reading import Cluster
 from dispatcher.code import page as code
+from dispatcher.commands import page as commands
 from dispatcher.curves import page as curves
 from dispatcher.data import page as data
 from dispatcher.experiments import page as experiments
@@ -48,7 +48,7 @@ from dispatcher.start import page as start
 from dispatcher.tabs.tabs import Tabs
 
 _PAGES = (
-    *(experiments, actions, cluster),
+    *(experiments, commands, cluster),
     *(
         overview,
         models,
@@ -106,7 +106,7 @@ def create_app(
     app.extensions["cerebro-background"] = reader.background  # whoever serves the app starts it
     app.extensions["cerebro-metrics"] = metrics  # for the port that only the cluster reaches
     app.extensions["cerebro-disks"] = services.disks
-    guard = Guard(settings, Attempts(monotonic))
+    guard = Guard(settings, SignInLimiter(monotonic))
     guard.install(app)
     _give_templates(app, services)
     _add_probes(app)

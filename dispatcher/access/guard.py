@@ -15,11 +15,11 @@ import math
 import secrets
 from urllib.parse import quote, urlsplit
 
-from flask import Flask, Response, abort, current_app, g, jsonify, redirect, request, session, url_for
+from flask import Flask, Response, abort, current_app, g, redirect, request, session, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from dispatcher.access.attempts import Attempts
-from dispatcher.api.gateway import PREFIX
+from dispatcher.access.sign_in_limit import SignInLimiter
+from dispatcher.api.gateway import PREFIX, problem
 from dispatcher.settings import Settings
 
 MAX_UPLOAD_BYTES = 33 * 1024 * 1024
@@ -39,8 +39,6 @@ _OPEN = frozenset({"sign_in", "static"}) | _PROBES
 _HANDLES_FOREIGN_FORM = frozenset({"sign_in", "start"})
 """Endpoints that look at `g.is_form_ours` themselves, to show the form again with what was typed."""
 _TAKES_UPLOADS = frozenset({"start", "start_check"})
-_OWN_PAGES_ONLY = frozenset({"start_preview"})
-"""What other sites have no reason to ask for, not even to show it."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITE = frozenset({"same-origin", "none"})
 """`Sec-Fetch-Site` of this page's scripts, and of an address that was typed."""
@@ -63,8 +61,8 @@ _HEADERS = {
 class Guard:
     """The checks around every request of one app."""
 
-    def __init__(self, settings: Settings, attempts: Attempts) -> None:
-        self.attempts = attempts
+    def __init__(self, settings: Settings, limiter: SignInLimiter) -> None:
+        self.limiter = limiter
         self._token = _digest(settings.token)
         own = set() if settings.host in _EVERYWHERE else {settings.host.lower()}
         self._hosts = _LOOPBACK | own | settings.public_hosts
@@ -122,7 +120,7 @@ class Guard:
         if g.identity is None and request.endpoint not in _OPEN:
             return _unauthorized() if is_view else _refused()
         is_change = request.method not in _SAFE
-        if is_view or is_change or request.endpoint in _OWN_PAGES_ONLY:
+        if is_view or is_change:
             _check_site()
         if request.endpoint in _TAKES_UPLOADS:
             request.max_content_length = MAX_UPLOAD_BYTES
@@ -157,9 +155,9 @@ class Guard:
             g.identity = "bearer"
             return None
         address = request.remote_addr or ""
-        if wait_s := self.attempts.wait_s(address):
+        if wait_s := self.limiter.wait_s(address):
             return _too_many(wait_s)
-        self.attempts.failed(address)
+        self.limiter.failed(address)
         return _unauthorized()
 
     def _is_own(self, host: str) -> bool:
@@ -254,8 +252,7 @@ def _unauthorized() -> BaseResponse:
     message = "sign in, or send the cluster's token as `Authorization: Bearer TOKEN`"
     if request.headers.get("Authorization", "").lower().startswith("bearer"):
         message = "the token that was sent is not this cluster's: check CEREBRO_TOKEN, or token=..."
-    answer = jsonify(error="UnauthorizedError", message=message)
-    answer.status_code = 401
+    answer = problem(401, "UnauthorizedError", message)
     answer.headers["WWW-Authenticate"] = "Bearer"
     return answer
 
@@ -263,8 +260,7 @@ def _unauthorized() -> BaseResponse:
 def _too_many(wait_s: float) -> BaseResponse:
     left_s = math.ceil(wait_s)
     message = f"too many wrong tokens came from this address: try again in {left_s} s"
-    answer = jsonify(error="TooManyRequests", message=message)
-    answer.status_code = 429
+    answer = problem(429, "TooManyRequests", message)
     answer.headers["Retry-After"] = str(left_s)
     return answer
 

@@ -32,15 +32,15 @@ def register(app: Flask, services: Services, guard: Guard) -> None:
                 400,
             )
         address = request.remote_addr or ""
-        if wait_s := guard.attempts.wait_s(address):
+        if wait_s := guard.limiter.wait_s(address):
             return _page(target, f"Too many wrong tokens: try again in {math.ceil(wait_s)} s.", 429, wait_s)
         if not guard.is_token(request.form.get("token", "").strip()):
-            guard.attempts.failed(address)
+            guard.limiter.failed(address)
             _log.warning("sign-in refused address=%s", address)
             return _page(
                 target, "This is not the cluster's token. Nothing is wrong with the connection.", 401
             )
-        guard.attempts.succeeded(address)
+        guard.limiter.succeeded(address)
         begin_session(request.form.get("name", ""))
         services.reader.probe()  # the next page then says if the store is away: not the token's fault
         return redirect(target, 303)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from typing import BinaryIO
 
 from flask import Flask, Response, abort, request
 from werkzeug.exceptions import RequestedRangeNotSatisfiable
 from werkzeug.http import generate_etag
+from werkzeug.wsgi import FileWrapper
 
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.gateway import PREFIX, problem
-from dispatcher.sandbox.opening import open_below
+from dispatcher.sandbox.safe_open import open_below
 
 _PIECE = 256 << 10
 _FAILED = 400
@@ -67,41 +67,25 @@ class Files:
         return _described(response, found)
 
 
-class _Sending:
-    """The body of an answer: a file in pieces; its place is free again once it is closed.
+class _Sending(FileWrapper):
+    """The body of an answer: a file in pieces; its slot is free again once it is closed.
 
     Args:
         size: bytes of the file that were promised: a log may grow meanwhile.
     """
 
     def __init__(self, file: BinaryIO, slots: threading.BoundedSemaphore, size: int) -> None:
-        self._file, self._slots, self._size = file, slots, size
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+        super().__init__(file)
+        self._slots, self._size = slots, size
 
     def __next__(self) -> bytes:
-        piece = self._file.read(min(_PIECE, max(0, self._size - self._file.tell())))
-        if not piece:
-            raise StopIteration
-        return piece
-
-    def seekable(self) -> bool:
-        """For ranges."""
-        return True
-
-    def seek(self, position: int) -> None:
-        """For ranges."""
-        self._file.seek(position)
-
-    def tell(self) -> int:
-        """For ranges."""
-        return self._file.tell()
+        self.buffer_size = min(_PIECE, max(0, self._size - self.file.tell()))
+        return super().__next__()
 
     def close(self) -> None:
         """Called by the server in every case."""
-        if not self._file.closed:
-            self._file.close()
+        if not self.file.closed:
+            super().close()
             self._slots.release()
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 import urllib3
 from flask import Flask, Response, request
 
 from cerebro.contract import api
+from cerebro.contract.openapi import Operation
+from cerebro.contract.routes import STORE
 from dispatcher.settings import Settings
 
 PREFIX = "/api"
@@ -23,33 +27,31 @@ PREFIX = "/api"
 _SMALL, _LARGE = 8 << 20, 48 << 20
 """Largest bodies: a request with thousands of configurations; encoded user code or a code archive."""
 
-_NAME, _SHA256 = "<name:key>", "<string(length=64):key>"
-
-ROUTES: tuple[tuple[str, str, int], ...] = (
-    ("GET", "/health", 0),
-    ("GET", "/openapi.json", 0),
-    ("GET", "/v1/experiments", 0),
-    ("GET", f"/v1/experiments/{_NAME}", 0),
-    ("PUT", f"/v1/experiments/{_NAME}", _SMALL),
-    ("GET", f"/v1/experiments/{_NAME}/events", 0),
-    ("POST", f"/v1/experiments/{_NAME}/events", _SMALL),
-    ("DELETE", f"/v1/experiments/{_NAME}/quarantine", 0),
-    ("GET", f"/v1/experiments/{_NAME}/live", 0),
-    ("POST", "/v1/watch", _SMALL),
-    ("GET", "/v1/queue", 0),
-    ("GET", "/v1/workers", 0),
-    ("GET", f"/v1/workers/{_NAME}/usage", 0),
-    ("GET", "/v1/audit", 0),
-    ("GET", f"/v1/code/{_SHA256}", 0),
-    ("PUT", f"/v1/code/{_SHA256}", _LARGE),
-    ("GET", f"/v1/archives/{_SHA256}", 0),
-    ("PUT", f"/v1/archives/{_SHA256}", _LARGE),
-    ("GET", "/v1/cluster/size", 0),
-    ("PUT", "/v1/cluster/size", _SMALL),
-    ("DELETE", "/v1/cluster/size", 0),
-    ("GET", "/v1/cluster/troubles", 0),
+HANDED_ON = (
+    "GET /health",
+    "GET /openapi.json",
+    "GET /v1/experiments",
+    "GET /v1/experiments/{name}",
+    "PUT /v1/experiments/{name}",
+    "GET /v1/experiments/{name}/events",
+    "POST /v1/experiments/{name}/events",
+    "DELETE /v1/experiments/{name}/quarantine",
+    "GET /v1/experiments/{name}/live",
+    "POST /v1/watch",
+    "GET /v1/queue",
+    "GET /v1/workers",
+    "GET /v1/workers/{name}/usage",
+    "GET /v1/audit",
+    "GET /v1/code/{sha256}",
+    "PUT /v1/code/{sha256}",
+    "GET /v1/archives/{sha256}",
+    "PUT /v1/archives/{sha256}",
+    "GET /v1/cluster/size",
+    "PUT /v1/cluster/size",
+    "DELETE /v1/cluster/size",
+    "GET /v1/cluster/troubles",
 )
-"""Method, path, bytes of the largest body."""
+"""Method and path of the store's routes that clients need."""
 
 _WAIT_S = 5.0
 """Longest wait of one read; who wants to wait longer asks again. It bounds how long an ending dispatcher is kept."""
@@ -75,17 +77,21 @@ class Gateway:
 
     def install(self, app: Flask) -> None:
         """Add the routes."""
-        for method, path, limit in ROUTES:
-            name = f"gateway {method} {path}"
-            app.add_url_rule(PREFIX + path, name, self._view(path, limit), methods=[method])
+        for key in HANDED_ON:
+            method, path = key.split(" ")
+            rule = path.replace("{name}", "<name:name>").replace("{sha256}", "<string(length=64):sha256>")
+            limit = 0 if STORE[key].body is None else _LARGE if "{sha256}" in path else _SMALL
+            app.add_url_rule(
+                PREFIX + rule, f"gateway {method} {rule}", self._view(path, limit), methods=[method]
+            )
 
-    def _view(self, rule: str, limit: int) -> Callable[..., Response]:
-        def view(key: str = "") -> Response:
+    def _view(self, path: str, limit: int) -> Callable[..., Response]:
+        def view(**parts: str) -> Response:
             if (request.content_length or 0) > limit:
                 size = f"{request.content_length:,} bytes, the limit here is {limit:,}"
                 return problem(413, "BadRequestError", f"{request.method} {request.path}: {size}")
-            path = rule.replace(_NAME, "{}").replace(_SHA256, "{}").format(quote(key, safe=""))
-            return self._wait(path) if rule == "/v1/watch" else self._ask(path)
+            address = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
+            return self._wait(address) if path == "/v1/watch" else self._ask(address)
 
         return view
 
@@ -157,6 +163,21 @@ class Gateway:
         # A caller that goes away in the middle leaves a connection that nobody else can use.
         response.call_on_close(answer.close)
         return response
+
+
+def operations() -> dict[str, Operation]:
+    """The routes as the OpenAPI document describes them, by method and path."""
+    found = {}
+    for key in HANDED_ON:
+        known = STORE[key]
+        refusals = {400, 404} if "{" in key else {400} if known.query or known.body else set()
+        statuses = tuple({*known.statuses, *refusals, *((413,) if known.body else ())})
+        # While the store is away, the answer is the dispatcher's.
+        answers = {503: dict[str, Any]} if known.answers else {}
+        found[key.replace(" ", f" {PREFIX}")] = replace(
+            known, name="", is_open=False, statuses=statuses, answers=answers
+        )
+    return found
 
 
 def problem(status: int, kind: str, message: str) -> Response:

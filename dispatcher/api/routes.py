@@ -13,11 +13,10 @@ from pydantic import Field
 
 from cerebro.contract import api
 from cerebro.contract.base import Contract
+from cerebro.contract.openapi import CSV, JSON, SVG, Operation
 from cerebro.contract.records import WorkerStatus
 from dispatcher.analysis import figures
-from dispatcher.api import openapi
 from dispatcher.api.gateway import PREFIX
-from dispatcher.api.openapi import CSV, SVG, Operation
 from dispatcher.checkpoints import view as checkpoints
 from dispatcher.cluster.view import ClusterView
 from dispatcher.cluster.volumes import VolumesView
@@ -28,7 +27,7 @@ from dispatcher.data import view as data
 from dispatcher.data.figure import EtlFigureQuery
 from dispatcher.data.figure import etl as etl_figure
 from dispatcher.experiments import view as experiments
-from dispatcher.history import view as actions
+from dispatcher.history import view as history
 from dispatcher.logs.reading import Chunk, Hits
 from dispatcher.logs.view import LogQuery
 from dispatcher.models import view as models
@@ -130,7 +129,7 @@ class Route:
     summary: str
     answer: Any
     query: type[Contract] = NoQuery
-    kind: str = openapi.JSON
+    kind: str = JSON
     build: Build | None = None
     of_workers: bool = False
     needs: str = "fit"
@@ -240,9 +239,9 @@ ROUTES: dict[str, Route] = {
     f"{_ONE}/actions": Route(
         view="actions",
         summary="Who asked for what, newest first.",
-        query=actions.ActionQuery,
-        answer=actions.ActionsView,
-        build=lambda f, asked: actions.actions(f.state, asked.query),
+        query=history.CommandQuery,
+        answer=history.CommandsView,
+        build=lambda f, asked: history.commands(f.state, asked.query),
     ),
     **{
         f"{_ONE}/figures/{name}": Route(

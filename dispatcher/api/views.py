@@ -17,11 +17,11 @@ from pydantic_core import to_json
 
 from cerebro import errors
 from cerebro.contract.base import Contract
+from cerebro.contract.openapi import CSV, JSON, SVG, document
 from cerebro.figures import Figure, static_svg
 from cerebro.figures.models import ModelSummary
-from dispatcher.api import openapi
+from dispatcher.api import gateway
 from dispatcher.api.gateway import problem
-from dispatcher.api.openapi import CSV
 from dispatcher.api.routes import (
     FIGURES,
     ROUTES,
@@ -45,8 +45,11 @@ from dispatcher.models.query import ModelQuery
 from dispatcher.models.view import models_csv
 from dispatcher.reading.columns import Columns
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.sandbox.child import BusyError
+from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.services import Services
+
+_EVERY = (401, 429, 503)
+"""Any route may answer so: without the token, after too many wrong ones, while the store is away."""
 
 T = TypeVar("T")
 Query = TypeVar("Query", bound=Contract)
@@ -62,16 +65,21 @@ def register(app: Flask, services: Services) -> None:
         blueprint.add_url_rule(rule, route.view.replace(" ", "_"), views.answering(address), methods=["GET"])
 
     @blueprint.get("/openapi.json")
-    def document() -> Response:
-        return Response(_document(), mimetype=openapi.JSON)
+    def openapi() -> Response:
+        return Response(_document(), mimetype=JSON)
 
     app.register_blueprint(blueprint)
 
 
 @cache
 def _document() -> str:
-    # At the first request: it takes half a second.
-    return openapi.document(version("cerebro-platform"), operations())
+    # At the first request: it takes half a second. Pages are not in it: they are for people.
+    info = {
+        "title": "Cerebro",
+        "version": version("cerebro-platform"),
+        "description": "Read what the page shows, and ask for runs. Times are seconds since the epoch.",
+    }
+    return document(info, {**operations(), **gateway.operations()}, _EVERY)
 
 
 @cache
@@ -109,11 +117,11 @@ class Api:
     def cluster(self, asked: ClusterQuery) -> Response:
         """Workers, queue and history."""
         found = self._services.cluster.look(span=asked.span, page=asked.page)
-        return Response(_json(found), mimetype=openapi.JSON)
+        return Response(_json(found), mimetype=JSON)
 
     def volumes(self, _: NoQuery) -> Response:
         """What lies on the volumes."""
-        return Response(_json(self._services.cluster.volumes()), mimetype=openapi.JSON)
+        return Response(_json(self._services.cluster.volumes()), mimetype=JSON)
 
     def models_csv(self, asked: ModelQuery, name: str) -> Response:
         """A run's models as CSV."""
@@ -127,12 +135,12 @@ class Api:
         """Rows that preprocessing left out."""
         dataset = self._reader.look(name, lambda f: _dataset(f, asked.dataset))
         found = failed_rows(self._services.settings.volumes, dataset, asked.split, asked.partition)
-        return Response(_json(found), mimetype=openapi.JSON)
+        return Response(_json(found), mimetype=JSON)
 
     def logs(self, asked: LogsQuery, name: str) -> Response:
         """What attempts printed."""
         chosen = self._reader.look(name, lambda f: sources(f.state, asked))
-        return Response(_json(self._logs(name, asked, chosen)), mimetype=openapi.JSON)
+        return Response(_json(self._logs(name, asked, chosen)), mimetype=JSON)
 
     def figure(self, asked: Contract, name: str) -> Response:
         """A figure for Plotly."""
@@ -143,7 +151,7 @@ class Api:
         return self._services.answers.answer(
             lambda: self._reader.version(name),
             lambda: static_svg(self._drawn("curves", asked, name), theme=asked.theme, height=asked.height),
-            mimetype=openapi.SVG,
+            mimetype=SVG,
         )
 
     # --- mechanism -------------------------------------------------------------------------------
@@ -168,7 +176,7 @@ class Api:
         return self._tagged(version, lambda: reader.look(name, answer))
 
     def _tagged(self, version: Callable[[], object], build: Callable[[], object]) -> Response:
-        return self._services.answers.answer(version, lambda: _json(build()), mimetype=openapi.JSON)
+        return self._services.answers.answer(version, lambda: _json(build()), mimetype=JSON)
 
     def _logs(self, name: str, asked: LogsQuery, chosen: Chosen) -> LogsView:
         reader = self._services.logs

@@ -9,6 +9,7 @@ from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Model, Run
+from dispatcher.pages.tables import page_of
 from dispatcher.reading.read_model import ReadModel
 
 PAGE = 50
@@ -67,19 +68,17 @@ def checkpoints(read_model: ReadModel, *, fit: str = "", model: str = "", page: 
     with_files = [row for row in read_model.table(run).rows() if row.units_done]
     ranked = sorted(with_files, key=lambda row: (row.best is None, -sign * (row.best or 0.0), row.index))
     chosen = [row for row in ranked if model in ("", row.id)]
-    pages = max(1, -(-len(chosen) // PAGE))
-    page = min(max(1, page), pages)
-    shown = chosen[(page - 1) * PAGE : page * PAGE]
+    shown = page_of(chosen, page, PAGE)
     first = ranked[0] if ranked and ranked[0].best_epoch else None
     return CheckpointsView(
         run=run.id,
         metric=run.request.metric,
         mode=run.request.mode,
-        rows=tuple(each for row in shown for each in _of(run, row)),
+        rows=tuple(each for row in shown.rows for each in _of(run, row)),
         best=next((each for each in _of(run, first) if each.is_best), None) if first else None,
         model=model,
-        page=page,
-        pages=pages,
+        page=shown.page,
+        pages=shown.pages,
         models=len(chosen),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cerebro.contract.records import CodeRecord, ExperimentRecord
+from cerebro.contract.records import CodeRecord
 from cerebro.contract.runs import EtlRequest, FitRequest
 from cerebro.state import ExperimentState, Run
 from cerebro.usercode.archive import ArchiveListing
@@ -21,11 +21,11 @@ class SpecView:
     """One piece of user code. `runs` used it. `source` is the class as its author wrote it."""
 
     sha256: str
-    fingerprint: str
     class_name: str
-    author: str
-    source: str
     runs: tuple[str, ...]
+    fingerprint: str = ""
+    author: str = ""
+    source: str = ""
     problem: str = ""
 
 
@@ -72,41 +72,12 @@ def chosen(used: Mapping[str, tuple[str, ...]], spec: str) -> str:
     return next((sha256 for sha256 in used if spec and sha256.startswith(spec)), next(iter(used), ""))
 
 
-def code(
-    record: ExperimentRecord,
-    *,
-    used: Mapping[str, tuple[str, ...]],
-    chosen: str,
-    code: CodeRecord | None,
-    asked: tuple[RequestView, ...],
-    listing: ArchiveListing | None,
-) -> CodeView:
-    """The view.
-
-    Args:
-        record: the experiment.
-        used: of `hashes`. asked: of `requests`.
-        chosen: of `chosen`. code: what the store has of it.
-        listing: of the archive, if there is one.
-    """
-    return CodeView(
-        specs=used,
-        chosen=_spec(chosen, used[chosen], code) if chosen else None,
-        requests=asked,
-        archive=record.archive or "",
-        listing=listing,
-        locators=_json(record.locators.model_dump(mode="json", exclude_none=True)),
-    )
-
-
-def _spec(sha256: str, runs: tuple[str, ...], record: CodeRecord | None) -> SpecView:
+def spec(sha256: str, runs: tuple[str, ...], record: CodeRecord | None) -> SpecView:
+    """One piece of code; `record` is what the store has of it."""
     if record is None:
         return SpecView(
             sha256=sha256,
-            fingerprint="",
             class_name="?",
-            author="",
-            source="",
             runs=runs,
             problem="The store does not have this code any more.",
         )
@@ -118,6 +89,11 @@ def _spec(sha256: str, runs: tuple[str, ...], record: CodeRecord | None) -> Spec
         source=record.source,
         runs=runs,
     )
+
+
+def as_json(value: Any) -> str:
+    """To be read by people."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _request(run: Run) -> RequestView:
@@ -133,7 +109,7 @@ def _request(run: Run) -> RequestView:
             ("scheduler", request.scheduler, run.scheduler),
             ("planner", request.planner, run.planner),
         )
-        differs = tuple((name, _json(then), _json(now)) for name, then, now in settings if then != now)
+        differs = tuple((name, as_json(then), as_json(now)) for name, then, now in settings if then != now)
     return RequestView(
         run=run.id, kind=run.kind, author=run.author, configuration=_lines(asked), differs=differs
     )
@@ -148,7 +124,3 @@ def _lines(asked: Mapping[str, Any]) -> str:
         else:
             found.append(f"{name}: {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(found)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from cerebro.errors import ClusterError
 from cerebro.runtime.volumes import Volumes
-from dispatcher.data.view import FailedRow, FailedRowsView
-from dispatcher.sandbox.opening import open_below
+from dispatcher.data.view import FailedRowsView, FailedRowView
+from dispatcher.sandbox.safe_open import open_below
 
 MOST_BYTES = 8 << 20
 """Of one file: a worker tells of a hundred rows."""
@@ -25,7 +25,7 @@ class UnreadableError(ClusterError):
 
 @dataclass(frozen=True)
 class _File:
-    rows: tuple[FailedRow, ...]
+    rows: tuple[FailedRowView, ...]
     total: int
 
 

@@ -78,7 +78,7 @@ class DataView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailedRow:
+class FailedRowView:
     """A row that preprocessing left out: its id, the error in a line, and the traceback."""
 
     id: str | int
@@ -93,7 +93,7 @@ class FailedRowsView:
     dataset: str
     split: str
     partition: int
-    rows: tuple[FailedRow, ...]
+    rows: tuple[FailedRowView, ...]
     total: int
 
 

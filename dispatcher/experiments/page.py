@@ -9,8 +9,8 @@ from cerebro.commands.rules import Action
 from cerebro.errors import ConflictError
 from cerebro.state import wording
 from dispatcher.access.guard import local_path, who
-from dispatcher.actions.batch import carry_out_all
-from dispatcher.actions.page import parsed
+from dispatcher.commands.batch import carry_out_all
+from dispatcher.commands.page import parsed
 from dispatcher.experiments.view import ExperimentRow, ListQuery
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.problems import PartlyDoneError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from flask import Blueprint, Response
 
-from dispatcher.history.view import ActionQuery, actions
+from dispatcher.history.view import CommandQuery, commands
 from dispatcher.pages.addresses import page_number
 from dispatcher.pages.rendering import live_route
 from dispatcher.reading.read_model import ReadModel
@@ -25,7 +25,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
 def _fill(read_model: ReadModel, header: Header, now: float) -> Mapping[str, object]:
     return {
-        "view": actions(read_model.state, ActionQuery(page=page_number())),
+        "view": commands(read_model.state, CommandQuery(page=page_number())),
         "runs": tuple(run_row(read_model, run) for run in reversed(read_model.state.runs.values())),
         "record": read_model.record,
     }

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from cerebro.contract.base import Contract
-from cerebro.state import ExperimentState
+from cerebro.state import Action, ExperimentState
 from dispatcher.pages.tables import page_of
 
 
-class ActionQuery(Contract):
+class CommandQuery(Contract):
     """Which page of the list."""
 
     page: int = Field(1, ge=1, le=1_000_000)
@@ -19,48 +19,19 @@ class ActionQuery(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionRow:
-    """Something that a user asked for, at `time` (seconds since the epoch); `seq` is its place in the event log."""
+class CommandsView:
+    """A page of the list, newest first; the `seq` of a row is its place in the event log."""
 
-    seq: int
-    time: float
-    by: str
-    what: str
-    run: str
-    model: str
-    is_late: bool
-    """It came too late and had no effect."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActionsView:
-    """A page of the list, newest first."""
-
-    rows: tuple[ActionRow, ...]
+    rows: tuple[Action, ...]
     page: int
     pages: int
     size: int
     total: int
 
 
-def actions(state: ExperimentState, asked: ActionQuery) -> ActionsView:
+def commands(state: ExperimentState, asked: CommandQuery) -> CommandsView:
     """A page of all that users asked for."""
     page = page_of(list(reversed(state.actions)), asked.page, asked.size)
-    return ActionsView(
-        rows=tuple(
-            ActionRow(
-                seq=action.seq,
-                time=action.time,
-                by=action.by,
-                what=action.what,
-                run=action.run,
-                model=action.model,
-                is_late=action.is_late,
-            )
-            for action in page.rows
-        ),
-        page=page.page,
-        pages=page.pages,
-        size=asked.size,
-        total=len(state.actions),
+    return CommandsView(
+        rows=tuple(page.rows), page=page.page, pages=page.pages, size=asked.size, total=len(state.actions)
     )

@@ -23,8 +23,8 @@ from dispatcher.logs import terminal
 from dispatcher.logs.search import MOST_HITS, finder
 from dispatcher.logs.terminal import Line
 from dispatcher.logs.view import LogQuery, Source
-from dispatcher.sandbox.child import Children, Said
-from dispatcher.sandbox.opening import open_below
+from dispatcher.sandbox.bounded_processes import BoundedProcesses, Said
+from dispatcher.sandbox.safe_open import open_below
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class LogReader:
 
     def __init__(self, volumes: Volumes) -> None:
         self._volumes = volumes
-        self._searches = Children("dispatcher.logs.search", at_once=2)
+        self._searches = BoundedProcesses("dispatcher.logs.search", at_once=2)
 
     @property
     def is_mounted(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dispatcher.logs import terminal
-from dispatcher.sandbox.opening import open_below
+from dispatcher.sandbox.safe_open import open_below
 
 MOST_HITS = 500
 MEMORY_BYTES = 512 << 20
@@ -28,7 +28,7 @@ _SHOWN = 400
 def main() -> None:
     """Answer one question: ``{"root", "files", "q", "is_regex", "level", "cpu_s"}``; a JSON list ``[index of the file,
     offset of the line, level, before, hit, after]`` a line, `MOST_HITS` at most."""
-    from dispatcher.sandbox.child import bound
+    from dispatcher.sandbox.bounded_processes import bound
 
     question = json.load(sys.stdin)
     bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])

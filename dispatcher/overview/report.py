@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request, url_for
 
 from cerebro.client.reporting import report_html
 from cerebro.errors import NotFoundError
-from dispatcher.sandbox.child import BusyError
+from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.tabs.tabs import Tabs
 
 

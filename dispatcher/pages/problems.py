@@ -14,7 +14,7 @@ from cerebro.contract.records import ExperimentSummary
 from dispatcher.access.guard import MAX_UPLOAD_BYTES, is_browser
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.reading.reader import Reader
-from dispatcher.sandbox.child import BusyError
+from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.tabs.runs import RunRow, run_row
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ Locators are checked for form only; `dispatcher.start.locator_check` looks at wh
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,95 +32,70 @@ _MAX_AUTHOR = 100
 
 @dataclass(frozen=True, kw_only=True)
 class StartForm:
-    """The fields as typed, stripped; `archive` is the hash of an archive that an earlier try has stored."""
+    """The `FIELDS` as typed, stripped; `archive` is the hash of an archive that an earlier try has stored."""
 
-    name: str = ""
-    author: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    objects: Mapping[str, str] = field(default_factory=dict)
-    misc: str = ""
+    fields: Mapping[str, str]
     archive: str = ""
     archive_name: str = ""
 
     @classmethod
-    def parse(cls, fields: Mapping[str, str]) -> StartForm:
+    def parse(cls, sent: Mapping[str, str]) -> StartForm:
         """Take what a browser sent; anything may be missing."""
-
-        def typed(name: str) -> str:
-            return fields.get(name, "").strip()
-
-        archive = typed("kept_archive")
+        archive = sent.get("kept_archive", "").strip()
         return cls(
-            name=typed("name"),
-            author=typed("author"),
-            metadata={split: typed(f"{split}_metadata") for split in SPLITS},
-            objects={split: typed(f"{split}_objects") for split in SPLITS},
-            misc=fields.get("misc", "").replace("\r\n", "\n").strip(),
+            fields={name: sent.get(name, "").replace("\r\n", "\n").strip() for name in FIELDS},
             archive=archive if _SHA256.fullmatch(archive) else "",
-            archive_name=typed("kept_archive_name")[:200],
+            archive_name=sent.get("kept_archive_name", "").strip()[:200],
         )
-
-    def misc_lines(self) -> tuple[str, ...]:
-        """Locators of miscellaneous files, one a line."""
-        return tuple(line.strip() for line in self.misc.splitlines() if line.strip())
 
     def problems(self) -> dict[str, str]:
         """Field -> what is wrong and what to do; all at once, so that one look mends them."""
         found: dict[str, str] = {}
-        if problem := _name_problem(self.name):
+        if problem := _name_problem(self.fields["name"]):
             found["name"] = problem
-        if len(self.author) > _MAX_AUTHOR or not self.author.isprintable():
+        if len(self.fields["author"]) > _MAX_AUTHOR or not self.fields["author"].isprintable():
             found["author"] = f"At most {_MAX_AUTHOR} characters on one line."
         for split in SPLITS:
-            metadata, objects = self.metadata.get(split, ""), self.objects.get(split, "")
-            if objects and not metadata:
-                found[f"{split}_metadata"] = (
-                    "Objects need a metadata table that names them: give its locator."
-                )
-            if metadata and (problem := locator_problem(metadata)):
-                found[f"{split}_metadata"] = problem
-            if objects and (problem := locator_problem(objects)):
-                found[f"{split}_objects"] = problem
-        if not any(self.metadata.values()) and not found.keys() & {f"{split}_metadata" for split in SPLITS}:
+            metadata, objects = f"{split}_metadata", f"{split}_objects"
+            if self.fields[objects] and not self.fields[metadata]:
+                found[metadata] = "Objects need a metadata table that names them: give its locator."
+            for name in (metadata, objects):
+                if self.fields[name] and (problem := locator_problem(self.fields[name])):
+                    found[name] = problem
+        metadata_fields = {f"{split}_metadata" for split in SPLITS}
+        if not any(self.fields[name] for name in metadata_fields) and not found.keys() & metadata_fields:
             found["train_metadata"] = "No split is named: give the metadata of at least one."
-        if problem := self._misc_problem():
+        if problem := _misc_problem(self._misc()):
             found["misc"] = problem
         return found
 
-    def readable_locators(self, problems: Mapping[str, str]) -> Locators | None:
+    def locators(self, problems: Container[str] = ()) -> Locators | None:
         """The locators of the fields that have no problem; None if there is no split among them."""
+        good = {name: text for name, text in self.fields.items() if name not in problems}
         splits = {
-            split: Locator(metadata=metadata, objects=_good(self.objects, split, "objects", problems) or None)
+            split: Locator(metadata=metadata, objects=good.get(f"{split}_objects") or None)
             for split in SPLITS
-            if (metadata := _good(self.metadata, split, "metadata", problems))
+            if (metadata := good.get(f"{split}_metadata"))
         }
-        misc = () if "misc" in problems else self.misc_lines()
+        misc = self._misc() if "misc" in good else ()
         return Locators.model_validate({**splits, "misc": misc}) if splits else None
 
     def record(self) -> ExperimentRecord:
         """The experiment; only for a form without `problems`."""
-        splits = {
-            split: Locator(metadata=metadata, objects=self.objects.get(split) or None)
-            for split, metadata in self.metadata.items()
-            if metadata
-        }
-        locators = Locators.model_validate({**splits, "misc": self.misc_lines()})
-        return ExperimentRecord(
-            name=self.name, locators=locators, archive=self.archive or None, author=self.author
-        )
+        locators = self.locators()
+        assert locators is not None
+        name, author = self.fields["name"], self.fields["author"]
+        return ExperimentRecord(name=name, locators=locators, archive=self.archive or None, author=author)
 
-    def _misc_problem(self) -> str:
-        lines = self.misc_lines()
-        if len(lines) > _MAX_MISC:
-            return f"{len(lines)} files, the limit is {_MAX_MISC}: put small ones into the code archive."
-        for number, line in enumerate(lines, start=1):
-            if problem := locator_problem(line):
-                return f"Line {number}: {problem}"
-        return ""
+    def _misc(self) -> tuple[str, ...]:
+        return tuple(line.strip() for line in self.fields["misc"].splitlines() if line.strip())
 
 
-def _good(fields: Mapping[str, str], split: str, name: str, problems: Mapping[str, str]) -> str:
-    return "" if f"{split}_{name}" in problems else fields.get(split, "")
+def _misc_problem(lines: Sequence[str]) -> str:
+    if len(lines) > _MAX_MISC:
+        return f"{len(lines)} files, the limit is {_MAX_MISC}: put small ones into the code archive."
+    problems = ((number, locator_problem(line)) for number, line in enumerate(lines, start=1))
+    return next((f"Line {number}: {problem}" for number, problem in problems if problem), "")
 
 
 def locator_problem(text: str) -> str:

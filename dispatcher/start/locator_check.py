@@ -1,4 +1,4 @@
-"""Whether dataset locators can be read from here, and what lies there: asked of a child process.
+"""Whether dataset locators can be read from here, and what lies there: asked of a process of its own.
 
 What cannot be looked at is no mistake: the workers may see more than this page does, and a page that cannot look says
 so. Only what is certainly wrong stands beside its field as such.
@@ -6,25 +6,21 @@ so. Only what is certainly wrong stands beside its field as such.
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from cerebro.contract.records import Locators
-from cerebro.errors import NotFoundError
-from dispatcher.sandbox.child import Children, Said
+from dispatcher.sandbox.bounded_processes import BoundedProcesses, Said
 from dispatcher.settings import Settings
 
 CHECK_S = 15.0
-PREVIEW_S = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LocatorFinding:
     """What was found at one locator; fields that do not apply are empty.
 
     Attributes:
@@ -34,7 +30,7 @@ class Finding:
         rows, columns, preview: of a metadata table: their number, (name, type) of the first, the first rows as text.
         more_columns: columns that are not shown.
         column: the one whose values name objects. missing: objects of the first rows that are not there.
-        sample, sample_uri, kind: one object, its address, and its media type if it is an image that a page may show.
+        sample: the name of one object. image: it as a ``data:`` address, if it is an image that a page may show.
         text: the beginning of one that is text.
         num_bytes: of the table, or of that object.
     """
@@ -52,80 +48,55 @@ class Finding:
     column: str = ""
     missing: tuple[str, ...] = ()
     sample: str = ""
-    sample_uri: str = ""
-    kind: str = ""
+    image: str = ""
     text: str = ""
 
 
-_FINDING = TypeAdapter(Finding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preview:
-    """An image that a page may show."""
-
-    kind: str
-    content: bytes = field(repr=False)
+FINDING = TypeAdapter(LocatorFinding)
 
 
 class LocatorCheck:
     """Looks at locators. Safe for several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        self._children = Children("dispatcher.start.locator_process", at_once=2, has_keys=True)
+        self._processes = BoundedProcesses("dispatcher.start.locator_process", at_once=2, has_keys=True)
         self._token = settings.token.encode()
-        self._where = {
-            "is_local": settings.is_local,
-            "shared": str(settings.volumes.shared),
+        self._question = {
+            "shared": None if settings.is_local else str(settings.volumes.shared),
             "has_object_store": settings.has_object_store,
+            "cpu_s": int(CHECK_S),
         }
 
-    def check(self, locators: Locators) -> tuple[Finding, ...]:
+    def check(self, locators: Locators) -> tuple[LocatorFinding, ...]:
         """What lies at each locator, in the order of the form.
 
         Raises:
             BusyError: others check already.
         """
-        said = self._ask({"locators": locators.model_dump(mode="json")}, CHECK_S)
-        found = {(each.field, each.line): each for each in map(_FINDING.validate_python, _spoken(said))}
+        question = {"locators": locators.model_dump(mode="json"), **self._question}
+        said = self._processes.ask(json.dumps(question).encode(), timeout_s=CHECK_S)
+        found = {(each.field, each.line): each for each in self._findings(said)}
         late = (
             "More was found before it than a page can show"
             if said.is_cut
             else f"It could not be looked at within {CHECK_S:g} s. That is no mistake of yours: large tables and slow "
             "stores take longer"
             if said.is_late
-            else "This page could not look at it: it had not enough memory, or its reader ended"
+            else "This page could not look at it: memory was short, its reader ended, or the cluster's token is in it"
         )
         return tuple(
-            found.get(key) or Finding(field=key[0], line=key[1], uri=uri, state="unseen", message=late)
+            found.get(key) or LocatorFinding(field=key[0], line=key[1], uri=uri, state="unseen", message=late)
             for key, uri in _wanted(locators)
         )
 
-    def preview(self, uri: str) -> Preview:
-        """An image at that address.
-
-        Raises:
-            NotFoundError: it is none that a page may show, or cannot be read from here.
-            BusyError: others look already.
-        """
-        for answer in _spoken(self._ask({"preview": uri}, PREVIEW_S)):
-            if answer.get("kind"):
-                return Preview(kind=answer["kind"], content=base64.b64decode(answer["content"]))
-        raise NotFoundError(f"there is no image to be shown at {uri[:200]}")
-
-    def _ask(self, question: Mapping[str, Any], timeout_s: float) -> Said:
-        asked = {**question, **self._where, "cpu_s": int(timeout_s)}
-        said = self._children.ask(json.dumps(asked).encode(), timeout_s=timeout_s)
-        # A locator may name any file of this machine's user; the one with the token is not shown on a page.
-        return Said(output=b"", code=said.code) if self._token in said.output else said
-
-
-def _spoken(said: Said) -> Iterator[dict[str, Any]]:
-    for line in said.output.splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            return  # killed in the middle of a line
+    def _findings(self, said: Said) -> Iterator[LocatorFinding]:
+        for line in said.output.splitlines():
+            if self._token in line:
+                continue  # a locator may name any file of this machine's user: the one with the token is not shown
+            try:
+                yield FINDING.validate_json(line)
+            except ValidationError:
+                return  # killed in the middle of a line
 
 
 def _wanted(locators: Locators) -> Iterator[tuple[tuple[str, int], str]]:

@@ -1,4 +1,4 @@
-"""Where a child that looks at users' locators may connect to: the internet, and the one object store it is told of.
+"""Where a process that looks at users' locators may connect to: the internet, and the one object store it is told of.
 
 Addresses are judged as the kernel is asked for them, so no name that a user chose leads elsewhere, whatever it is
 resolved to, and however often.
@@ -10,15 +10,13 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Target = tuple[IPAddress, int]
 """An address and a port."""
 
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""In the order in which boto3 looks for one."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -49,11 +47,6 @@ def guard_network(endpoint: str = "") -> None:
     sys.addaudithook(audit)  # the kernel's own view of the address: a name cannot lead elsewhere afterwards
 
 
-def configured_endpoint(environment: Mapping[str, str]) -> str:
-    """The URL that boto3 takes from the environment for S3; empty for that of AWS."""
-    return next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
-
-
 def targets_of(endpoint: str) -> frozenset[Target]:
     """The addresses and port of a URL, as its name is resolved now; none if it is no URL or cannot be resolved.
 
@@ -69,15 +62,11 @@ def targets_of(endpoint: str) -> frozenset[Target]:
     return frozenset(target for target in targets if target is not None and not target[0].is_link_local)
 
 
-def is_allowed(address: object, reached: frozenset[Target]) -> bool:
-    """Whether a socket may be connected to an address: a public one, or one of the `reached`."""
-    return is_public(address) or _target(address) in reached
-
-
-def is_public(address: object) -> bool:
-    """Whether the address of a socket is one of the internet's: not loopback, private, link-local or a path."""
+def is_allowed(address: object, reached: frozenset[Target] = frozenset()) -> bool:
+    """Whether a socket may be connected to an address: a public one, or one of the `reached`. No loopback, private or
+    link-local one is public, and no path."""
     target = _target(address)
-    return target is not None and target[0].is_global
+    return target is not None and (target[0].is_global or target in reached)
 
 
 def _target(address: object) -> Target | None:

@@ -2,43 +2,43 @@
 
 What is looked at is the user's: a table of any size, objects of any kind. So it happens away from the pages, within
 bounds of time and memory, and what was found so far counts when the time is over. Arrow is loaded here and nowhere else
-in the dispatcher. A JSON object a line is written for each field as soon as it is known: a `Finding`'s fields.
+in the dispatcher. A `LocatorFinding` a line is written as soon as it is known.
 """
 
 from __future__ import annotations
 
 import base64
-import codecs
 import itertools
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cerebro.contract.records import Locator, Locators
 from cerebro.data.locators import checked_metadata
+from cerebro.data.objects import ObjectStore, is_absent, split_uri
 from cerebro.errors import LocatorError, MetadataError
-from dispatcher.sandbox.child import bound
-from dispatcher.start.locator_network import RefusedAddressError, configured_endpoint, guard_network
-from dispatcher.start.locator_places import Place, UnseenError, place_of
+from dispatcher.sandbox.bounded_processes import bound
+from dispatcher.start.locator_check import FINDING, LocatorFinding
+from dispatcher.start.locator_network import RefusedAddressError, guard_network
+from dispatcher.start.locator_sources import NotLookedAtError, root_of
 
-MEMORY_BYTES = 4 << 30
-"""Of addresses: Arrow reserves far more than it uses."""
-DATA_BYTES = 384 << 20
-"""On a cluster, where one who takes all memory of the pod ends the page: enough for a table of 16 MiB as CSV."""
+LOCAL_BYTES = 4 << 30
+CLUSTER_BYTES = 384 << 20
+"""One who takes all memory of the pod ends the page: enough for a table of 16 MiB as CSV."""
 MOST_METADATA_BYTES = 64 << 20
-MOST_PREVIEW_BYTES = 4 << 20
+MOST_IMAGE_BYTES = 2 << 20
 ROWS_SHOWN = 5
 COLUMNS_SHOWN = 30
 LONGEST_CELL = 80
 LONGEST_MESSAGE = 1_000
-LONGEST_URI = 2_000
-"""Characters; an object with a longer address is named, but not shown."""
-ROWS_LOOKED_UP = 5
 LONGEST_TEXT = 300
 """Characters of an object that is text."""
+_MOST_ENTRIES = 2_000
+"""Entries of folders that are looked at for one object."""
 _HEAD_BYTES = 1024
 """Of an object, by which its kind is known."""
 _TOO_LARGE = "There was not enough memory to look into it. The controller reads it when the first run starts"
@@ -56,31 +56,26 @@ _IMAGES = {
 
 
 def main() -> None:
-    """Answer one question, ``{"locators", ...}`` or ``{"preview": uri, ...}``.
-
-    Both with ``is_local``, ``has_object_store`` and ``shared``, by which places are chosen, and ``cpu_s``.
-    """
+    """Answer one question: ``{"locators", "shared", "has_object_store", "cpu_s"}``. `shared` is null on the user's own
+    machine."""
     question = json.load(sys.stdin)
-    if question["is_local"]:
-        bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"])
-    else:
-        bound(memory_bytes=MEMORY_BYTES, cpu_s=question["cpu_s"], data_bytes=DATA_BYTES)
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # Arrow's threads: the stack of each counts
-        guard_network(configured_endpoint(os.environ) if question["has_object_store"] else "")
-    shared = None if question["is_local"] else question["shared"]
-    if "preview" in question:
-        _say(_preview(question["preview"], shared))
-        return
+    shared = question["shared"]
+    bound(memory_bytes=LOCAL_BYTES if shared is None else CLUSTER_BYTES, cpu_s=question["cpu_s"])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # Arrow's threads: the stack of each counts
+    if shared is not None:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+        guard_network(endpoint if question["has_object_store"] else "")
     locators = Locators.model_validate(question["locators"])
+    for finding in findings(locators, None if shared is None else Path(shared)):
+        print(FINDING.dump_json(finding).decode(), flush=True)  # noqa: T201 - the answer
+
+
+def findings(locators: Locators, shared: Path | None) -> Iterator[LocatorFinding]:
+    """What lies at each locator, in the order of the form; of folders only what is in `shared`, if it is given."""
     for split, locator in locators.splits().items():
-        for finding in _split(split, locator, shared):
-            _say(finding)
+        yield from _split(split, locator, shared)
     for number, uri in enumerate(locators.misc, start=1):
-        _say(_told("misc", uri, partial(_size, uri, shared)) | {"line": number})
-
-
-def _size(uri: str, shared: str | None) -> dict[str, Any]:
-    return {"num_bytes": place_of(uri, shared).size()}
+        yield _finding("misc", uri, partial(_misc, uri, shared), line=number)
 
 
 def image_kind(content: bytes) -> str:
@@ -92,105 +87,20 @@ def image_kind(content: bytes) -> str:
 
 def text_of(head: bytes) -> str:
     """The beginning of a file as text, if it is any; empty for what is not UTF-8 or has control characters."""
-    # A character may be torn at the end.
-    found = codecs.getincrementaldecoder("utf-8")()
+    text = head.decode(errors="replace").rstrip("\ufffd")  # a character may be torn at the end
+    return text if all(each in "\n\r\t" or (each.isprintable() and each != "\ufffd") for each in text) else ""
+
+
+def size_of(root: ObjectStore, name: str) -> int | None:
+    """Bytes of an object; None if there is none of that name to be looked at."""
     try:
-        text = found.decode(head)
-    except UnicodeDecodeError:
-        return ""
-    return text if all(each.isprintable() or each in "\n\r\t" for each in text) else ""
-
-
-def _split(split: str, locator: Locator, shared: str | None) -> Iterator[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-
-    def metadata() -> dict[str, Any]:
-        place = place_of(locator.metadata, shared)
-        size = place.size()
-        if size > MOST_METADATA_BYTES:
-            raise UnseenError(
-                f"It is there, with {size:,} bytes: too many to look into here, where at most "
-                f"{MOST_METADATA_BYTES >> 20} MiB are read. The controller reads it when the first run starts"
-            )
-        table = checked_metadata(split, locator.metadata, place.read(MOST_METADATA_BYTES)).table
-        rows.extend(table.slice(0, ROWS_LOOKED_UP).to_pylist())
-        shown = table.column_names[:COLUMNS_SHOWN]
-        return {
-            "num_bytes": size,
-            "rows": table.num_rows,
-            "columns": [[_cell(name), _cell(table.schema.field(name).type)] for name in shown],
-            "more_columns": len(table.column_names) - len(shown),
-            "preview": [[_cell(row[name]) for name in shown] for row in rows[:ROWS_SHOWN]],
-        }
-
-    yield _told(f"{split}_metadata", locator.metadata, metadata)
-    if locator.objects:
-        root = locator.objects
-        yield _told(f"{split}_objects", root, lambda: _objects(place_of(root, shared), rows))
-
-
-def _objects(root: Place, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What lies under an object root: the first rows' objects where a column names them, else any one."""
-    root.check()
-    column = _naming_column(root, rows)
-    named = [str(row[column]) for row in rows] if column else []
-    sizes = {name: root.object_size(name) for name in named}
-    missing = [name for name, size in sizes.items() if size is None]
-    sample = next((name for name, size in sizes.items() if size is not None), None) or root.first_name()
-    found: dict[str, Any] = {
-        "column": _cell(column),
-        "missing": [_cell(name) for name in missing[:ROWS_LOOKED_UP]],
-        "sample": _cell(sample),
-    }
-    if sample:
-        place = root.below(sample)
-        found["num_bytes"] = root.object_size(sample)
-        is_shown = (found["num_bytes"] or 0) <= MOST_PREVIEW_BYTES and len(place.uri) <= LONGEST_URI
-        head = place.read(_HEAD_BYTES)
-        found["kind"] = image_kind(head) if is_shown else ""
-        found["text"] = "" if found["kind"] else _cut(text_of(head), LONGEST_TEXT)
-        found["sample_uri"] = place.uri if is_shown else ""
-    return found
-
-
-def _naming_column(root: Place, rows: list[dict[str, Any]]) -> str | None:
-    """The column whose values are names of objects: the first one of which any is there."""
-    columns = [name for name, value in (rows[0] if rows else {}).items() if isinstance(value, str) and value]
-    looked_up = itertools.product(sorted(columns, key=lambda name: name == "id"), rows[:2])
-    return next((name for name, row in looked_up if root.object_size(str(row[name])) is not None), None)
-
-
-def _preview(uri: str, shared: str | None) -> dict[str, Any]:
-    def content() -> dict[str, Any]:
-        place = place_of(uri, shared)
-        if place.size() > MOST_PREVIEW_BYTES:
-            raise UnseenError(f"larger than {MOST_PREVIEW_BYTES >> 20} MiB")
-        found = place.read(MOST_PREVIEW_BYTES)
-        kind = image_kind(found)
-        if not kind:
-            raise UnseenError("no image that a page may show")
-        return {"kind": kind, "content": base64.b64encode(found).decode()}
-
-    return _told("preview", uri, content)
-
-
-def _told(field: str, uri: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    finding: dict[str, Any] = {"field": field, "uri": uri, "state": "fine", "message": ""}
-    try:
-        return finding | look()
-    except (LocatorError, MetadataError) as error:
-        told = str(error)
-        if isinstance(error.__cause__, MemoryError):
-            told = _TOO_LARGE
-        is_lacking = told == _TOO_LARGE or "credentials found" in told or "boto3" in told
-        state = "unseen" if is_lacking else "wrong"
-    except (UnseenError, RefusedAddressError) as error:
-        state, told = "unseen", str(error)
-    except MemoryError:
-        state, told = "unseen", _TOO_LARGE
-    except Exception as error:  # noqa: BLE001 - of libraries: its text may hold keys, and would stand in the log
-        state, told = "unseen", str(error) or type(error).__name__
-    return finding | {"state": state, "message": _cut(without_keys(told, os.environ), LONGEST_MESSAGE)}
+        return root.size(name)
+    except (NotLookedAtError, OSError):  # such as a name that is too long for any file
+        return None
+    except LocatorError as error:
+        if _is_certain(error):
+            return None
+        raise
 
 
 def without_keys(text: str, environment: Mapping[str, str]) -> str:
@@ -201,6 +111,102 @@ def without_keys(text: str, environment: Mapping[str, str]) -> str:
     return text
 
 
+def _misc(uri: str, shared: Path | None) -> dict[str, Any]:
+    root, name = split_uri(uri)
+    return {"num_bytes": root_of(root, shared).size(name)}
+
+
+def _split(split: str, locator: Locator, shared: Path | None) -> Iterator[LocatorFinding]:
+    rows: list[dict[str, Any]] = []
+
+    def metadata() -> dict[str, Any]:
+        address, name = split_uri(locator.metadata)
+        root = root_of(address, shared)
+        size = root.size(name)
+        if size > MOST_METADATA_BYTES:
+            raise NotLookedAtError(
+                f"It is there, with {size:,} bytes: too many to look into here, where at most "
+                f"{MOST_METADATA_BYTES >> 20} MiB are read. The controller reads it when the first run starts"
+            )
+        content = root.head(name, MOST_METADATA_BYTES)
+        table = checked_metadata(split, locator.metadata, content).table
+        rows.extend(table.slice(0, ROWS_SHOWN).to_pylist())
+        shown = table.column_names[:COLUMNS_SHOWN]
+        return {
+            "num_bytes": size,
+            "rows": table.num_rows,
+            "columns": tuple((_cell(name), _cell(table.schema.field(name).type)) for name in shown),
+            "more_columns": len(table.column_names) - len(shown),
+            "preview": tuple(tuple(_cell(row[name]) for name in shown) for row in rows),
+        }
+
+    yield _finding(f"{split}_metadata", locator.metadata, metadata)
+    if locator.objects:
+        uri = locator.objects
+        yield _finding(f"{split}_objects", uri, lambda: _objects(root_of(uri, shared), rows))
+
+
+def _objects(root: ObjectStore, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What lies under an object root: the first rows' objects where a column names them, else any one."""
+    root.check()
+    column = _naming_column(root, rows)
+    sizes = {name: size_of(root, name) for name in (str(row[column]) for row in rows if column)}
+    sample = next((name for name, size in sizes.items() if size is not None), None) or _first_name(root)
+    found: dict[str, Any] = {
+        "column": _cell(column),
+        "missing": tuple(_cell(name) for name, size in sizes.items() if size is None),
+        "sample": _cell(sample),
+    }
+    if sample:
+        size, head = root.size(sample), root.head(sample, _HEAD_BYTES)
+        found["num_bytes"] = size
+        kind = image_kind(head) if size <= MOST_IMAGE_BYTES else ""
+        if kind:
+            content = base64.b64encode(root.head(sample, MOST_IMAGE_BYTES))
+            found["image"] = f"data:{kind};base64,{content.decode()}"
+        else:
+            found["text"] = _cut(text_of(head), LONGEST_TEXT)
+    return found
+
+
+def _naming_column(root: ObjectStore, rows: list[dict[str, Any]]) -> str | None:
+    """The column whose values are names of objects: the first one of which any is there."""
+    columns = [name for name, value in (rows[0] if rows else {}).items() if isinstance(value, str) and value]
+    looked_up = itertools.product(sorted(columns, key=lambda name: name == "id"), rows[:2])
+    return next((name for name, row in looked_up if size_of(root, str(row[name])) is not None), None)
+
+
+def _first_name(root: ObjectStore) -> str | None:
+    """Name of any object under a root."""
+    folder = root.local_root()
+    if folder is None:
+        return next(root.list(), None)
+    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    found = (path.relative_to(folder).as_posix() for path in itertools.islice(paths, _MOST_ENTRIES))
+    return next((name for name in found if size_of(root, name) is not None), None)
+
+
+def _finding(field: str, uri: str, look: Callable[[], dict[str, Any]], *, line: int = 0) -> LocatorFinding:
+    state = "unseen"
+    try:
+        return LocatorFinding(field=field, uri=uri, line=line, state="fine", **look())
+    except (Exception, RefusedAddressError) as error:  # noqa: BLE001 - of libraries: what fails is told
+        told = str(error) or type(error).__name__
+        if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+            told = _TOO_LARGE
+        elif _is_certain(error):
+            state = "wrong"
+    message = _cut(without_keys(told, os.environ), LONGEST_MESSAGE)
+    return LocatorFinding(field=field, uri=uri, line=line, state=state, message=message)
+
+
+def _is_certain(error: BaseException) -> bool:
+    """Whether what is wrong is wrong for the workers, too: no lack of keys, and no store that did not answer."""
+    is_of_folder = isinstance(error.__cause__, OSError)
+    is_missing = isinstance(error, LocatorError) and (is_of_folder or is_absent(error))
+    return isinstance(error, MetadataError) or is_missing
+
+
 def _cell(value: object) -> str:
     """What a page shows of a value, whoever wrote it: names, types and values may be megabytes long."""
     return "" if value is None else _cut(str(value), LONGEST_CELL)
@@ -208,10 +214,6 @@ def _cell(value: object) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _say(finding: dict[str, Any]) -> None:
-    print(json.dumps(finding), flush=True)  # noqa: T201 - the answer
 
 
 if __name__ == "__main__":

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from flask import Flask, Response, g, jsonify, redirect, render_template, request, url_for
+from flask import Flask, g, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import FileStorage
 
 from cerebro.errors import ArchiveError, BadRequestError, ConflictError, NotFoundError, StoreUnavailableError
 from cerebro.usercode.archive import DEFAULT_LIMITS, ArchiveListing, human_bytes, inspect
 from dispatcher.access.guard import LONGEST_NAME
-from dispatcher.sandbox.child import BusyError
+from dispatcher.sandbox.bounded_processes import BusyError
 from dispatcher.services import Services
 from dispatcher.start.form import FIELDS, StartForm
-from dispatcher.start.locator_check import Finding, LocatorCheck
+from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 
 FILES_SHOWN = 200
-_LONGEST_URI = 4096
 
 
 @dataclass(kw_only=True)
@@ -33,7 +32,7 @@ class _Try:
     form: StartForm
     problems: dict[str, str] = field(default_factory=dict)
     listing: ArchiveListing | None = None
-    findings: dict[str, list[Finding]] = field(default_factory=dict)
+    findings: dict[str, list[LocatorFinding]] = field(default_factory=dict)
     """By field; several for miscellaneous files."""
     conflict: str = ""
     """Name of an experiment that is in the way."""
@@ -54,7 +53,7 @@ class _Try:
         )
         return page, status
 
-    def take(self, found: Iterable[Finding]) -> None:
+    def take(self, found: Iterable[LocatorFinding]) -> None:
         """Keep what was found; what is certainly wrong is a problem of its field."""
         for finding in found:
             self.findings.setdefault(finding.field, []).append(finding)
@@ -70,7 +69,7 @@ def register(app: Flask, services: Services) -> None:
     @app.route("/start", methods=["GET", "POST"])
     def start() -> ResponseReturnValue:
         if request.method == "GET":
-            return _Try(form=StartForm(author=g.name)).page(200)
+            return _Try(form=StartForm.parse({"author": g.name})).page(200)
         sent = _Try(form=StartForm.parse(request.form))
         if not g.is_form_ours:
             sent.problems["form"] = (
@@ -108,11 +107,6 @@ def register(app: Flask, services: Services) -> None:
             pieces["archive"] = {"problem": sent.problems.get("archive", ""), "html": html}
         return jsonify(fields=pieces, archive=sent.form.archive, archive_name=sent.form.archive_name)
 
-    @app.get("/start/preview")
-    def start_preview() -> ResponseReturnValue:
-        found = check.preview(request.args.get("uri", "")[:_LONGEST_URI])
-        return Response(found.content, mimetype=found.kind)
-
     @app.get("/start/<name:name>")
     def started(name: str) -> ResponseReturnValue:
         return render_template("start/started.html", record=services.reader.record(name))
@@ -130,7 +124,7 @@ def _handle(sent: _Try, services: Services, check: LocatorCheck) -> ResponseRetu
     try:
         record = reader.ask(lambda: reader.store.create_experiment(sent.form.record()), is_command=True)
     except ConflictError as error:
-        sent.problems["name"], sent.conflict = f"{error}.", sent.form.name
+        sent.problems["name"], sent.conflict = f"{error}.", sent.form.fields["name"]
         return sent.page(409)
     except BadRequestError as error:
         sent.problems["form"] = f"The store refused it: {error}."
@@ -153,7 +147,7 @@ def _look(sent: _Try, services: Services) -> None:
 def _check(sent: _Try, services: Services, check: LocatorCheck) -> None:
     """All that can be said."""
     _look(sent, services)
-    locators = sent.form.readable_locators(sent.problems)
+    locators = sent.form.locators(sent.problems)
     if locators is None:
         return
     try:

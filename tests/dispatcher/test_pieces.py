@@ -7,7 +7,7 @@ import math
 import pytest
 
 from cerebro.errors import ClusterError
-from dispatcher.access.attempts import IN_ALL, PER_ADDRESS, WINDOW_S, Attempts
+from dispatcher.access.sign_in_limit import IN_ALL, PER_ADDRESS, WINDOW_S, SignInLimiter
 from dispatcher.pages import formats
 from dispatcher.settings import Settings
 from dispatcher.start.form import locator_problem
@@ -137,26 +137,26 @@ def test_locators_that_cannot_exist(text: str) -> None:
 def test_failures_are_counted_per_address() -> None:
     """One address waits, another does not; time and success clear the count."""
     clock = Clock()
-    attempts = Attempts(clock)
+    limiter = SignInLimiter(clock)
     for _ in range(PER_ADDRESS):
-        assert attempts.wait_s("a") == 0
-        attempts.failed("a")
-    assert attempts.wait_s("a") == WINDOW_S
-    assert attempts.wait_s("b") == 0
+        assert limiter.wait_s("a") == 0
+        limiter.failed("a")
+    assert limiter.wait_s("a") == WINDOW_S
+    assert limiter.wait_s("b") == 0
     clock.now += WINDOW_S
-    assert attempts.wait_s("a") == 0
+    assert limiter.wait_s("a") == 0
     for _ in range(PER_ADDRESS):
-        attempts.failed("b")
-    attempts.succeeded("b")
-    assert attempts.wait_s("b") == 0
+        limiter.failed("b")
+    limiter.succeeded("b")
+    assert limiter.wait_s("b") == 0
 
 
 def test_failures_are_counted_over_all_addresses() -> None:
     """Many addresses do not get many tries; and memory for them is bounded."""
-    attempts = Attempts(Clock())
+    limiter = SignInLimiter(Clock())
     for index in range(IN_ALL):
-        attempts.failed(f"address-{index}")
-    assert attempts.wait_s("new") > 0
+        limiter.failed(f"address-{index}")
+    assert limiter.wait_s("new") > 0
     for index in range(5000):
-        attempts.failed(f"another-{index}")
-    assert len(attempts._failures) <= 1000
+        limiter.failed(f"another-{index}")
+    assert len(limiter._failures) == IN_ALL

@@ -17,8 +17,6 @@ from cerebro.data.objects.store import CHUNK_BYTES, object_name, write_aside
 from cerebro.errors import LocatorError, ObjectStoreError
 
 _ATTEMPTS = 5
-_UNAUTHORIZED = 401
-_FORBIDDEN = 403
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 _TRANSIENT = frozenset(
@@ -149,11 +147,6 @@ class S3Store:
             raise LocatorError(f"{where} cannot be read ({code}): check locator and credentials") from error
         except (exceptions.BotoCoreError, *_broken_transfers()) as error:
             raise ObjectStoreError(f"{where} cannot be reached ({_told(error)}): try again later") from error
-
-
-def is_forbidden(error: LocatorError) -> bool:
-    """Whether a store refused the credentials: other ones may do."""
-    return _status(error.__cause__) in (_UNAUTHORIZED, _FORBIDDEN)
 
 
 def is_absent(error: LocatorError) -> bool:

@@ -17,7 +17,7 @@ from cerebro.contract.tasks import CheckpointRef
 from cerebro.data.durable import checksum
 from cerebro.runtime.volumes import Volumes
 from dispatcher.api.files import Files
-from dispatcher.sandbox.opening import open_below
+from dispatcher.sandbox.safe_open import open_below
 from tests.dispatcher.api.gateways import BEARER, Served, served
 from tests.kvs_api.real import TOKEN
 

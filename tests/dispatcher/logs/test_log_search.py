@@ -11,7 +11,7 @@ from cerebro.errors import BadRequestError
 from cerebro.runtime.volumes import Volumes
 from dispatcher.logs.reading import LogReader
 from dispatcher.logs.view import LogQuery
-from dispatcher.sandbox.child import Said
+from dispatcher.sandbox.bounded_processes import Said
 from tests.dispatcher.logs.printed import M05, M07, source, write
 
 
@@ -69,7 +69,9 @@ def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pyt
         (Said(output=b"", code=-signal.SIGKILL, is_cut=True), "Only the newest"),
         (Said(output=b"", code=0), ""),
     ):
-        monkeypatch.setattr("dispatcher.sandbox.child.Children.ask", lambda *_, said=said, **__: said)
+        monkeypatch.setattr(
+            "dispatcher.sandbox.bounded_processes.BoundedProcesses.ask", lambda *_, said=said, **__: said
+        )
         told = reader.search("digits", [source()], LogQuery(q="x")).note
         assert (note in told) if note else told == ""
 

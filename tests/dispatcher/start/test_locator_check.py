@@ -3,6 +3,7 @@ and nothing is read or asked that the page has no business with."""
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import re
@@ -15,11 +16,10 @@ import pytest
 from PIL import Image
 
 from cerebro.contract.records import Locator, Locators
-from cerebro.errors import NotFoundError
 from cerebro.runtime.volumes import Volumes
-from dispatcher.start.locator_check import Finding, LocatorCheck
-from dispatcher.start.locator_places import UnseenError, place_of
-from dispatcher.start.locator_process import image_kind, text_of, without_keys
+from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
+from dispatcher.start.locator_process import image_kind, size_of, text_of, without_keys
+from dispatcher.start.locator_sources import NotLookedAtError, root_of
 from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 LOCAL = "http://127.0.0.1:7080"
@@ -43,7 +43,7 @@ def checker(data: Path, *, host: str = "127.0.0.1") -> LocatorCheck:
     return LocatorCheck(settings(host=host, volumes=volumes))
 
 
-def found(check: LocatorCheck, metadata: str, objects: str | None = None) -> tuple[Finding, ...]:
+def found(check: LocatorCheck, metadata: str, objects: str | None = None) -> tuple[LocatorFinding, ...]:
     return check.check(Locators(train=Locator(metadata=metadata, objects=objects)))
 
 
@@ -55,7 +55,10 @@ def test_what_lies_there_is_shown(data: Path) -> None:
     assert table.preview[0] == ("0", "im0.png", "0")
     assert len(table.preview) == 5
     assert (objects.state, objects.column, objects.missing) == ("fine", "file", ("im2.png",))
-    assert (objects.sample, objects.kind) == ("im0.png", "image/png")
+    assert objects.sample == "im0.png"
+    kind, _, content = objects.image.partition(";base64,")
+    assert kind == "data:image/png"
+    assert base64.b64decode(content) == (data / "images" / "im0.png").read_bytes()
 
 
 def test_further_files_are_looked_for(data: Path) -> None:
@@ -137,7 +140,8 @@ def test_long_names_types_and_values_are_cut(data: Path) -> None:
     pq.write_table(table, data / "wide.parquet")
     wide, objects = found(checker(data), f"{data}/wide.parquet", f"file://{data}/images")
     assert (wide.state, objects.state) == ("fine", "fine")
-    assert (objects.column, objects.sample, objects.kind) == ("file", "im0.png", "image/png")
+    assert (objects.column, objects.sample) == ("file", "im0.png")
+    assert objects.image
     assert objects.missing == ("y" * 80 + "...",)
     assert max(len(text) for row in (*wide.columns, *wide.preview) for text in row) <= 83
     assert len(repr(wide)) + len(repr(objects)) < 4_000
@@ -238,25 +242,30 @@ def test_cluster_asks_no_address_of_its_own_network(
 
 def test_names_that_climb_name_nothing(data: Path) -> None:
     """Objects stay below their root, whatever a table says."""
-    place = place_of(str(data / "images"), str(data.parent))
-    assert place.object_size("../train.csv") is None
-    assert place.object_size("im0.png")
-    with pytest.raises(UnseenError):
-        place_of("/etc/passwd", str(data.parent))
+    root = root_of(str(data / "images"), data.parent)
+    assert size_of(root, "../train.csv") is None
+    assert size_of(root, "im0.png")
+    with pytest.raises(NotLookedAtError):
+        root_of("/etc", data.parent)
 
 
-# --- preview ------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------
 
 
-def test_preview_is_an_image_or_nothing(data: Path) -> None:
-    """No page, no drawing with a script in it, no text."""
-    check = checker(data)
-    assert check.preview(f"{data}/images/im0.png").kind == "image/png"
-    (data / "evil.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
-    (data / "page.png").write_text("<html><script>alert(1)</script>")
-    for name in ("evil.svg", "page.png", "notes.txt", "absent.png"):
-        with pytest.raises(NotFoundError):
-            check.preview(f"{data}/{name}")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("evil.svg", b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"),
+        ("page.png", b"<html><script>alert(1)</script>"),
+        ("large.png", b"\x89PNG\r\n\x1a\n" + bytes(3 << 20)),
+    ],
+)
+def test_what_is_shown_is_an_image_or_none(data: Path, name: str, content: bytes) -> None:
+    """No page, no drawing with a script in it, nothing that makes the page slow."""
+    (data / "other").mkdir()
+    (data / "other" / name).write_bytes(content)
+    _, objects = found(checker(data), f"{data}/train.csv", f"{data}/other")
+    assert (objects.state, objects.sample, objects.image) == ("fine", name, "")
 
 
 @pytest.mark.parametrize(
@@ -290,7 +299,7 @@ def test_check_without_scripts(browser: Browser, data: Path) -> None:
     assert answer.status_code == 422
     assert set(re.findall(r'id="(\w+)-mistake"', answer.text)) == {"valid_metadata", "misc"}
     assert "6 rows, 3 columns" in answer.text
-    assert re.search(r'<img src="/start/preview\?uri=[^"]+im0.png"', answer.text)
+    assert '<img src="data:image/png;base64,' in answer.text
 
 
 def test_check_by_the_script(browser: Browser, data: Path) -> None:
@@ -313,15 +322,6 @@ def test_text_of_tables_is_escaped(browser: Browser, data: Path) -> None:
     page = browser.post("/start", fields).text
     assert evil not in page
     assert page.count("&lt;script&gt;alert(1)") >= 2
-
-
-def test_preview_by_its_address(browser: Browser, data: Path) -> None:
-    """With the type that it has, and never as anything else."""
-    answer = browser.get(f"/start/preview?uri={data}/images/im0.png")
-    assert (answer.status_code, answer.mimetype) == (200, "image/png")
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert browser.get(f"/start/preview?uri={data}/train.csv").status_code == 404
-    assert browser.get("/start/preview").status_code == 404
 
 
 @pytest.mark.parametrize(

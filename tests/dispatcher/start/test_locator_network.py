@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cerebro.data.objects.s3 import S3Store
 from cerebro.errors import CerebroError
-from dispatcher.start.locator_network import configured_endpoint, is_allowed, is_public, targets_of
+from dispatcher.start.locator_network import is_allowed, targets_of
 
 STORE = "http://10.0.0.7:9000"
 PORTS = st.integers(1, 65535)
@@ -39,7 +39,7 @@ PORTS = st.integers(1, 65535)
 )  # fmt: skip
 def test_addresses_of_the_internet(address: object, public: bool) -> None:
     """All others are the cluster's, the machine's or the cloud's own."""
-    assert is_public(address) is public
+    assert is_allowed(address) is public
     assert is_allowed(address, targets_of(STORE)) is public
 
 
@@ -50,9 +50,9 @@ def test_one_address_and_port_is_reached_beside_the_internet(
 ) -> None:
     """Any other one is judged as if no store had been named: also its neighbours, and its other ports."""
     reached = targets_of(STORE)
-    assert is_allowed((str(address), port), frozenset()) is is_public((str(address), port))
+    is_public = is_allowed((str(address), port))
     is_store = (str(address), port) == ("10.0.0.7", 9000)
-    assert is_allowed((str(address), port), reached) is (is_store or is_public((str(address), port)))
+    assert is_allowed((str(address), port), reached) is (is_store or is_public)
     assert is_allowed(("10.0.0.7", port), reached) is (port == 9000)
     assert is_allowed((f"::ffff:{ipaddress.IPv4Address('10.0.0.7')}", port, 0, 0), reached) is (port == 9000)
 
@@ -88,14 +88,6 @@ def test_metadata_services_are_no_store(address: ipaddress.IPv4Address, port: in
 def test_what_is_no_url_opens_nothing(endpoint: str, reached: set[tuple[str, int]]) -> None:
     """Nor does a name that cannot be resolved."""
     assert {(str(address), port) for address, port in targets_of(endpoint)} == reached
-
-
-def test_endpoint_is_the_one_that_boto3_takes() -> None:
-    """That of S3 alone before that of all services, and none where none is set."""
-    both = {"AWS_ENDPOINT_URL_S3": "http://s3", "AWS_ENDPOINT_URL": "http://all"}
-    assert configured_endpoint(both) == "http://s3"
-    assert configured_endpoint(both | {"AWS_ENDPOINT_URL_S3": ""}) == "http://all"
-    assert configured_endpoint({}) == ""
 
 
 def _buckets() -> st.SearchStrategy[str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import http.server
 import io
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from PIL import Image
@@ -17,7 +15,7 @@ from PIL import Image
 from cerebro.contract.records import Locator, Locators
 from cerebro.runtime.volumes import Volumes
 from dispatcher.settings import Settings
-from dispatcher.start.locator_check import Finding, LocatorCheck
+from dispatcher.start.locator_check import LocatorCheck, LocatorFinding
 from tests.data.objects.s3 import BUCKET, put, s3_server
 from tests.dispatcher import fakes
 
@@ -67,7 +65,7 @@ def _settings(tmp_path: Path, *, has_object_store: bool = True) -> Settings:
     return fakes.settings(host="0.0.0.0", has_object_store=has_object_store, volumes=volumes)
 
 
-def _found(settings: Settings, metadata: str, objects: str | None = None) -> tuple[Finding, ...]:
+def _found(settings: Settings, metadata: str, objects: str | None = None) -> tuple[LocatorFinding, ...]:
     return LocatorCheck(settings).check(Locators(train=Locator(metadata=metadata, objects=objects)))
 
 
@@ -83,8 +81,8 @@ def test_store_that_was_named_is_looked_into(store: str, tmp_path: Path) -> None
     assert table.columns == (("id", "int64"), ("file", "string"), ("label", "int64"))
     assert table.preview[0] == ("0", "im0.png", "1")
     assert (objects.state, objects.column, objects.missing) == ("fine", "file", ("im2.png",))
-    assert (objects.sample_uri, objects.kind) == (f"{IMAGES}/im0.png", "image/png")
-    assert LocatorCheck(told).preview(objects.sample_uri).kind == "image/png"
+    assert objects.sample == "im0.png"
+    assert objects.image.startswith("data:image/png;base64,")
 
 
 def test_page_of_a_cluster_shows_it(store: str, tmp_path: Path) -> None:
@@ -93,10 +91,7 @@ def test_page_of_a_cluster_shows_it(store: str, tmp_path: Path) -> None:
     fields = {"name": "digits", "action": "check", "train_metadata": TRAIN, "train_objects": IMAGES}
     page = browser.post("/start", fields).text
     assert "3 rows, 3 columns" in page
-    (uri,) = re.findall(r'<img src="(/start/preview\?uri=[^"]+)"', page)
-    assert quote("im0.png") in uri
-    image = browser.get(uri)
-    assert (image.status_code, image.mimetype) == (200, "image/png")
+    assert '<img src="data:image/png;base64,' in page
 
 
 def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
@@ -127,6 +122,17 @@ def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (without.state, proxied.state) == ("unseen", "unseen")
     assert "no AWS credentials" in without.message
     assert "no public address" in proxied.message
+
+
+def test_endpoint_of_s3_goes_before_that_of_all_services(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As boto3 has it; the other one is not reached."""
+    with _service() as (other, others):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", other)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", store)
+        (finding,) = _found(_settings(tmp_path), TRAIN)
+    assert (finding.state, others) == ("fine", [])
 
 
 @pytest.mark.parametrize("name", [*KEYS, "AWS_SESSION_TOKEN"])
@@ -164,4 +170,4 @@ def test_keys_of_the_page_may_be_less_than_the_workers(
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         told = _found(_settings(tmp_path), TRAIN, IMAGES)
     assert [each.state for each in told] == ["unseen", "unseen"]
-    assert "keys do not open it" in told[0].message
+    assert "check locator and credentials" in told[0].message

@@ -6,7 +6,7 @@ import pytest
 
 from cerebro.commands.command import events_of
 from cerebro.errors import BadRequestError, ConflictError, NotFoundError
-from dispatcher.actions.page import parsed
+from dispatcher.commands.page import parsed
 from tests.dispatcher.fakes import TOKEN, Bench, Browser
 from tests.dispatcher.stories import Story, running_story
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cerebro.commands.command import Command
 from cerebro.commands.rules import Action
 from cerebro.errors import CerebroError, StoreUnavailableError
-from dispatcher.actions.page import carry_out
+from dispatcher.commands.page import carry_out
 from dispatcher.services import Services
 
 BATCH_S = 15.0

@@ -14,7 +14,7 @@ from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, Action
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.access.guard import is_browser, local_path, who
-from dispatcher.actions.deletion import deletion
+from dispatcher.commands.deletion import deletion
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 from dispatcher.tabs.tabs import Tabs
@@ -117,6 +117,6 @@ def _deletion(services: Services, name: str, problem: str, status: int) -> Respo
     except UnreadableError:
         view, is_readable = deletion(ExperimentState(name=name), measured), False
     page = render_template(
-        "actions/delete.html", name=name, view=view, problem=problem, is_readable=is_readable
+        "commands/delete.html", name=name, view=view, problem=problem, is_readable=is_readable
     )
     return page, status

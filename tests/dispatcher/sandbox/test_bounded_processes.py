@@ -1,4 +1,4 @@
-"""A child that reads what users gave is bounded in what it may say, as in time and memory."""
+"""A process that reads what users gave is bounded in what it may say, as in time and memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.sandbox.child import MOST_BYTES, Children
+from dispatcher.sandbox.bounded_processes import MOST_BYTES, BoundedProcesses
 
 
 def test_answer_comes_whole() -> None:
-    """Also a long one to a long question: neither waits for the other."""
+    """Also a long one to a long question."""
     question = json.dumps(["x" * 1000] * 3000).encode()
-    said = Children("json.tool", at_once=1).ask(question, timeout_s=20.0)
+    said = BoundedProcesses("json.tool", at_once=1).ask(question, timeout_s=20.0)
     assert json.loads(said.output) == json.loads(question)
     assert (said.code, said.is_late, said.is_cut) == (0, False, False)
 
 
 def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has said by then counts, and that it is not all is told."""
-    monkeypatch.setattr("dispatcher.sandbox.child.MOST_BYTES", 100_000)
-    said = Children("json.tool", at_once=1).ask(json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0)
+    monkeypatch.setattr("dispatcher.sandbox.bounded_processes.MOST_BYTES", 100_000)
+    said = BoundedProcesses("json.tool", at_once=1).ask(
+        json.dumps(["x" * 1000] * 3000).encode(), timeout_s=20.0
+    )
     assert len(said.output) == 100_000 < MOST_BYTES
     assert (said.is_cut, said.is_late) == (True, False)
 
 
 def test_child_that_does_not_listen_is_no_fault() -> None:
     """It may end before it has heard the question."""
-    said = Children("this", at_once=1).ask(b"x" * 3_000_000, timeout_s=20.0)
+    said = BoundedProcesses("this", at_once=1).ask(b"x" * 3_000_000, timeout_s=20.0)
     assert said.code == 0
     assert b"Zen of Python" in said.output
 
@@ -41,6 +43,6 @@ def test_secrets_stay_away(has_keys: bool, monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setenv(name, "x")
     (tmp_path / "telling.py").write_text("import json, os; print(json.dumps(sorted(os.environ)))")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    said = Children("telling", at_once=1, has_keys=has_keys).ask(b"", timeout_s=20.0)
+    said = BoundedProcesses("telling", at_once=1, has_keys=has_keys).ask(b"", timeout_s=20.0)
     names = {"CEREBRO_TOKEN", "AWS_SECRET_ACCESS_KEY", "S3_KEY", "HARMLESS"} & set(json.loads(said.output))
     assert names == ({"AWS_SECRET_ACCESS_KEY", "S3_KEY"} if has_keys else set()) | {"HARMLESS"}

@@ -1,0 +1,83 @@
+"""What the process that looks at users' locators may open.
+
+On the user's own machine that is what the user may read. On a cluster it is the shared volume, without links, and not
+the dispatcher's own files. What of the network is reached, `dispatcher.start.locator_network` decides.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from cerebro.data.objects import ObjectStore, local_path
+from cerebro.data.objects.folder import FolderStore
+from cerebro.data.objects.s3 import S3Store
+from cerebro.errors import LocatorError
+from dispatcher.sandbox.safe_open import open_below
+
+_NOT_DATA = ("/proc", "/sys", "/dev")
+
+
+class NotLookedAtError(Exception):
+    """It cannot be looked at from here, which does not mean that it is wrong; the message says why."""
+
+
+def root_of(uri: str, shared: Path | None) -> ObjectStore:
+    """The root that objects lie under: of folders only `shared` and those in it, or any where that is None.
+
+    Raises:
+        NotLookedAtError: nothing of the kind may be looked at here.
+        LocatorError: it is no address of data.
+    """
+    if uri.startswith("s3://"):
+        return _bucket(uri)
+    path = local_path(uri)
+    if shared is None:
+        if any(path.resolve().is_relative_to(part) for part in _NOT_DATA):
+            raise LocatorError(f"{uri} is part of the system, not data")
+        return FolderStore(uri)
+    if not path.is_relative_to(shared) or ".." in path.parts:
+        raise NotLookedAtError(
+            f"This page sees only the shared volume ({shared}) of the cluster. Whether the workers can read {uri} "
+            "shows when the first run starts"
+        )
+    return _SharedFolder(uri, shared)
+
+
+_bucket = functools.cache(S3Store)
+"""By its address: a client takes a tenth of a second to make."""
+
+
+class _SharedFolder(FolderStore):
+    """A folder of the shared volume. User code writes there, so links are not followed: not even those that appear
+    between a look and the next."""
+
+    def __init__(self, uri: str, shared: Path) -> None:
+        super().__init__(uri)
+        self._shared = shared
+
+    def open(self, name: str) -> BinaryIO:
+        """The object as a file."""
+        try:
+            return open_below(self._shared, str(self._path(name).relative_to(self._shared)))
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise self._linked() from error
+            raise
+
+    def size(self, name: str) -> int:
+        """Bytes of the object."""
+        with self._translated(name), self.open(name) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def check(self) -> None:
+        """Raise unless the root is there and may be read."""
+        if self._root.resolve() != self._shared.resolve() / self._root.relative_to(self._shared):
+            raise self._linked()
+        super().check()
+
+    def _linked(self) -> NotLookedAtError:
+        return NotLookedAtError(f"{self.uri} leads through a link, which this page does not follow")
