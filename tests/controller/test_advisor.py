@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from cerebro.contract.events import EpochCompleted, Event, SchedulePlanned
 from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.scheduling import advice
 from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
 from cerebro.state.experiment import fold
@@ -22,6 +24,14 @@ from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
 from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_dry_runs() -> Iterator[None]:
+    """A plan is compared with dispatch by a few dry runs, which take nearly all the time of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advice, "_MOST_UNITS", 300)
+        yield
 
 
 def narrow(size: int, *, seed: int = 1) -> dict[tuple[str, str], float]:
