@@ -58,7 +58,8 @@ def test_picture_stands_where_the_figure_will_be(page: Page, address: str) -> No
     page.route("**/plotly.js*", lambda route: held.append(route))  # noqa: PLW0108 - it gets an attribute
     sign_in(page, address, TOKEN)
     page.goto(f"{address}/experiments/digits", wait_until="commit")
-    page.wait_for_function("document.querySelector('.static-svg img')?.complete")
+    page.wait_for_selector(".static-svg img")
+    page.wait_for_function("() => document.querySelector('.static-svg img')?.complete")
     assert _is_seen(page)
     held[-1].continue_()
     settle(page)
