@@ -28,20 +28,12 @@ def register(commands: Any) -> None:
     actions = cluster.add_subparsers(required=True, metavar="ACTION")
     for name, about in _ACTIONS.items():
         action = actions.add_parser(name, help=about)
-        action.add_argument(
-            "-f", "--file", type=Path, required=True, metavar="FILE", help="such as infra/eksctl/cluster.yaml"
-        )
-        action.add_argument(
-            "--home",
-            metavar="DIR",
-            help="where generated files and logs go (default: $CEREBRO_HOME or ~/.cerebro)",
-        )
+        example, folder = "such as infra/eksctl/cluster.yaml", "where generated files and logs go"
+        action.add_argument("-f", "--file", type=Path, required=True, metavar="FILE", help=example)
+        action.add_argument("--home", metavar="DIR", help=f"{folder} (default: $CEREBRO_HOME or ~/.cerebro)")
         if name != "status":
-            action.add_argument(
-                "--dry-run",
-                action="store_true",
-                help="print every command and generated file, change nothing",
-            )
+            only = "print every command and generated file, change nothing"
+            action.add_argument("--dry-run", action="store_true", help=only)
         if name == "delete":
             action.add_argument("--yes", action="store_true", help="do not ask for the name")
         action.set_defaults(run=run, action=name, dry_run=False, yes=False)
@@ -49,12 +41,9 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run an action; returns the exit status."""
-    missing = [name for name in ("boto3", "yaml") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ProvisionError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: "
-            "pip install 'cerebro-platform[provision]', or `make setup` in a checkout"
-        )
+    if missing := [name for name in ("boto3", "yaml") if importlib.util.find_spec(name) is None]:
+        how = "pip install 'cerebro-platform[provision]', or `make setup` in a checkout"
+        raise ProvisionError(f"not installed: {', '.join(missing)}. {how}")
     from cerebro.cloud import actions
     from cerebro.cloud.site import open_site
     from cerebro.local.home import ClusterHome
@@ -65,19 +54,25 @@ def run(options: argparse.Namespace) -> int:
             _show(line)
         return 0
     with site.alone():
-        if options.action == "delete":
-            actions.delete(site, lambda what: options.yes or _confirms(what, site.file.name))
-        else:
-            {"create": actions.create, "pause": actions.pause, "resume": actions.resume}[options.action](site)
+        try:
+            if options.action == "delete":
+                actions.delete(site, lambda what: options.yes or _confirms(what, site.file.name))
+            else:
+                {"create": actions.create, "pause": actions.pause, "resume": actions.resume}[options.action](
+                    site
+                )
+        except KeyboardInterrupt:
+            _show(
+                "Interrupted. What AWS has begun goes on there, and costs; give the same command again to go on."
+            )
+            raise
     return 0
 
 
 def _confirms(what: str, name: str) -> bool:
     _show(what)
     if not sys.stdin.isatty():
-        raise ProvisionError(
-            "nothing has been removed: nobody is there to confirm it. In scripts, give --yes"
-        )
+        raise ProvisionError("nothing has been removed: nobody can confirm it here. In scripts, give --yes")
     return input(f"Type the name {name} to go on: ").strip() == name
 
 

@@ -1,9 +1,6 @@
 """A Cerebro cluster on AWS from one file: created, paused, resumed, looked at and deleted.
 
-What is to be (`clusterfile`, read by `reading`) and what is (`world`, seen by `observing`) decide which of the steps of
-`steps` or `removing` are needed; `actions` takes them. What eksctl, CloudFormation and helm are given is data, in
-``data``, filled in by `manifests`. Nothing is remembered between two commands but what AWS and the cluster themselves
-answer: so a command that failed or was interrupted is continued by giving it again, from any machine.
-
-boto3 has one door (`aws`), executables have one (`runner`). Nothing here is imported by a service.
+`clusterfile` reads what is asked for, `world` sees what there is, each of `steps` does what is left of its part, and
+`actions` takes them. What eksctl, CloudFormation and helm are given is ``data``, filled in by `manifests`. boto3, which
+reads, has one door (`aws`); executables, which change things, have one (`runner`). No service imports any of it.
 """

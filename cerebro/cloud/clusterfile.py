@@ -1,52 +1,31 @@
-"""The cluster file: what a user asks for, checked as far as that can be done offline.
+"""The cluster file: what a user asks for, checked as far as only the file is concerned, each mistake with its line.
 
-Strict: an unknown field is a mistake, a text is no number. What only AWS knows (instance types, regions, versions,
-quotas) is asked by `cerebro.cloud.preflight`; what is wrong whatever AWS says is refused here. Where a field
-stands in the file is the matter of `cerebro.cloud.reading`.
+Strict: an unknown field is a mistake, a text is no number, a key given twice is refused. What AWS knows (instance types
+and their GPUs, regions, versions, zones, quotas) is asked by `cerebro.cloud.preflight`.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
-from cerebro.cloud.names import CLUSTER_TAG, CONTROL_GROUP, ZONES_TAG
+from cerebro.cloud.names import CLUSTER_TAG, CONTROL_GROUP, FINGERPRINT, ZONES_TAG
+from cerebro.errors import ClusterFileError
 
-_INSTANCE_TYPE = re.compile(
-    r"(?P<family>[a-z]+\d+[a-z0-9-]*)\.(?P<size>nano|micro|small|medium|large|metal|\d*xlarge"
-    r"|metal-\d+xl)"
-)
-_GPU_FAMILIES = re.compile(r"(g|p|gr)\d")
-_AMD_GPU_FAMILIES = ("g4ad",)
-_ARM_FAMILIES = re.compile(r"a1|[a-z]+\d+[a-z]*g[a-z]*")
-"""Graviton: a ``g`` behind the generation (m7g, c7gn, g5g); what stands before it is the family's own letter."""
-_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
-_MOST_TAGS = 40
-"""AWS takes 50 per resource; eksctl and Kubernetes need some."""
-
-_OLDEST_MINOR = 30
-"""EKS supports no older one, not even in its extended support."""
-
+Place = tuple[int | str, ...]
+"""Keys and indices from the top of the file to a field."""
 Gib = Annotated[int, Field(ge=1, le=16384)]
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
-
-
-def _instance_type(value: str) -> str:
-    found = _INSTANCE_TYPE.fullmatch(value)
-    if found is None:
-        raise ValueError(
-            f"{value!r} has not the shape of an EC2 instance type, such as m6i.large or g5.xlarge"
-        )
-    if _ARM_FAMILIES.fullmatch(found["family"]):
-        raise ValueError(
-            f"{value} has ARM processors, the images are built for x86-64: take a type such as m6i.large"
-        )
-    return value
 
 
 class Controller(_Part):
@@ -55,8 +34,6 @@ class Controller(_Part):
     instance_type: str
     root_gib: Gib = 50
     """GiB of its root volume: images and logs."""
-
-    _shape = field_validator("instance_type")(_instance_type)
 
 
 class WorkerGroup(_Part):
@@ -70,26 +47,6 @@ class WorkerGroup(_Part):
     """GPUs of a worker; at most what the instance type has."""
     root_gib: Gib = 100
     """GiB of a node's root volume; the worker image with CUDA takes about 15 of them."""
-
-    _shape = field_validator("instance_type")(_instance_type)
-
-    @property
-    def family(self) -> str:
-        """Such as ``g5``."""
-        return self.instance_type.partition(".")[0]
-
-    @model_validator(mode="after")
-    def _has_gpus(self) -> WorkerGroup:
-        if self.gpus and self.family in _AMD_GPU_FAMILIES:
-            raise ValueError(
-                f"gpus: {self.instance_type} has AMD GPUs, CUDA needs NVIDIA's: take g4dn, g5, g6 or p types"
-            )
-        if self.gpus and not _GPU_FAMILIES.match(self.family):
-            raise ValueError(
-                f"gpus: {self.gpus} asked for, but {self.instance_type} has none: take a g or p type such as "
-                "g5.xlarge, or leave `gpus` out"
-            )
-        return self
 
 
 class Storage(_Part):
@@ -133,9 +90,9 @@ class ClusterFile(_Part):
     """All of it."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
-    region: str
+    region: Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
     kubernetes: str
-    """Minor version, such as ``"1.33"``."""
+    """Minor version, such as ``"1.34"``."""
     zones: Annotated[list[str], Field(min_length=2, max_length=3)] | None = None
     """Availability zones of the network; nodes and their disks live in the first. Chosen by what they offer if not
     given."""
@@ -160,6 +117,21 @@ class ClusterFile(_Part):
         return self.workers[0].gpus
 
     @property
+    def nodes(self) -> dict[str, WorkerGroup]:
+        """Every node group by the field that describes it; the first is the control plane's."""
+        kind, root_gib = self.controller.instance_type, self.controller.root_gib
+        control = WorkerGroup(name=CONTROL_GROUP, instance_type=kind, count=1, root_gib=root_gib)
+        return {
+            "controller": control,
+            **{f"workers[{index}]": each for index, each in enumerate(self.workers)},
+        }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Nodes of each node group."""
+        return {group.name: group.count for group in self.nodes.values()}
+
+    @property
     def all_tags(self) -> dict[str, str]:
         """The user's and the one that the cluster's parts are found by."""
         return {**self.tags, CLUSTER_TAG: self.name}
@@ -167,30 +139,17 @@ class ClusterFile(_Part):
     @property
     def instance_types(self) -> list[str]:
         """Each once, sorted."""
-        return sorted({self.controller.instance_type, *(group.instance_type for group in self.workers)})
+        return sorted({group.instance_type for group in self.nodes.values()})
 
     @field_validator("kubernetes", mode="before")
     @classmethod
     def _is_version(cls, value: object) -> object:
         if isinstance(value, int | float):
             raise ValueError(
-                f'write it in quotes, such as "1.33": without them YAML reads the number {value}'
+                f'write it in quotes, such as "1.34": without them YAML reads the number {value}'
             )
         if isinstance(value, str) and not re.fullmatch(r"1\.\d{2}", value):
-            raise ValueError(f'must be a minor version such as "1.33", not {value!r}')
-        if isinstance(value, str) and int(value.partition(".")[2]) < _OLDEST_MINOR:
-            raise ValueError(
-                f"clusters are made with Kubernetes 1.{_OLDEST_MINOR} or newer, not {value}: EKS supports no older one"
-            )
-        return value
-
-    @field_validator("region")
-    @classmethod
-    def _is_region(cls, value: str) -> str:
-        if not _REGION.fullmatch(value):
-            raise ValueError(
-                f"{value!r} has not the shape of an AWS region, such as us-east-1 or eu-central-1"
-            )
+            raise ValueError(f'must be a minor version such as "1.34", not {value!r}')
         return value
 
     @field_validator("workers")
@@ -214,24 +173,93 @@ class ClusterFile(_Part):
     @field_validator("tags")
     @classmethod
     def _are_tags(cls, tags: dict[str, str]) -> dict[str, str]:
-        for key, value in tags.items():
-            if key.lower().startswith("aws:") or key in (CLUSTER_TAG, ZONES_TAG):
+        for key in tags:
+            if key.lower().startswith("aws:") or key in (CLUSTER_TAG, ZONES_TAG, FINGERPRINT):
                 raise ValueError(f"the key {key!r} is reserved")
-            if not 1 <= len(key) <= 128 or len(value) > 256:
-                raise ValueError(f"{key[:40]!r}: a key has 1 to 128 characters, a value at most 256")
-        if len(tags) > _MOST_TAGS:
-            raise ValueError(
-                f"{len(tags)} tags, at most {_MOST_TAGS} fit beside those of eksctl and Kubernetes"
-            )
         return tags
 
-    @model_validator(mode="after")
-    def _zones_are_of_region(self) -> ClusterFile:
-        for zone in self.zones or ():
-            if not re.fullmatch(rf"{self.region}[a-z]", zone):
-                raise ValueError(
-                    f"zones: {zone!r} is no availability zone of {self.region}, such as {self.region}a"
-                )
-        if len(set(self.zones or ())) < len(self.zones or ()):
-            raise ValueError("zones: one is named twice; EKS needs two that differ")
-        return self
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> ClusterFile:
+    """The cluster file at a path.
+
+    Raises:
+        ClusterFileError: it cannot be read or has mistakes; the message has a line for each, with file, line and field.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as problem:
+        example = "infra/eksctl/cluster.yaml is one to begin with"
+        raise ClusterFileError(f"{path}: cannot be read: {problem}; {example}") from problem
+
+
+def parse(text: str, source: str) -> ClusterFile:
+    """The cluster file of a text; `source` is named in messages."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise ClusterFileError(f"{source}: is no YAML: {' '.join(str(problem).split())}") from problem
+    if not isinstance(given, dict):
+        parts = "name, region, kubernetes, controller, workers, images"
+        raise ClusterFileError(f"{source}: must be a mapping with {parts}")
+    lines: dict[Place, int] = {}
+    for place, line in _places(root, ()):
+        if place in lines:
+            raise ClusterFileError(f"{source}:{line}: {_path(place)}: given twice")
+        lines[place] = line
+    try:
+        return ClusterFile.model_validate(given)
+    except ValidationError as problem:
+        mistakes = [_mistake(source, lines, error) for error in problem.errors()]
+        raise ClusterFileError("\n".join(mistakes)) from problem
+
+
+def _places(node: yaml.Node | None, place: Place) -> Iterator[tuple[Place, int]]:
+    """Every field with its line, in the order of the file."""
+    children: list[tuple[Any, yaml.Node, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        children = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(index, value, value) for index, value in enumerate(node.value)]
+    for step, begin, value in children:
+        yield (*place, step), begin.start_mark.line + 1
+        yield from _places(value, (*place, step))
+
+
+def _mistake(source: str, lines: dict[Place, int], error: ErrorDetails) -> str:
+    place, message = tuple(error["loc"]), error["msg"]
+    match error["type"]:
+        case "extra_forbidden":
+            known = _fields(place[:-1])
+            close = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.6)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            message = f"no such field; {hint}"
+        case "missing":
+            message = "is missing"
+        case "value_error":
+            message = message.removeprefix("Value error, ")
+        case kind:
+            has_value = kind in ("greater_than_equal", "less_than_equal", "string_pattern_mismatch")
+            message = message[0].lower() + message[1:] + (f", not {error['input']!r}" if has_value else "")
+    known_parts = (place[:length] for length in range(len(place), 0, -1))
+    line = next((lines[part] for part in known_parts if part in lines), 1)
+    return f"{source}:{line}: {_path(place)}: {message}"
+
+
+def _path(place: Place) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return text.removeprefix(".") or "the file"
+
+
+def _fields(place: Place) -> list[str]:
+    """The fields that may stand at a place."""
+    schema = ClusterFile.model_json_schema()
+    node: Any = schema
+    for step in place:
+        node = node.get("items" if isinstance(step, int) else "properties", {})
+        node = node if isinstance(step, int) else node.get(step, {})
+        node = schema["$defs"].get(node.get("$ref", "").rpartition("/")[2], node)
+    return list(node.get("properties", {}))

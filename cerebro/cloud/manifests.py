@@ -1,95 +1,63 @@
-"""What eksctl, kubectl and helm are given: the data in ``data``, with what the cluster file says laid over it. Pure.
+"""What eksctl, CloudFormation, kubectl and helm are given: ``data``, with what the cluster file says over it. Pure.
 
-Classes and releases carry a fingerprint of what they were made from, so that a later run sees from the cluster itself
-whether they are as the file now wants them.
+Stack, classes and releases carry a fingerprint of what they were made from, so that a later run sees from the cluster
+itself whether they are as the file now wants them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from cerebro.cloud.clusterfile import ClusterFile, WorkerGroup
-from cerebro.cloud.names import FINGERPRINT, GPU_PLUGIN, MONITORING, NAMESPACE, PLATFORM, ZONES_TAG
+from cerebro.cloud.names import FINGERPRINT, GPU_PLUGIN, MONITORING, PLATFORM, ZONES_TAG
 
-S3_ACCOUNTS = ("cerebro-worker", "cerebro-controller", "cerebro-notebook")
-"""Service accounts of the chart that read objects or metadata."""
+STACK = Path(__file__).parent / "data" / "stack.yaml"
+"""The template of our stack, for CloudFormation."""
 _GPU = "nvidia.com/gpu"
 
 
-@cache
-def text(name: str) -> str:
-    """A file of ``data`` as it is: a template of CloudFormation, for example."""
-    return (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
-
-
-@cache
-def data(name: str) -> Any:
-    """A file of ``data`` without anything to fill in; not to be changed."""
-    return yaml.safe_load(text(name))
-
-
 def _filled(template: str, /, **values: str) -> Any:
-    return yaml.safe_load(Template(text(template)).substitute(values))
+    text = (Path(__file__).parent / "data" / template).read_text(encoding="utf-8")
+    return yaml.safe_load(Template(text).substitute(values) if values else text)
 
 
-_PARTS = data("eksctl.yaml")["addons"]
-NETWORK_ADDONS = tuple(addon["name"] for addon in _PARTS["network"])
-WORKLOAD_ADDONS = tuple(addon["name"] for addon in _PARTS["workload"])
-ADDONS = (*NETWORK_ADDONS, *WORKLOAD_ADDONS)
+data = cache(_filled)
+"""A file of ``data`` without anything filled in; not to be changed."""
+ADDONS = tuple(addon["name"] for part in data("eksctl.yaml")["addons"].values() for addon in part)
 
 
-def configuration(
-    file: ClusterFile,
-    zones: Sequence[str],
-    *,
-    addons: Collection[str] = ADDONS,
-    identities: Collection[str] = S3_ACCOUNTS,
-) -> dict[str, Any]:
-    """What ``eksctl ... -f`` is given.
+def configuration(file: ClusterFile, zones: Sequence[str], *, is_whole: bool = True) -> dict[str, Any]:
+    """What ``eksctl ... -f`` is given; the nodes are in the first of the zones.
 
-    Args:
-        file: what is asked for.
-        zones: availability zones, the one of the nodes first.
-        addons: the ones to name; a later run names only those that are missing, since eksctl refuses what exists.
-        identities: likewise, of the service accounts.
+    If not `is_whole`, without nodes, and without the addons that need nodes to run on: eksctl would wait for them.
     """
     parts = _filled("eksctl.yaml", name=file.name, region=file.region, kubernetes=file.kubernetes)
-    common = {**parts["group"], "availabilityZones": [zones[0]], "tags": file.all_tags}
-    control = {"instanceType": file.controller.instance_type, "volumeSize": file.controller.root_gib}
-    known = [*parts["addons"]["network"], *parts["addons"]["workload"]]
+    addons = [*parts["addons"]["network"], *(parts["addons"]["workload"] if is_whole else ())]
     made: dict[str, Any] = {
         **parts["cluster"],
         "availabilityZones": list(zones),
-        "addons": [{**addon, "tags": file.all_tags} for addon in known if addon["name"] in addons],
-        "managedNodeGroups": [
-            {**common, **parts["control"], **control},
-            *(overlaid({**common, **parts["workers"]}, _group(group)) for group in file.workers),
-        ],
+        "addons": [{**addon, "tags": file.all_tags} for addon in addons],
     }
     made["metadata"]["tags"] = {**file.all_tags, ZONES_TAG: " ".join(zones)}
-    if wanted := sorted(wanted_identities(file) & set(identities)):
-        made["iam"] = {"podIdentityAssociations": [_identity(file, name) for name in wanted]}
+    if is_whole:
+        common = {**parts["group"], "availabilityZones": [zones[0]], "tags": file.all_tags}
+        own = [parts["control"], *(parts["workers"] for _ in file.workers)]
+        groups = zip(file.nodes.values(), own, strict=True)
+        made["managedNodeGroups"] = [overlaid({**common, **_group(group)}, role) for group, role in groups]
     return made
 
 
-def wanted_identities(file: ClusterFile) -> frozenset[str]:
-    """Service accounts that get an AWS identity."""
-    return frozenset(S3_ACCOUNTS if file.s3 else ())
-
-
 def _group(group: WorkerGroup) -> dict[str, Any]:
-    present = (
-        {f"{_GPU}.present": "true"} if group.gpus else {}
-    )  # the device plugin's own affinity asks for it
+    # The device plugin's own affinity asks for the label.
+    present = {f"{_GPU}.present": "true"} if group.gpus else {}
     return {
         "name": group.name,
         "instanceType": group.instance_type,
@@ -101,22 +69,26 @@ def _group(group: WorkerGroup) -> dict[str, Any]:
     }
 
 
-def _identity(file: ClusterFile, account: str) -> dict[str, Any]:
-    buckets = [entry.partition("/") for entry in file.s3]
+def stack_parameters(
+    file: ClusterFile, zones: Sequence[str], *, has_roles: bool = True, is_attached: bool = True
+) -> dict[str, str]:
+    """Of our stack: with roles for the file's buckets or without; unattached, it is only the file system."""
     special = {"cn": "aws-cn", "us-gov": "aws-us-gov"}
     arn = f"arn:{special.get(file.region.rsplit('-', 2)[0], 'aws')}:s3:::"
-    listing = sorted({f"{arn}{bucket}" for bucket, _, _ in buckets})
-    reading = [f"{arn}{bucket}/{prefix}*" for bucket, _, prefix in buckets]
-    statements = [
-        {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetBucketLocation"], "Resource": listing},
-        {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": reading},
-    ]
+    buckets = [entry.partition("/") for entry in file.s3] if has_roles else []
     return {
-        "namespace": NAMESPACE,
-        "serviceAccountName": account,
-        "tags": file.all_tags,
-        "permissionPolicy": {"Version": "2012-10-17", "Statement": statements},
+        "Cluster": file.name,
+        "Attached": "yes" if is_attached else "no",  # no: what is stored outlives a network that is made anew
+        "Zones": str(len(zones)),
+        "Throughput": file.storage.efs_throughput,
+        "Listed": ",".join(sorted({f"{arn}{bucket}" for bucket, _, _ in buckets})),
+        "Read": ",".join(f"{arn}{bucket}/{prefix}*" for bucket, _, prefix in buckets),
     }
+
+
+def stack_fingerprint(file: ClusterFile, parameters: Mapping[str, str]) -> str:
+    """Of the stack as the file wants it."""
+    return fingerprint(STACK.read_text(encoding="utf-8"), parameters, file.all_tags)
 
 
 def storage_classes(file: ClusterFile, file_system: str) -> list[dict[str, Any]]:
@@ -127,8 +99,7 @@ def storage_classes(file: ClusterFile, file_system: str) -> list[dict[str, Any]]
     return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A release of helm as the file wants it."""
 
     name: str
@@ -141,40 +112,33 @@ class Wanted:
     """Fingerprint of chart and values."""
 
 
-def release(file: ClusterFile, name: str, chart: Path) -> Wanted:
-    """One of the three; `chart` is the platform's."""
-    parts = _filled("releases.yaml", name=file.name, region=file.region)[name]
-    values, named, content = parts["values"], tuple(parts["chart"]), ""
-    if name == PLATFORM:
-        values, named, content = _platform(file, values), (str(chart),), chart_fingerprint(chart)
-    return Wanted(
-        name=name,
-        namespace=parts["namespace"],
-        chart=named,
-        values=values,
-        timeout=parts["timeout"],
-        mark=fingerprint(content or named, values),
-    )
-
-
-def releases(file: ClusterFile) -> dict[str, str]:
-    """How each release that the file asks for is called, by its name; in their order."""
-    wanted = {}
-    if file.gpus and file.install.gpu_plugin:
-        wanted[GPU_PLUGIN] = "GPU device plugin"
-    if file.install.monitoring:
-        wanted[MONITORING] = "monitoring"
-    return {**wanted, PLATFORM: "platform"}
+def releases(file: ClusterFile, chart: Path) -> dict[str, Wanted]:
+    """The releases that the file asks for, in their order, by what messages call them; `chart` is the platform's."""
+    parts = _filled("releases.yaml", name=file.name, region=file.region)
+    named = {"GPU device plugin": GPU_PLUGIN, "monitoring": MONITORING, "platform": PLATFORM}
+    if not (file.gpus and file.install.gpu_plugin):
+        del named["GPU device plugin"]
+    if not file.install.monitoring:
+        del named["monitoring"]
+    made = {}
+    for title, name in named.items():
+        values, arguments = parts[name]["values"], tuple(parts[name]["chart"])
+        content: Any = arguments
+        if name == PLATFORM:
+            values, arguments, content = _platform(file, values), (str(chart),), chart_fingerprint(chart)
+        mark = fingerprint(content, values)
+        made[title] = Wanted(name, parts[name]["namespace"], arguments, values, parts[name]["timeout"], mark)
+    return made
 
 
 def _platform(file: ClusterFile, values: Mapping[str, Any]) -> dict[str, Any]:
-    tolerations = [{"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}] if file.gpus else []
+    gpu = {"key": _GPU, "operator": "Exists", "effect": "NoSchedule"}
     given: dict[str, Any] = {
         "images": {"registry": file.images.registry, "worker": {"cuda": file.gpus > 0}},
         "worker": {
             "replicas": file.num_workers,
             "gpus": file.gpus,
-            "tolerations": [*values["worker"]["tolerations"], *tolerations],
+            "tolerations": [*values["worker"]["tolerations"], *([gpu] if file.gpus else [])],
             "shards": {"size": f"{file.storage.shards_gib}Gi"},
         },
     }

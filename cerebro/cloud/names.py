@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CLUSTER_TAG = "cerebro/cluster"
-"""On everything that is made; its value is the cluster's name. What lacks it is somebody else's."""
+"""On everything that is made; its value is the cluster's name. What lacks it belongs to somebody else."""
 ZONES_TAG = "cerebro/zones"
 """On the EKS cluster: its availability zones, the one of the nodes first."""
 STACK_TAG = "alpha.eksctl.io/cluster-name"
+FINGERPRINT = "cerebro/fingerprint"
+"""What a part was made from: a tag of our stack, an annotation of storage classes, a release's description."""
 
 CONTROL_GROUP = "control"
 NAMESPACE = "cerebro"
@@ -16,48 +18,41 @@ PLATFORM = "cerebro"
 GPU_PLUGIN = "nvidia-device-plugin"
 MONITORING = "kube-prometheus-stack"
 MONITORING_NAMESPACE = "monitoring"
-FINGERPRINT = "cerebro/fingerprint"
-"""Annotation of the storage classes; a release carries its fingerprint as its description."""
 
 
 def cluster_stack(name: str) -> str:
-    """The stack of the control plane and its network."""
+    """eksctl's stack of the control plane and its network."""
     return f"eksctl-{name}-cluster"
 
 
 def group_stack(name: str, group: str) -> str:
-    """The stack of a node group."""
+    """eksctl's stack of a node group."""
     return f"eksctl-{name}-nodegroup-{group}"
 
 
 def addon_stack_prefix(name: str, addon: str) -> str:
-    """What the names of the stacks with an addon's roles begin with."""
+    """What the names of eksctl's stacks with an addon's roles begin with."""
     return f"eksctl-{name}-addon-{addon}"
 
 
-def is_identity_stack(name: str, stack: str, service_account: str) -> bool:
-    """Whether a stack holds the role of a service account of ours; eksctl's releases differ in the exact name."""
-    return stack.startswith(f"eksctl-{name}-podidentityrole-") and stack.endswith(f"-{service_account}")
+def own_stack(name: str) -> str:
+    """Our stack: the file system and the roles of service accounts."""
+    return f"cerebro-{name}"
 
 
-def storage_stack(name: str) -> str:
-    """The stack of the file system."""
+def earlier_stack(name: str) -> str:
+    """The stack in which earlier versions kept the file system; the mount targets had another one, ``-mounts``."""
     return f"cerebro-{name}-storage"
 
 
-def mounts_stack(name: str) -> str:
-    """The stack of the file system's mount targets."""
-    return f"cerebro-{name}-mounts"
-
-
-def owned_tag(name: str) -> str:
-    """The tag that Kubernetes' own controllers put on what they make, with the value ``owned``."""
-    return f"kubernetes.io/cluster/{name}"
+def earlier_roles_prefix(name: str) -> str:
+    """What the names of the stacks begin with in which eksctl kept the roles, for earlier versions."""
+    return f"eksctl-{name}-podidentityrole-"
 
 
 def is_ours(name: str, tags: Mapping[str, str]) -> bool:
     """Whether tags say that something belongs to the cluster: made by us, by eksctl or by a controller inside it."""
-    return tags.get(owned_tag(name)) == "owned" or any(
+    return tags.get(f"kubernetes.io/cluster/{name}") == "owned" or any(
         tags.get(key) == name for key in (CLUSTER_TAG, STACK_TAG, "elbv2.k8s.aws/cluster")
     )
 

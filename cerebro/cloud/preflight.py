@@ -1,108 +1,129 @@
-"""Everything that can be found wrong before anything is made. All of it is said at once, not one mistake per try."""
+"""What would cost an hour or money is looked for before anything is made, and said at once, not one mistake per try.
+
+What eksctl or AWS refuses by itself within a minute is left to them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
-from cerebro.cloud.aws import Aws, AwsError, NoCredentialsError
-from cerebro.cloud.capacity import Finding, Verdict, check_machines, check_quotas, choose_zones, look_up
+from cerebro.cloud.aws import Aws, AwsError
 from cerebro.cloud.clusterfile import ClusterFile
 from cerebro.cloud.manifests import data
-from cerebro.cloud.names import CONTROL_GROUP
 from cerebro.cloud.runner import Runner
 from cerebro.cloud.site import Site
 from cerebro.cloud.world import World, conflicts, known_zones
 
-_SIGN_IN = "sign in: `aws configure` (keys) or `aws sso login`, or set AWS_PROFILE"
-_OF_THE_MACHINE = ("eksctl", "kubectl", "helm", "aws", "credentials")
+_SIGN_IN = "sign in: `aws configure` (keys) or `aws sso login`, or set AWS_PROFILE; look at the network"
+OF_THE_MACHINE = ("eksctl", "kubectl", "helm", "aws", "credentials")
+"""Checks that say nothing about the file."""
+_LEAST_CONTROL_MIB = 7 * 1024
+"""Pods of the control plane, of drivers and of the name service ask for about 4 GiB; TensorBoard grows."""
+_ASK = "ask for more: https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas/"
+MACHINES = """InstanceTypes[].{
+    name: InstanceType, vcpus: VCpuInfo.DefaultVCpus, memory_mib: MemoryInfo.SizeInMiB,
+    gpus: sum(GpuInfo.Gpus[?Manufacturer == 'NVIDIA'].Count || `[0]`),
+    architectures: ProcessorInfo.SupportedArchitectures
+}"""
+"""What is looked at of EC2's description of instance types; GPUs are NVIDIA's, which CUDA needs."""
+_ZONES = """AvailabilityZones[?State == 'available' && ZoneType != 'local-zone' && ZoneType != 'wavelength-zone']
+    .[ZoneName, ZoneId]"""
 
 
-@dataclass(kw_only=True)
-class Preflight:
-    """What the checks have found."""
+class Verdict(StrEnum):
+    """How a check ended."""
 
-    world: World
-    """As observed; empty if AWS could not be asked."""
-    zones: tuple[str, ...]
-    """Availability zones, the one of the nodes first."""
-    findings: list[Finding] = field(default_factory=list)
-    has_account: bool = False
-    """Whether AWS was asked; if not, nothing is known of what exists."""
-
-    @property
-    def failed(self) -> list[Finding]:
-        """What has to be mended before anything is made."""
-        return [finding for finding in self.findings if finding.verdict is Verdict.FAIL]
-
-    @property
-    def mistakes(self) -> list[Finding]:
-        """What failed because of the file, not because of the machine the command runs on."""
-        return [finding for finding in self.failed if finding.name not in _OF_THE_MACHINE]
+    OK = "ok"
+    WARN = "warn"  # works, but not as one may expect
+    UNKNOWN = "?"  # could not be looked up
+    FAIL = "FAIL"  # nothing is made
 
 
-def check(site: Site) -> Preflight:
-    """Check everything; what depends on AWS is left out where its answer to who we are is no."""
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: what was looked at, what is so, and what to do about it."""
+
+    verdict: Verdict
+    name: str
+    message: str
+    mend: str = ""
+
+
+def check(site: Site) -> tuple[list[Finding], World]:
+    """Check everything; says what was found, what there is of the cluster, and sets where its nodes go.
+
+    What depends on AWS is left out where its answer to who we are is no; a dry run then takes nothing to exist.
+    """
     file = site.file
-    zones = tuple(file.zones or (f"{file.region}a", f"{file.region}b"))
-    found = Preflight(world=World(name=file.name), zones=zones)
-    found.findings += _check_tools(site.runner, file.kubernetes)
-    if site.chart_problem is not None:
-        found.findings.append(Finding(Verdict.FAIL, "install.chart.path", site.chart_problem))
+    site.zones = tuple(file.zones or (f"{file.region}a", f"{file.region}b"))
     region, account = _check_region(site.aws, file), check_credentials(site.aws)
-    found.findings += [region, account]
-    found.has_account = account.verdict is Verdict.OK
-    if not found.has_account or region.verdict is Verdict.FAIL:
-        skipped = "not looked up: instance types, zones, Kubernetes version, quotas, what exists already"
-        found.findings.append(Finding(Verdict.UNKNOWN, "AWS", skipped))
-        return found
+    findings, world = [*_check_tools(site.runner), region, account], World(name=file.name)
+    if site.chart_problem:
+        findings.append(Finding(Verdict.FAIL, "install.chart.path", site.chart_problem))
+    if Verdict.FAIL in (region.verdict, account.verdict):
+        site.is_offline = site.is_dry
+        skipped = "not looked up: instance types, zones, versions, quotas; nothing is taken to exist yet"
+        return [*findings, Finding(Verdict.UNKNOWN, "AWS", skipped)], world
     try:
-        found.world = site.observe()
-        _check_account(site, found)
+        world = site.observe()
+        findings += _check_account(site, world)
     except AwsError as problem:
         mend = "the user or role needs rights to look this up"
-        found.findings.append(Finding(Verdict.FAIL, "AWS", str(problem), mend))
-    return found
+        findings.append(Finding(Verdict.FAIL, "AWS", str(problem), mend))
+    return findings, world
 
 
-def _check_account(site: Site, found: Preflight) -> None:
-    file, aws, world = site.file, site.aws, found.world
-    found.findings += _check_kubernetes(aws, file) if world.cluster is None else ()
-    machines = look_up(aws, file.instance_types)
-    found.findings += check_machines(file, machines)
+def _check_account(site: Site, world: World) -> Iterator[Finding]:
+    file, aws = site.file, site.aws
+    if world.cluster is None:
+        yield _check_kubernetes(aws, file)
+    filters = [{"Name": "instance-type", "Values": file.instance_types}]
+    known = aws.find("ec2", "describe_instance_types", MACHINES, Filters=filters)
+    machines = {each["name"]: each for each in known}
+    yield from check_machines(file, machines)
     if set(machines) == set(file.instance_types):
-        found.zones, finding = choose_zones(aws, file, known_zones(file, world))
-        found.findings.append(finding)
-        needed: Counter[tuple[str, bool]] = Counter()
-        wanted = {CONTROL_GROUP: (file.controller.instance_type, False, 1)}
-        wanted |= {group.name: (group.instance_type, group.spot, group.count) for group in file.workers}
-        for name, (kind, spot, count) in wanted.items():
-            running = world.groups[name].desired if name in world.groups else 0
-            needed[kind, spot] += max(0, count - running)
-        vcpus = {kind: machine.vcpus for kind, machine in machines.items()}
-        found.findings += check_quotas(aws, +needed, vcpus, has_network=bool(world.cluster or world.stacks))
+        yield _choose_zones(site, known_zones(file, world))
+        vcpus: Counter[tuple[str | None, bool]] = Counter()
+        for group in file.nodes.values():
+            running = world.groups[group.name].desired if group.name in world.groups else 0
+            started = max(0, group.count - running)
+            vcpus[class_of(group.instance_type), group.spot] += (
+                started * machines[group.instance_type]["vcpus"]
+            )
+        yield from _check_quotas(aws, +vcpus)
     clashes = [clash.partition(": ") for clash in conflicts(file, world)]
-    found.findings += [Finding(Verdict.FAIL, name, message) for name, _, message in clashes]
+    yield from (Finding(Verdict.FAIL, name, message) for name, _, message in clashes)
     if world.cluster is not None and not clashes:
         message = f"{file.name} exists ({world.cluster.status}); what is missing is made"
-        found.findings.append(Finding(Verdict.OK, "cluster", message))
+        yield Finding(Verdict.OK, "cluster", message)
 
 
-def check_credentials(aws: Aws) -> Finding:
-    """Whether AWS takes the credentials, and whose they are."""
-    if not aws.has_credentials:
-        return Finding(Verdict.FAIL, "credentials", "there are none for AWS", _SIGN_IN)
-    try:
-        caller = aws.look("sts", "get_caller_identity")
-    except NoCredentialsError as problem:
-        return Finding(Verdict.FAIL, "credentials", f"AWS does not take them ({problem})", _SIGN_IN)
-    except AwsError as problem:
-        mend = "look at the network and AWS_PROFILE"
-        return Finding(Verdict.FAIL, "credentials", f"AWS cannot be asked ({problem})", mend)
-    return Finding(Verdict.OK, "credentials", f"account {caller['Account']}, {caller['Arn']}")
+def _check_tools(runner: Runner) -> Iterator[Finding]:
+    for name, tool in data("checks.yaml")["tools"].items():
+        answer = runner.look(name, *tool["asked"])
+        version, wanted = parse_version(answer.stdout or answer.stderr), ".".join(map(str, tool["oldest"]))
+        text = ".".join(map(str, version))
+        if runner.find(name) is None:
+            yield Finding(Verdict.FAIL, name, "is not on PATH", f"install it: {tool['install']}")
+        elif answer.returncode != 0 or not version:
+            yield Finding(Verdict.UNKNOWN, name, f"does not tell its version; {wanted} or newer is needed")
+        elif version < tuple(tool["oldest"]):
+            message = f"{text} is too old: {wanted} or newer ({tool['because']})"
+            yield Finding(Verdict.FAIL, name, message, tool["install"])
+        else:
+            yield Finding(Verdict.OK, name, text)
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """The first version number in what a tool says of itself; empty if there is none."""
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return () if found is None else tuple(int(part) for part in found.groups(default="0"))
 
 
 def _check_region(aws: Aws, file: ClusterFile) -> Finding:
@@ -112,53 +133,99 @@ def _check_region(aws: Aws, file: ClusterFile) -> Finding:
         return Finding(Verdict.OK, "region", file.region)
     close = difflib.get_close_matches(file.region, known, n=1)
     mend = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    return Finding(Verdict.FAIL, "region", f"{file.region} is no region with EKS that boto3 knows", mend)
+    return Finding(Verdict.FAIL, "region", f"boto3 knows no region {file.region} with EKS", mend)
 
 
-def _check_kubernetes(aws: Aws, file: ClusterFile) -> Iterator[Finding]:
-    """Whether EKS offers the version, and whether it costs extra."""
-    name, expression = "kubernetes", "clusterVersions[].[clusterVersion, versionStatus || status]"
+def check_credentials(aws: Aws) -> Finding:
+    """Whether AWS takes the credentials, and whose they are."""
     try:
-        found = aws.find("eks", "describe_cluster_versions", expression, includeAll=True)
+        caller = aws.look("sts", "get_caller_identity")
     except AwsError as problem:
-        yield Finding(Verdict.UNKNOWN, name, f"versions cannot be looked up ({problem})")
-        return
-    offered = {version: str(state).upper() for version, state in found if str(state).upper() != "UNSUPPORTED"}
-    usable = sorted(offered, key=parse_version)
+        return Finding(Verdict.FAIL, "credentials", f"none that AWS takes ({problem})", _SIGN_IN)
+    return Finding(Verdict.OK, "credentials", f"account {caller['Account']}, {caller['Arn']}")
+
+
+def _check_kubernetes(aws: Aws, file: ClusterFile) -> Finding:
+    """eksctl knows versions only up to its own; this also tells what costs extra."""
+    expression = "clusterVersions[].[clusterVersion, versionStatus || status]"
+    found = aws.find("eks", "describe_cluster_versions", expression, includeAll=True)
+    offered = {version: state.upper() for version, state in found if state.upper() != "UNSUPPORTED"}
     if file.kubernetes not in offered:
-        mend = f"there are {', '.join(usable)}"
-        yield Finding(Verdict.FAIL, name, f"EKS does not offer {file.kubernetes}", mend)
-    elif offered[file.kubernetes] == "EXTENDED_SUPPORT":
+        there = f"there are {', '.join(sorted(offered))}"
+        return Finding(Verdict.FAIL, "kubernetes", f"EKS does not offer {file.kubernetes}", there)
+    if offered[file.kubernetes].startswith("EXTENDED"):
         message = f"{file.kubernetes} is in extended support, which costs six times as much per hour"
-        yield Finding(Verdict.WARN, name, message, f"newest: {usable[-1]}")
-    else:
-        yield Finding(Verdict.OK, name, file.kubernetes)
+        return Finding(Verdict.WARN, "kubernetes", message)
+    return Finding(Verdict.OK, "kubernetes", file.kubernetes)
 
 
-def _check_tools(runner: Runner, kubernetes: str) -> Iterator[Finding]:
-    for name, tool in data("checks.yaml")["tools"].items():
-        if runner.find(name) is None:
-            yield Finding(Verdict.FAIL, name, "is not on PATH", f"install it: {tool['install']}")
+def check_machines(file: ClusterFile, machines: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """A finding for each instance type of the file, by the field that names it; `machines` as `MACHINES` has them."""
+    for part, group in file.nodes.items():
+        kind, gpus, name = group.instance_type, group.gpus, f"{part}.instance_type"
+        machine = machines.get(kind)
+        if machine is None:
+            yield Finding(Verdict.FAIL, name, f"{kind} does not exist in {file.region}")
             continue
-        answer = runner.look(name, *tool["asked"])
-        version = parse_version(answer.output or answer.errors)
-        text = ".".join(map(str, version))
-        if answer.status != 0 or not version:
-            said = (answer.errors or answer.output).strip().splitlines()[-1:] or ["no output"]
-            yield Finding(Verdict.UNKNOWN, name, f"does not tell its version: {said[0]}")
-        elif version < tuple(tool["oldest"]):
-            wanted = ".".join(map(str, tool["oldest"]))
-            verdict = Verdict.WARN if name == "aws" else Verdict.FAIL
-            message = f"{text} is too old: {wanted} or newer ({tool['because']})"
-            yield Finding(verdict, name, message, tool["install"])
-        elif name == "kubectl" and abs(version[1] - parse_version(kubernetes)[1]) > 1:
-            message = f"{text} is more than one minor version from the cluster's {kubernetes}"
-            yield Finding(Verdict.WARN, name, message)
+        has, memory = int(machine["gpus"]), f"{machine['memory_mib'] / 1024:g} GiB"
+        if "x86_64" not in machine["architectures"]:
+            message = f"{kind} is {'/'.join(machine['architectures'])}, the images are built for x86_64"
+            yield Finding(Verdict.FAIL, name, message)
+        elif part == "controller" and machine["memory_mib"] < _LEAST_CONTROL_MIB:
+            message = f"{kind} has {memory} of memory, the control plane needs 8"
+            yield Finding(Verdict.FAIL, name, message, "take m6i.large or larger")
+        elif gpus > has:
+            yield Finding(Verdict.FAIL, f"{part}.gpus", f"{gpus} asked for, {kind} has {has} of NVIDIA")
+        elif gpus < has:
+            message = f"{gpus} of the {has} GPUs of {kind} are used, all are paid for"
+            yield Finding(Verdict.WARN, f"{part}.gpus", message)
         else:
-            yield Finding(Verdict.OK, name, text)
+            yield Finding(Verdict.OK, name, f"{kind}: {machine['vcpus']} vCPUs, {memory}, {gpus} GPUs")
 
 
-def parse_version(text: str) -> tuple[int, ...]:
-    """The first version number in what a tool says of itself; empty if there is none."""
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return () if found is None else tuple(int(part) for part in found.groups(default="0"))
+def _choose_zones(site: Site, known: Sequence[str]) -> Finding:
+    """Where the nodes go: the first of the zones that are decided already, or one that offers all types."""
+    types, without = site.file.instance_types, data("checks.yaml")["zones_without_eks"]
+    zones = site.aws.find("ec2", "describe_availability_zones", _ZONES)
+    usable = {name for name, id_ in zones if id_ not in without}
+    asked = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": types}]}
+    where = "InstanceTypeOfferings[].Location"
+    offers = Counter(site.aws.find("ec2", "describe_instance_type_offerings", where, **asked))
+    suited = sorted(zone for zone in usable if offers[zone] == len(types))
+    mend = f"zones that do: {', '.join(suited) or 'none; take other instance types'}"
+    if outside := ", ".join(zone for zone in known if zone not in usable):
+        return Finding(Verdict.FAIL, "zones", f"{outside} cannot hold a control plane of EKS", mend)
+    if not suited or (known and known[0] not in suited):
+        asker = known[0] if known else f"a single zone of {site.file.region}"
+        return Finding(Verdict.FAIL, "zones", f"{asker} does not offer all instance types", mend)
+    site.zones = tuple(known) or (suited[0], min(usable - {suited[0]}))
+    message = f"nodes in {site.zones[0]}, control plane in {' and '.join(site.zones)}"
+    return Finding(Verdict.OK, "zones", message)
+
+
+def class_of(instance_type: str) -> str | None:
+    """The name of the class that AWS counts an instance type in; None: not one of those checked here."""
+    letters = re.split(r"\d", instance_type)[0]
+    classes = data("checks.yaml")["quotas"].items()
+    return next((name for name, each in classes if re.fullmatch(each["families"], letters)), None)
+
+
+def _check_quotas(aws: Aws, needed: Mapping[tuple[str | None, bool], int]) -> Iterator[Finding]:
+    """Of vCPUs still to be started, by (class, spot): new accounts have no GPUs, a group fails only in half an hour."""
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    used: Counter[tuple[str | None, bool]] = Counter()
+    for instance in aws.find("ec2", "describe_instances", "Reservations[].Instances[]", Filters=alive):
+        cores = {"CoreCount": 0, "ThreadsPerCore": 1, **instance.get("CpuOptions", {})}
+        market = (class_of(instance["InstanceType"]), instance.get("InstanceLifecycle") == "spot")
+        used[market] += cores["CoreCount"] * cores["ThreadsPerCore"]
+    for market, count in sorted(needed.items(), key=str):
+        what = f"quota vCPUs {market[0]}, {'spot' if market[1] else 'on demand'}"
+        try:
+            code = data("checks.yaml")["quotas"][market[0]]["spot" if market[1] else "on_demand"]
+            answer = aws.look("service-quotas", "get_service_quota", ServiceCode="ec2", QuotaCode=code)
+        except (AwsError, KeyError) as problem:
+            yield Finding(Verdict.UNKNOWN, what, f"cannot be looked up ({problem}); {count} are needed")
+            continue
+        allowed = answer["Quota"]["Value"]
+        verdict = Verdict.OK if count + used[market] <= allowed else Verdict.FAIL
+        yield Finding(verdict, what, f"{count} needed, {used[market]} used of {allowed:g}", f"{_ASK}{code}")

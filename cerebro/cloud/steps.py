@@ -1,282 +1,279 @@
-"""How a cluster is made: a list of steps, each safe to take twice.
+"""How a cluster is made and removed: steps that look at what there is, do what is left, and may be taken twice.
 
-A step says from the world whether it is needed, and makes what is missing. What AWS has under way is waited for before
-a step is taken (`Site.settled`). ``eksctl create cluster`` makes several parts in one go; what it had not made when it
-failed is made here by other means, because it cannot be given twice.
+eksctl makes control plane, addons and node groups, one command each: so what a failed or interrupted command did not
+make is made by the same step again. One stack of CloudFormation holds the rest on AWS. What AWS has under way is waited
+for before a step is taken (`Site.settled`).
+
+Removal begins inside the cluster, so that controllers remove what they made on AWS. They may be dead by then, or
+paused, so afterwards the same things are looked for on AWS, by their tags. What holds on to the network goes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
 
-from cerebro.cloud import manifests
-from cerebro.cloud.clusterfile import ClusterFile
-from cerebro.cloud.manifests import NETWORK_ADDONS, WORKLOAD_ADDONS, Wanted, wanted_identities
-from cerebro.cloud.names import (
-    CONTROL_GROUP,
-    FINGERPRINT,
-    addon_stack_prefix,
-    cluster_stack,
-    group_stack,
-    is_identity_stack,
-    mounts_stack,
-    storage_stack,
-)
-from cerebro.cloud.observing import DESCRIPTION
-from cerebro.cloud.removing import delete_cluster, delete_eksctl_stacks, delete_stacks, unmount
-from cerebro.cloud.site import Site, Step
-from cerebro.cloud.world import Cluster, Condition, World, stack_condition
+from cerebro.cloud import manifests, names
+from cerebro.cloud.site import Site
+from cerebro.cloud.world import World
 from cerebro.errors import ProvisionError
 
-# The device plugin is a release of ours, with a version that we choose.
-_CREATION = ("--install-nvidia-plugin=false", "--timeout", "45m")
+Step: TypeAlias = Callable[[Site, World], None]
+"""Makes or removes a part of a cluster, if anything is left to do, and returns when that is done; or raises
+ProvisionError, and goes on when taken again."""
+
+DESCRIPTION = "cerebro "
+"""Begins the description of a release that we made; its fingerprint follows."""
+_TIMEOUT = ("--timeout", "45m")
 _NEVER_MADE = ("CREATE_FAILED", "ROLLBACK_")
-_UNFINISHED_FIRST = ("pending-install", "uninstalling")
-_UNFINISHED_LATER = ("pending-upgrade", "pending-rollback")
+_EKSCTL = "eksctl-"
+"""Begins the names of eksctl's stacks; the cluster's others are ours."""
 
 
-def creation(file: ClusterFile, chart: Path) -> list[Step]:
-    """In the order in which they are made; each needs those before it."""
-    network, workload = _addons(NETWORK_ADDONS), _addons(WORKLOAD_ADDONS)
-    is_not_there = (Condition.ABSENT, Condition.BROKEN)
-    by_eksctl = [
-        # Nodes without a network never become ready. These are daemons: there as soon as EKS has them.
-        ("network addons", lambda world: bool(_lacking(world, NETWORK_ADDONS, is_not_there)), network),
-        ("node groups", lambda world: _lacks_nodes(file, world), make_node_groups),
-        ("addons", lambda world: bool(_lacking(world, WORKLOAD_ADDONS)), workload),
-        ("identities", lambda world: not wanted_identities(file) <= world.identities, _make_identities),
-        ("kubeconfig", lambda world: not world.has_kubeconfig, write_kubeconfig),
-    ]  # fmt: skip
-    steps = [
-        Step(name=name, is_needed=is_needed, take=take, comes_with_cluster=True)
-        for name, is_needed, take in by_eksctl
-    ]
-    return [
-        Step(
-            name="control plane",
-            is_needed=lambda world: world.cluster_condition() is not Condition.READY,
-            take=_make_control_plane,
-        ),
-        *steps,
-        Step(name="file system", is_needed=_lacks_file_system, take=_make_file_system),
-        Step(name="storage classes", is_needed=lambda world: _lacks_classes(file, world), take=_make_classes),
-        *(_release(name, manifests.release(file, key, chart)) for key, name in manifests.releases(file).items()),
-    ]  # fmt: skip
+def creation(site: Site) -> dict[str, Step]:
+    """By name, in the order in which they are taken; each needs those before it."""
+    releases = manifests.releases(site.file, site.chart).items()
+    return {
+        "control plane": make_control_plane,
+        "node groups": make_node_groups,
+        "addons": make_addons,
+        "kubeconfig": Site.write_kubeconfig,
+        "file system and roles": make_stack,
+        "storage classes": make_classes,
+        **{title: partial(make_release, release) for title, release in releases},
+    }
 
 
-# --- the control plane ---------------------------------------------------------------------------
-
-
-def _make_control_plane(site: Site, world: World) -> None:
-    if world.cluster_condition() is Condition.BROKEN:
+def make_control_plane(site: Site, world: World) -> None:
+    """With the network, and the addons without which nodes never become ready."""
+    stack, status = names.cluster_stack(world.name), world.cluster.status if world.cluster is not None else ""
+    if status in ("ACTIVE", "UPDATING") and world.is_stack_ready(stack):
+        return
+    if world.cluster is not None or stack in world.stacks:
         _clear(site, world)
-    path = site.write_configuration("eksctl.yaml")
-    site.eksctl("create", "cluster", "-f", path, "--kubeconfig", str(site.kubeconfig), *_CREATION)
+    path = site.write("eksctl-cluster.yaml", manifests.configuration(site.file, site.zones, is_whole=False))
+    site.change("eksctl", "create", "cluster", "-f", path, "--kubeconfig", str(site.kubeconfig), *_TIMEOUT)
 
 
 def _clear(site: Site, world: World) -> None:
     """Remove what a failed attempt left; a cluster that has ever run stays, and the file system in any case."""
-    stack = world.stacks.get(cluster_stack(world.name), "")
-    if world.cluster is not None and world.cluster.status != "FAILED" and not stack.startswith(_NEVER_MADE):
+    name, cluster = world.name, world.cluster
+    stack = world.stacks.get(names.cluster_stack(name), "")
+    if cluster is not None and cluster.status != "FAILED" and not stack.startswith(_NEVER_MADE):
         raise ProvisionError(
-            f"the control plane exists ({world.cluster.status}), but its stack is {stack or 'missing'}. Nothing is "
+            f"the control plane exists ({cluster.status}), but its stack is {stack or 'missing'}. Nothing is "
             "removed, because there may be data in it: look with `eksctl utils describe-stacks "
-            f"{' '.join(site.place)}`, or remove all with `cerebro cluster delete`"
+            f"--cluster {name} --region {site.file.region}`, or remove all with `cerebro cluster delete`"
+        )
+    if names.earlier_stack(name) in world.stacks:
+        raise ProvisionError(
+            f"the control plane has gone, the file system of stack {names.earlier_stack(name)} has not. An earlier "
+            "version made it, and this one cannot mount it in a new network: copy what you need of it, then give "
+            "`cerebro cluster delete`"
         )
     site.show("  an earlier attempt has failed: removing what it left")
-    unmount(site, world)  # mount targets would keep the network from being deleted
-    if world.cluster is not None:
+    if names.own_stack(name) in world.stacks:  # mount targets would keep the network from being deleted
+        _deploy(site, manifests.stack_parameters(site.file, site.zones, is_attached=False))
+    if cluster is not None:
         delete_cluster(site, world)
     delete_eksctl_stacks(site, site.observe())
 
 
-def write_kubeconfig(site: Site, world: World) -> None:
-    """A kubeconfig of its own in the cluster's folder; the user's is not touched."""
-    place = ("--name", world.name, "--region", site.file.region, "--alias", world.name)
-    site.runner.change("aws", "eks", "update-kubeconfig", *place, "--kubeconfig", str(site.kubeconfig))
-
-
-# --- addons and identities: roles whose addon or identity is missing are removed, their stacks would be in the way ---
-
-
-def _lacking(
-    world: World,
-    members: Iterable[str],
-    conditions: Collection[Condition] = (Condition.ABSENT, Condition.BROKEN, Condition.CHANGING),
-) -> list[str]:
-    return [name for name in members if world.addon_condition(name) in conditions]
-
-
-def _addons(members: tuple[str, ...]) -> Callable[[Site, World], None]:
-    def make(site: Site, world: World) -> None:
-        missing = _lacking(world, members, (Condition.ABSENT, Condition.BROKEN))
-        for name in (name for name in missing if name in world.addons):
-            site.eksctl("delete", "addon", *site.place, "--name", name)
-            site.aws.wait("eks", "AddonSettled", clusterName=world.name, addonName=name)
-        if missing:
-            prefixes = tuple(addon_stack_prefix(world.name, name) for name in missing)
-            delete_stacks(site, [stack for stack in sorted(world.stacks) if stack.startswith(prefixes)])
-            path = site.write_configuration("eksctl-addons.yaml", addons=missing, identities=())
-            site.eksctl("create", "addon", "-f", path)
-        if members == WORKLOAD_ADDONS:
-            for name in members:
-                site.aws.wait("eks", "AddonSettled", clusterName=world.name, addonName=name)
-
-    return make
-
-
-def _make_identities(site: Site, world: World) -> None:
-    """Service accounts that may read the buckets of the file: no keys, no secrets."""
-    missing = sorted(wanted_identities(site.file) - world.identities)
-    stacks = [
-        stack
-        for stack in sorted(world.stacks)
-        if any(is_identity_stack(world.name, stack, account) for account in missing)
-    ]
-    delete_stacks(site, stacks)
-    path = site.write_configuration("eksctl-identities.yaml", addons=(), identities=missing)
-    site.eksctl("create", "podidentityassociation", "-f", path)
-
-
-# --- nodes ---------------------------------------------------------------------------------------
-
-
-def _counts(file: ClusterFile) -> dict[str, int]:
-    return {CONTROL_GROUP: 1, **{group.name: group.count for group in file.workers}}
-
-
-def _lacks_nodes(file: ClusterFile, world: World) -> bool:
-    return any(
-        world.group_condition(name) is not Condition.READY or world.groups[name].desired != count
-        for name, count in _counts(file).items()
-    )
-
-
 def make_node_groups(site: Site, world: World) -> None:
     """Remove groups that failed, make those that are missing, scale the rest to what the file says."""
-    counts = _counts(site.file)
-    for name in [name for name in counts if world.group_condition(name) is Condition.BROKEN]:
-        _remove_group(site, world, name)
-        world = site.observe()
-    missing = [name for name in counts if world.group_condition(name) is Condition.ABSENT]
-    if missing:
-        path = site.write_configuration("eksctl.yaml")
-        site.eksctl("create", "nodegroup", "-f", path, "--include", ",".join(missing), *_CREATION)
-    scale(site, world, {name: count for name, count in counts.items() if name not in missing})
+    for name in site.file.counts:
+        there, stack = world.groups.get(name), names.group_stack(world.name, name)
+        if there.has_failed if there is not None else stack in world.stacks:
+            problems = there.problems if there is not None else []
+            site.show("\n    ".join([f"  node group {name} has failed before: removing it", *problems]))
+            delete_stacks(site, [stack])
+            world = site.observe()
+            if name in world.groups and not site.is_dry:
+                raise ProvisionError(f"node group {name} cannot be removed: {world.groups[name].problems}")
+    if set(site.file.counts) - set(world.groups):  # eksctl leaves out those that there are
+        path = site.write("eksctl.yaml", manifests.configuration(site.file, site.zones))
+        # The device plugin is a release of ours, with a version that we choose.
+        site.change("eksctl", "create", "nodegroup", "-f", path, "--install-nvidia-plugin=false", *_TIMEOUT)
+    scale(site, world, site.file.counts)
 
 
 def scale(site: Site, world: World, counts: Mapping[str, int]) -> None:
     """Set the number of nodes of groups that exist, and wait until EKS has done so.
 
     Raises:
-        ProvisionError: it has not within half an hour, as when there is no capacity in the zone.
+        ProvisionError: it has not in time.
     """
-    there = {name: count for name, count in counts.items() if name in world.groups}
-    wrong = {name: count for name, count in there.items() if world.groups[name].desired != count}
-    for name, count in wrong.items():
-        most = max(1, count, _counts(site.file).get(name, 0)) + (name == CONTROL_GROUP)
-        sizes = {"minSize": 0, "desiredSize": count, "maxSize": most}
-        site.aws.change(
-            "eks", "update_nodegroup_config", clusterName=world.name, nodegroupName=name, scalingConfig=sizes
-        )
+    wrong = [name for name in counts if name in world.groups and world.groups[name].desired != counts[name]]
     for name in wrong:
-        site.aws.wait("eks", "NodegroupSettled", clusterName=world.name, nodegroupName=name)
+        most = max(1, counts[name], site.file.counts.get(name, 0)) + (name == names.CONTROL_GROUP)
+        sizes = f"minSize=0,maxSize={most},desiredSize={counts[name]}"
+        group = ("--cluster-name", world.name, "--nodegroup-name", name)
+        site.change("aws", "eks", "update-nodegroup-config", *group, "--scaling-config", sizes)
+    for name in wrong:
+        site.wait("eks", "nodegroup_active", clusterName=world.name, nodegroupName=name)
 
 
-def _remove_group(site: Site, world: World, name: str) -> None:
-    """By its stack, whatever state that is in."""
-    problems = world.groups[name].problems if name in world.groups else ()
-    said = "".join(f"\n    {problem}" for problem in problems)
-    site.show(f"  node group {name} has failed before: removing it{said}")
-    delete_stacks(site, [group_stack(world.name, name)])
-    if name in site.observe().groups and not site.is_dry:
-        raise ProvisionError(
-            f"node group {name} has failed and cannot be removed: look at it with "
-            f"`eksctl get nodegroup {' '.join(site.place)}`"
-        )
+def make_addons(site: Site, world: World) -> None:
+    """eksctl leaves out those that there are; roles whose addon is missing would be in its way."""
+    there = [name for name, status in world.addons.items() if status != "CREATE_FAILED"]
+    if missing := sorted(set(manifests.ADDONS) - set(there)):
+        prefixes = tuple(names.addon_stack_prefix(world.name, name) for name in missing)
+        delete_stacks(site, [stack for stack in sorted(world.stacks) if stack.startswith(prefixes)])
+        path = site.write("eksctl.yaml", manifests.configuration(site.file, site.zones))
+        site.change("eksctl", "create", "addon", "-f", path)
 
 
-# --- storage -------------------------------------------------------------------------------------
-
-
-def _lacks_file_system(world: World) -> bool:
-    system, cluster = world.file_system, world.cluster or Cluster(status="")
-    return system is None or system.state != "available" or system.num_mounted < max(1, len(cluster.subnets))
-
-
-def _make_file_system(site: Site, world: World) -> None:
-    """EFS with a mount target per zone. Its own stack is apart from theirs: they are made again, data are not."""
-    name, throughput = world.name, site.file.storage.efs_throughput
-    if world.file_system is None:
-        _make_stack(site, world, storage_stack(name), "storage-stack.yaml", Name=name, Throughput=throughput)
-        world = site.observe()
-    if not site.is_dry and (world.cluster is None or world.file_system is None):
-        raise ProvisionError("cluster or file system has gone meanwhile: give the same command again")
-    unmount(site, world)
-    cluster = world.cluster or Cluster(status="", subnets=("<subnet 1>", "<subnet 2>"))
-    subnets = {f"Subnet{number}": subnet for number, subnet in enumerate(cluster.subnets, 1)}
-    _make_stack(
-        site, site.observe(), mounts_stack(name), "mounts-stack.yaml", **subnets,
-        Name=name, FileSystem=world.file_system.id if world.file_system else "<file system>",
-        Network=cluster.network or "<vpc>", Nodes=cluster.security_group or "<security group>",
-    )  # fmt: skip
-
-
-def _make_stack(site: Site, world: World, stack: str, template: str, **parameters: str) -> None:
-    if stack in world.stacks:  # it failed, or what it made has been removed by hand
+def make_stack(site: Site, world: World) -> None:
+    """Create or update our stack; where an earlier version made two, and eksctl roles, these stay as they are."""
+    name, stack = world.name, names.own_stack(world.name)
+    if names.earlier_stack(name) in world.stacks:
+        return
+    has_roles = not any(each.startswith(names.earlier_roles_prefix(name)) for each in world.stacks)
+    parameters = manifests.stack_parameters(site.file, site.zones, has_roles=has_roles)
+    if world.is_stack_ready(stack) and world.mark == manifests.stack_fingerprint(site.file, parameters):
+        return
+    if world.stacks.get(stack, "").startswith((*_NEVER_MADE, "DELETE_FAILED")):  # it can only be deleted
         delete_stacks(site, [stack])
-    site.aws.change(
-        "cloudformation", "create_stack", StackName=stack, TemplateBody=manifests.text(template),
-        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
-        Tags=[{"Key": key, "Value": value} for key, value in site.file.all_tags.items()],
+    _deploy(site, parameters)
+
+
+def _deploy(site: Site, parameters: Mapping[str, str]) -> None:
+    """By change set; CloudFormation rolls back what fails."""
+    tags = {**site.file.all_tags, names.FINGERPRINT: manifests.stack_fingerprint(site.file, parameters)}
+    site.change(
+        "aws", "cloudformation", "deploy", "--stack-name", names.own_stack(site.file.name),
+        "--template-file", str(manifests.STACK),
+        "--capabilities", "CAPABILITY_IAM", "--no-fail-on-empty-changeset",
+        "--parameter-overrides", *(f"{key}={value}" for key, value in parameters.items()),
+        "--tags", *(f"{key}={value}" for key, value in tags.items()),
     )  # fmt: skip
-    site.aws.wait("cloudformation", "StackSettled", StackName=stack)
-    status = site.observe().stacks.get(stack)
-    if stack_condition(status) is not Condition.READY and not site.is_dry:
-        raise ProvisionError(
-            f"stack {stack} could not be made ({status}): its events say why: aws cloudformation "
-            f"describe-stack-events --stack-name {stack} --region {site.file.region}"
-        )
 
 
-def _lacks_classes(file: ClusterFile, world: World) -> bool:
-    if world.kube is None or world.file_system is None:
-        return True
-    wanted = [made["metadata"] for made in manifests.storage_classes(file, world.file_system.id)]
-    there = world.kube.storage_classes
-    return any(there.get(made["name"]) != made["annotations"][FINGERPRINT] for made in wanted)
-
-
-def _make_classes(site: Site, world: World) -> None:
+def make_classes(site: Site, world: World) -> None:
     """Replaced, not applied: parameters of a class cannot be changed. Volumes stay."""
-    id_ = world.file_system.id if world.file_system is not None else "<file system>"
-    path = site.write("storage.yaml", manifests.storage_classes(site.file, id_))
-    site.kubectl("replace", "--force", "-f", str(path))
+    if not world.file_system and not site.is_dry:
+        stack = names.own_stack(world.name)
+        raise ProvisionError(
+            f"stack {stack} is there, its file system is not: if its data can be done without, delete the stack "
+            f"(aws cloudformation delete-stack --region {site.file.region} --stack-name {stack})"
+        )
+    made = manifests.storage_classes(site.file, world.file_system or "<file system>")
+    found = site.inside(world, "kubectl", "get", "storageclasses", "--request-timeout=15s") or {}
+    marks = {each["metadata"]["name"]: each["metadata"].get("annotations") for each in found.get("items", [])}
+    wanted = {each["metadata"]["name"]: each["metadata"]["annotations"][names.FINGERPRINT] for each in made}
+    if any((marks.get(name) or {}).get(names.FINGERPRINT) != mark for name, mark in wanted.items()):
+        site.change("kubectl", "replace", "--force", "-f", site.write("storage.yaml", made))
 
 
-# --- releases ------------------------------------------------------------------------------------
+def make_release(wanted: manifests.Wanted, site: Site, world: World) -> None:
+    """One whose command was interrupted is locked by helm for ever: it is uninstalled or rolled back first."""
+    at = (wanted.name, "--namespace", wanted.namespace)
+    history = site.inside(world, "helm", "history", *at, "--max", "1") or [{"status": "", "description": ""}]
+    status, mark = history[-1]["status"], f"{DESCRIPTION}{wanted.mark}"
+    if status == "deployed" and history[-1].get("description") == mark:
+        return
+    if status in ("pending-install", "uninstalling"):
+        site.change("helm", "uninstall", *at, "--wait", "--timeout", "5m")
+    elif status in ("pending-upgrade", "pending-rollback"):
+        site.change("helm", "rollback", *at, "--wait", "--timeout", wanted.timeout)
+    values = site.write(f"values-{wanted.name}.yaml", dict(wanted.values))
+    site.change(
+        "helm", "upgrade", "--install", wanted.name, *wanted.chart, "--namespace", wanted.namespace,
+        "--create-namespace", "--values", values, "--description", mark, "--wait", "--timeout", wanted.timeout,
+    )  # fmt: skip
 
 
-def _release(name: str, wanted: Wanted) -> Step:
-    """One that was interrupted is locked by helm and never gets well by itself: it is rolled back or uninstalled."""
+# --- removal --------------------------------------------------------------------------------------
 
-    def is_needed(world: World) -> bool:
-        there = world.kube.releases.get(wanted.name) if world.kube is not None else None
-        return there is None or there.status != "deployed" or there.mark != wanted.mark
 
-    def take(site: Site, world: World) -> None:
-        there = world.kube.releases.get(wanted.name) if world.kube is not None else None
-        at = (wanted.name, "--namespace", wanted.namespace)
-        if there is not None and there.status in _UNFINISHED_FIRST:
-            site.helm("uninstall", *at, "--wait", "--timeout", "5m")
-        elif there is not None and there.status in _UNFINISHED_LATER:
-            site.helm("rollback", *at, "--wait", "--timeout", wanted.timeout)
-        path = site.write(f"values-{wanted.name}.yaml", dict(wanted.values))
-        site.helm(
-            "upgrade", "--install", wanted.name, *wanted.chart,
-            "--namespace", wanted.namespace, "--create-namespace", "--values", str(path),
-            "--description", f"{DESCRIPTION}{wanted.mark}", "--wait", "--timeout", wanted.timeout,
-        )  # fmt: skip
+def removal() -> dict[str, Step]:
+    """By name, in the order in which they are taken."""
+    return {
+        "what is inside the cluster": _empty,
+        "load balancers": _remover("load balancer", "classic load balancer"),
+        "file system and roles": _delete_own_stacks,
+        "security groups of load balancers": _remover("security group of load balancers"),
+        "control plane": delete_cluster,
+        "CloudFormation stacks": delete_eksctl_stacks,
+        "volumes": _remover("volume"),
+        "log groups": _remover("log group"),
+    }
 
-    return Step(name=name, is_needed=is_needed, take=take)
+
+def _empty(site: Site, world: World) -> None:
+    """Namespaces, not claims: the claim of a disk goes only when the pods that use it have gone."""
+    if world.cluster is None or world.cluster.status != "ACTIVE":
+        return
+    site.write_kubeconfig(world)
+    namespaces = (names.NAMESPACE, names.MONITORING_NAMESPACE)
+    site.change("kubectl", "delete", "namespace", *namespaces, "--ignore-not-found", "--timeout", "10m")
+
+
+def _remover(*kinds: str) -> Step:
+    def remove(site: Site, world: World) -> None:
+        problem: ProvisionError | None = None
+        for resource in world.resources:
+            if resource.kind in kinds:
+                try:
+                    site.runner.change(*shlex.split(resource.remove))
+                except (
+                    ProvisionError
+                ) as failed:  # gone already, or in use: the others are removed all the same
+                    problem = failed
+        if problem is not None:
+            raise problem
+
+    return remove
+
+
+def _delete_own_stacks(site: Site, world: World) -> None:
+    """One after the other: earlier versions made two, and the second holds the file system that the first mounts."""
+    if world.file_system:
+        points = "AccessPoints[].AccessPointId"  # made by the driver; they would keep the file system
+        for point in site.aws.find("efs", "describe_access_points", points, FileSystemId=world.file_system):
+            with suppress(ProvisionError):  # the driver may have been faster; one that stays keeps the stack
+                site.change("aws", "efs", "delete-access-point", "--access-point-id", point)
+    for stack in sorted(stack for stack in world.stacks if not stack.startswith(_EKSCTL)):
+        delete_stacks(site, [stack])
+
+
+def delete_cluster(site: Site, world: World) -> None:
+    """Delete it by eksctl, with all that eksctl made for it."""
+    if world.cluster is None:
+        return
+    site.wait_for_stack(
+        world, names.cluster_stack(world.name)
+    )  # EKS deletes nothing that is still being made
+    site.change(
+        "eksctl", "delete", "cluster", "--name", world.name, "--region", site.file.region,
+        # force: on although nodes do not drain; there is nothing left that would need them
+        "--wait", "--force", "--disable-nodegroup-eviction", "--timeout", "45m",
+    )  # fmt: skip
+
+
+def delete_eksctl_stacks(site: Site, world: World) -> None:
+    """What eksctl left: all but the cluster's own stack, which the others need; then that one."""
+    base = names.cluster_stack(world.name)
+    left = sorted(stack for stack in world.stacks if stack.startswith(_EKSCTL))
+    delete_stacks(site, [stack for stack in left if stack != base])
+    delete_stacks(site, [stack for stack in left if stack == base])
+
+
+def delete_stacks(site: Site, stacks: list[str]) -> None:
+    """Delete CloudFormation stacks and wait until they are gone.
+
+    Raises:
+        ProvisionError: one could not be deleted; the message has CloudFormation's reason.
+    """
+    for name in stacks:
+        site.change("aws", "cloudformation", "delete-stack", "--stack-name", name)
+    for name in stacks:
+        site.wait("cloudformation", "stack_delete_complete", StackName=name)
+    left = site.observe().stacks if stacks and not site.is_dry else {}
+    for name in (name for name in stacks if name in left):
+        seen = site.aws.look("cloudformation", "describe_stacks", StackName=name)["Stacks"][0]
+        reason = seen.get("StackStatusReason", "no reason given")
+        raise ProvisionError(f"stack {name} could not be deleted ({left[name]}): {reason}")

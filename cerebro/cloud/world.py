@@ -1,87 +1,64 @@
-"""What there is of a cluster, as observed: values, and what they come to. Pure.
+"""What there is of a cluster, asked of AWS: `observe` reads, a `World` holds it. No record of earlier commands is kept.
 
-`observing` fills these in, the steps decide on them, and tests make them up.
+Stacks are recognised by their tags, not by the beginning of their name, because ``eksctl-demo-`` also begins the stacks
+of a cluster named ``demo-two``. What costs money (``data/inventory.yaml``) is asked of each service itself, whether or
+not a cluster still exists: AWS's index of tags lags by minutes and would name what has just been deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Any
 
+from pydantic import AliasPath, BaseModel, ConfigDict, Field
+
+from cerebro.cloud import names
+from cerebro.cloud.aws import Aws, AwsError
 from cerebro.cloud.clusterfile import ClusterFile
-from cerebro.cloud.names import CLUSTER_TAG, CONTROL_GROUP, ZONES_TAG, cluster_stack, group_stack
+from cerebro.cloud.manifests import data
+
+_READY = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
+_MOVING = re.compile(r"(?!REVIEW).*_IN_PROGRESS")
+_TAGS_PER_CALL = 20
 
 
-class Condition(StrEnum):
-    """Of anything that AWS makes in its own time."""
+class _Described(BaseModel):
+    """What EKS says of something, as far as it is used."""
 
-    ABSENT = "absent"  # to be made
-    CHANGING = "changing"  # AWS is at it: wait
-    BROKEN = "broken"  # failed or rolled back: to be removed, then made again
-    READY = "ready"
+    model_config = ConfigDict(frozen=True, validate_by_name=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(_Described):
     """The control plane on EKS."""
 
     status: str
     version: str = ""
-    network: str = ""
-    subnets: tuple[str, ...] = ()
-    """Where the file system is mounted: one per zone, the private one where there is one."""
-    security_group: str = ""
-    """Of the nodes and the control plane; EKS makes it."""
     endpoint: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeGroup:
+class NodeGroup(_Described):
     """A managed node group."""
 
     status: str
-    instance_types: tuple[str, ...] = ()
-    is_spot: bool = False
-    desired: int = 0
-    problems: tuple[str, ...] = ()
-    """What EKS says of its health."""
+    instance_types: list[str] = Field([], alias="instanceTypes")
+    market: str = Field("ON_DEMAND", alias="capacityType")
+    """SPOT, or ON_DEMAND."""
+    desired: int = Field(0, validation_alias=AliasPath("scalingConfig", "desiredSize"))
+    issues: list[dict[str, Any]] = Field([], validation_alias=AliasPath("health", "issues"))
+    """What EKS finds wrong with it: code and message."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it can only be removed. A degraded one exists and scales; EKS repairs its nodes."""
+        return self.status in ("CREATE_FAILED", "DELETE_FAILED")
 
-@dataclass(frozen=True, kw_only=True)
-class FileSystem:
-    """On EFS."""
-
-    id: str
-    state: str
-    num_mounted: int = 0
-    """Mount targets that can be used."""
-    is_of_stack: bool = True
-    """Whether CloudFormation made it; clusters made before that have one of their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Release:
-    """Of helm."""
-
-    namespace: str
-    status: str
-    mark: str
-    """Fingerprint of chart and values; empty if the last attempt failed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kube:
-    """What the cluster's own API answers."""
-
-    storage_classes: Mapping[str, str] = field(default_factory=dict)
-    """Fingerprint by name."""
-    releases: Mapping[str, Release] = field(default_factory=dict)
-    balancers: tuple[tuple[str, str, str], ...] = ()
-    """(kind, namespace, name) of services and ingresses that have load balancers."""
-    claims: int = 0
-    """Volume claims, over all namespaces."""
+    @property
+    def problems(self) -> list[str]:
+        """Its issues as text."""
+        return [f"{issue.get('code')}: {issue.get('message')}" for issue in self.issues]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,82 +80,125 @@ class World:
     cluster: Cluster | None = None
     stacks: Mapping[str, str] = field(default_factory=dict)
     """CloudFormation's status by name."""
+    mark: str = ""
+    """Fingerprint of what our own stack was made from."""
     groups: Mapping[str, NodeGroup] = field(default_factory=dict)
     addons: Mapping[str, str] = field(default_factory=dict)
     """Status by name."""
-    identities: frozenset[str] = frozenset()
-    """Service accounts of our namespace with an AWS identity."""
-    file_system: FileSystem | None = None
-    has_kubeconfig: bool = False
-    kube: Kube | None = None
-    """None: the API was not asked, or did not answer."""
+    file_system: str = ""
+    """Its id; empty: there is none."""
     resources: tuple[Resource, ...] = ()
     """What costs money; only where it was asked for."""
 
     @property
     def is_foreign(self) -> bool:
         """Whether there is a cluster of that name that was not made here."""
-        cluster = self.cluster
-        is_marked = cluster is None or cluster.tags.get(CLUSTER_TAG) == self.name
-        return not is_marked and cluster_stack(self.name) not in self.stacks
+        is_marked = self.cluster is None or self.cluster.tags.get(names.CLUSTER_TAG) == self.name
+        return not is_marked and names.cluster_stack(self.name) not in self.stacks
 
     @property
     def is_paused(self) -> bool:
         """Whether there are node groups, and none has nodes."""
         return bool(self.groups) and not any(group.desired for group in self.groups.values())
 
-    def cluster_condition(self) -> Condition:
-        """Of the control plane, by what EKS and its stack say.
+    @property
+    def moving_stacks(self) -> list[str]:
+        """Stacks that CloudFormation is at work on; one whose first change set was not executed waits for us."""
+        return [name for name, state in self.stacks.items() if _MOVING.fullmatch(state)]
 
-        Both count: a stack that failed late leaves an active cluster without, say, routes; a cluster that was deleted
-        by hand leaves a complete stack.
-        """
-        of_stack = stack_condition(self.stacks.get(cluster_stack(self.name)))
-        if self.cluster is None:
-            return Condition.BROKEN if of_stack is Condition.READY else of_stack
-        if Condition.CHANGING is of_stack or self.cluster.status in ("CREATING", "DELETING", "PENDING"):
-            return Condition.CHANGING
-        if self.cluster.status == "FAILED" or of_stack is not Condition.READY:
-            return Condition.BROKEN
-        return Condition.READY
-
-    def group_condition(self, name: str) -> Condition:
-        """Of a node group, by what EKS and its stack say."""
-        group = self.groups.get(name)
-        of_stack = stack_condition(self.stacks.get(group_stack(self.name, name)))
-        if group is None:
-            return Condition.BROKEN if of_stack is Condition.READY else of_stack
-        if of_stack is Condition.CHANGING or group.status in ("CREATING", "UPDATING", "DELETING"):
-            return Condition.CHANGING
-        # DEGRADED: it exists and scales, some of its nodes have a problem; EKS repairs them.
-        if group.status in ("CREATE_FAILED", "DELETE_FAILED") or of_stack is Condition.BROKEN:
-            return Condition.BROKEN
-        return Condition.READY
-
-    def addon_condition(self, name: str) -> Condition:
-        """Of an EKS addon."""
-        status = self.addons.get(name)
-        return Condition.ABSENT if status is None else _ADDON.get(status, Condition.BROKEN)
+    def is_stack_ready(self, stack: str) -> bool:
+        """Whether a stack is there, whole."""
+        return self.stacks.get(stack) in _READY
 
 
-_STACK_READY = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
-_ADDON = {
-    "CREATING": Condition.CHANGING,
-    "UPDATING": Condition.CHANGING,
-    "DELETING": Condition.CHANGING,
-    "DEGRADED": Condition.CHANGING,  # as coredns while there are no nodes: heals by itself, or waiting ends
-    "ACTIVE": Condition.READY,
-    "UPDATE_FAILED": Condition.READY,  # it runs, as before the update
-}
+def observe(aws: Aws, name: str, *, with_resources: bool = False) -> World:
+    """What there is of the cluster `name`; what costs money is listed only if asked for, by a dozen calls more.
+
+    Raises:
+        AwsError: AWS refused, or did not answer.
+    """
+    cluster = _look(aws, "describe_cluster", "cluster", name=name)
+    groups, addons = (_each(aws, name, thing) if cluster else {} for thing in ("nodegroup", "addon"))
+    found = aws.find("cloudformation", "describe_stacks", "Stacks[?StackStatus != 'DELETE_COMPLETE'][]")
+    tagged = [stack for stack in found if name in map(_tags(stack).get, (names.STACK_TAG, names.CLUSTER_TAG))]
+    stacks = {stack["StackName"]: stack for stack in tagged}
+    own, systems = stacks.get(names.own_stack(name), {}), "FileSystems[?LifeCycleState != 'deleted'][]"
+    return World(
+        name=name,
+        cluster=None if cluster is None else Cluster.model_validate(cluster),
+        stacks={stack: seen["StackStatus"] for stack, seen in stacks.items()},
+        mark=_tags(own).get(names.FINGERPRINT, ""),
+        groups={each: NodeGroup.model_validate(seen) for each, seen in groups.items()},
+        addons={each: addon["status"] for each, addon in addons.items()},
+        file_system=next(
+            (each["FileSystemId"] for each in aws.find("efs", "describe_file_systems", systems)
+             if _tags(each).get(names.CLUSTER_TAG) == name), "",
+        ),
+        resources=tuple(_resources(aws, name)) if with_resources else (),
+    )  # fmt: skip
 
 
-def stack_condition(status: str | None) -> Condition:
-    """Of a CloudFormation stack, by its status; None: there is none."""
-    if status is None:
-        return Condition.ABSENT
-    if status.endswith("_IN_PROGRESS"):
-        return Condition.CHANGING
-    return Condition.READY if status in _STACK_READY else Condition.BROKEN
+def _look(aws: Aws, operation: str, key: str, **arguments: Any) -> dict[str, Any] | None:
+    """Of EKS; None if it is not there, or not there any more."""
+    try:
+        found: dict[str, Any] = aws.look("eks", operation, **arguments)[key]
+    except AwsError as problem:
+        if problem.code == "ResourceNotFoundException":
+            return None
+        raise
+    return found
+
+
+def _each(aws: Aws, cluster: str, thing: str) -> dict[str, dict[str, Any]]:
+    """EKS's description of each nodegroup, or addon, by name."""
+    listed = aws.find("eks", f"list_{thing}s", f"{thing}s[]", clusterName=cluster)
+    asked = {name: {"clusterName": cluster, f"{thing}Name": name} for name in listed}
+    seen = {name: _look(aws, f"describe_{thing}", thing, **which) for name, which in asked.items()}
+    return {name: found for name, found in seen.items() if found is not None}
+
+
+def _tags(thing: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in thing.get("Tags") or ()}
+
+
+# --- what costs money ----------------------------------------------------------------------------
+
+
+def _resources(aws: Aws, name: str) -> Iterator[Resource]:
+    """Everything that bears the cluster's name, by tags of ours, of eksctl or of Kubernetes' controllers."""
+    end = f"--region {aws.region}"
+    for _ in aws.find("eks", "list_clusters", f"clusters[?@ == '{name}']"):
+        delete = f"eksctl delete cluster --name {name} {end} --wait"
+        yield Resource(kind="EKS cluster", id=name, about="", remove=delete)
+    for kind, how in data("inventory.yaml").items():
+        for seen in _listed(aws, name, how):
+            is_named = "prefixed" in how  # log groups are recognised by their names
+            if is_named or names.is_ours(name, {tag["Key"]: tag["Value"] for tag in seen["tags"] or ()}):
+                about = " ".join(filter(None, seen.get("about") or ()))
+                if "bytes" in seen:
+                    about = f"{(seen['bytes'] or 0) / 2**30:.1f} GiB"
+                remove = f"aws {how['remove']} {seen['id']} {end}"
+                yield Resource(kind=kind, id=seen["id"], about=about, remove=remove)
+
+
+def _listed(aws: Aws, name: str, how: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    service, operation = how["listed"]
+    if "prefixed" in how:
+        for prefix in names.log_group_prefixes(name):
+            yield from aws.find(service, operation, how["found"], **{how["prefixed"]: prefix})
+        return
+    # Unfiltered: filters have no "or" over tags, and a filter that a service does not know hides what costs money.
+    found = aws.find(service, operation, how["found"], **how.get("more", {}))
+    if "tagged" not in how:
+        yield from found
+        return
+    argument, expression = how["tagged"]
+    for first in range(0, len(found), _TAGS_PER_CALL):
+        some = found[first : first + _TAGS_PER_CALL]
+        yield from aws.find(service, "describe_tags", expression, **{argument: some})
+
+
+# --- what a file comes to, beside what there is --------------------------------------------------
 
 
 def conflicts(file: ClusterFile, world: World) -> list[str]:
@@ -189,44 +209,30 @@ def conflicts(file: ClusterFile, world: World) -> list[str]:
     if world.is_foreign:
         return [
             f"name: an EKS cluster {file.name} exists in {file.region} that was not made by `cerebro cluster` (it "
-            f"lacks the tag {CLUSTER_TAG}): take another name"
+            f"lacks the tag {names.CLUSTER_TAG}): take another name"
         ]
     if cluster.version and cluster.version != file.kubernetes:
         found.append(
             f"kubernetes: the cluster runs {cluster.version}, the file says {file.kubernetes}: write that, "
             f"or move the cluster first: eksctl upgrade cluster --name {file.name} --region {file.region} --approve"
         )
-    wanted = {CONTROL_GROUP: ("controller", file.controller.instance_type, False)}
-    for index, group in enumerate(file.workers):
-        wanted[group.name] = (f"workers[{index}]", group.instance_type, group.spot)
-    for name, (field_, instance_type, spot) in wanted.items():
-        there = world.groups.get(name)
-        # One that failed is made anew, with whatever the file says now.
-        if there is None or there.status in ("CREATE_FAILED", "DELETE_FAILED"):
+    for part, group in file.nodes.items():
+        there = world.groups.get(group.name)
+        if there is None or there.has_failed:  # a failed one is made anew, with whatever the file says now
             continue
-        if there.instance_types and there.instance_types != (instance_type,):
-            other = (
-                "write that"
-                if name == CONTROL_GROUP
-                else "give the group another name, and delete the old one"
-            )
-            has = "/".join(there.instance_types)
-            found.append(f"{field_}.instance_type: node group {name} has {has} and cannot change: {other}")
-        if there.is_spot != spot:
-            kind = "spot" if there.is_spot else "on demand"
-            found.append(
-                f"{field_}.spot: node group {name} exists {kind} and cannot change: give it another name"
-            )
+        other = (
+            "write that" if part == "controller" else f"give the group another name, and delete {group.name}"
+        )
+        seen, kind = f"node group {group.name} has", "/".join(there.instance_types)
+        if kind not in ("", group.instance_type):
+            found.append(f"{part}.instance_type: {seen} {kind} and cannot change: {other}")
+        if (there.market == "SPOT") != group.spot:
+            found.append(f"{part}.spot: {seen} nodes {there.market} and cannot change: {other}")
     return found
-
-
-def surplus_groups(file: ClusterFile, world: World) -> list[str]:
-    """Node groups of the cluster that the file does not name; they are left alone, and cost money."""
-    return sorted(set(world.groups) - {CONTROL_GROUP, *(group.name for group in file.workers)})
 
 
 def known_zones(file: ClusterFile, world: World) -> tuple[str, ...]:
     """Availability zones, the one of the nodes first, as far as cluster or file say; empty: to be chosen."""
-    if world.cluster is not None and world.cluster.tags.get(ZONES_TAG):
-        return tuple(world.cluster.tags[ZONES_TAG].split())
+    if world.cluster is not None and world.cluster.tags.get(names.ZONES_TAG):
+        return tuple(world.cluster.tags[names.ZONES_TAG].split())
     return tuple(file.zones or ())

@@ -2,7 +2,8 @@
 
 moto keeps EC2, EFS, EKS clusters and node groups, CloudFormation, load balancers and logs. What it lacks (EKS addons,
 identities, versions, quotas) and what CloudFormation would delete with a stack is kept here and answered by botocore's
-own hooks. A `Fault` breaks one changing operation, of an executable or of AWS, before or after its effect.
+own hooks; `aws cloudformation deploy` is in `deploying`. A `Fault` breaks one call of an executable that changes
+something, before or after its effect.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 
 import boto3
 import botocore.exceptions
+from botocore import xform_name
 from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
 from cerebro.cloud.names import STACK_TAG
+from tests.cloud.deploying import Deployed
 from tests.cloud.kube import FakeKube, words
 from tests.cloud.standins import Answer
 
@@ -51,8 +54,8 @@ class Cloud:
 
     fault: Fault | None = None
     eksctl_stops_after: int | None = None
-    """Parts that `eksctl create cluster` makes before it fails, once: 0 network, 1 control plane, 2 network addons,
-    3 the control group, 4 a stack of a failed worker group, 5 all groups, 6 addons, 7 identities."""
+    """The part after which eksctl fails, once: 0 network, 1 control plane, 2 network addons, 3 the control group,
+    4 a worker group that failed, 5 all groups, 6 the other addons."""
     fails_at_first: set[str] = field(default_factory=set)
     """Changing operations that fail, without effect, the first time each is tried."""
     changes: list[str] = field(default_factory=list)
@@ -62,12 +65,12 @@ class Cloud:
     addons: dict[str, str] = field(default_factory=dict)
     identities: set[str] = field(default_factory=set)
     quotas: dict[str, float] = field(default_factory=dict)
-    stack_reasons: dict[str, str] = field(default_factory=dict)
     ticks: list[Callable[[], None]] = field(default_factory=list)
     """Run, first to last, one at each time somebody waits."""
 
     def __post_init__(self) -> None:
         self.kube = FakeKube(self)
+        self.deployed = Deployed(self)
 
     # --- for the code under test ---
 
@@ -106,6 +109,12 @@ class Cloud:
 
     # --- faults ---
 
+    def made(self, part: int) -> None:
+        """eksctl has made a part, after which it may have to stop."""
+        if self.eksctl_stops_after == part:
+            self.eksctl_stops_after = None
+            raise BrokenError("failed to create what the file names")
+
     def _begin(self, what: str) -> int:
         self.changes.append(what)
         return len(self.changes) - 1
@@ -115,38 +124,22 @@ class Cloud:
             self.fails_at_first.remove(self.changes[number])
             raise BrokenError("the network is down")
         fault = self.fault
-        if fault is not None and (fault.at, fault.after_effect, fault.has_struck) == (
-            number,
-            after_effect,
-            False,
-        ):
+        if fault is None or fault.has_struck:
+            return
+        if (fault.at, fault.after_effect) == (number, after_effect):
             fault.has_struck = True
             raise BrokenError("the network is down")
 
     def before(self, model: Any, params: Any, **_: Any) -> Any:
+        """boto3 only reads: what changes anything is an executable, which a user can see and repeat."""
+        assert model.name.startswith(_READING), model.name
         body = params["body"]
         given = json.loads(body) if isinstance(body, bytes | str) and body[:1] in (b"{", "{") else body
-        operation = model.name
-        if not operation.startswith(_READING):
-            number = self._begin(f"{model.service_model.service_name} {operation}")
-            params["context"]["number"] = number
-            self._strike_call(number, after_effect=False)
-        answer = self._answer(operation, params, given)
+        answer = self._answer(model.name, params, given)
         if answer is None:
             return None
         status = 200 if "Error" not in answer else 400
         return _Http(status), {**answer, "ResponseMetadata": {"HTTPStatusCode": status}}
-
-    def after(self, context: Any, **_: Any) -> None:
-        number = context.get("number")
-        if number is not None:
-            self._strike_call(number, after_effect=True)
-
-    def _strike_call(self, number: int, *, after_effect: bool) -> None:
-        try:
-            self._strike(number, after_effect=after_effect)
-        except BrokenError as broken:
-            raise botocore.exceptions.ReadTimeoutError(endpoint_url="https://aws", error=broken) from broken
 
     # --- what moto lacks ---
 
@@ -160,8 +153,6 @@ class Cloud:
                 if name not in self.addons:
                     return {"Error": {"Code": "ResourceNotFoundException", "Message": f"No addon: {name}"}}
                 return {"addon": {"addonName": name, "status": self.addons[name]}}
-            case "ListPodIdentityAssociations":
-                return {"associations": [{"serviceAccount": name} for name in sorted(self.identities)]}
             case "DescribeClusterVersions":
                 versions = [
                     {"clusterVersion": name, "versionStatus": state} for name, state in VERSIONS.items()
@@ -169,9 +160,6 @@ class Cloud:
                 return {"clusterVersions": versions}
             case "GetServiceQuota":
                 return {"Quota": {"Value": self.quotas.get(given["QuotaCode"], 64.0)}}
-            case "DeleteStack":
-                self.delete_stack(given["StackName"])
-                return {}
         return None
 
     # --- what eksctl and CloudFormation do ---
@@ -181,15 +169,24 @@ class Cloud:
         return _session("own").client(service)
 
     def make_stack(
-        self, name: str, cluster: str, tags: dict[str, str], resources: dict[str, Any] | None = None
+        self,
+        name: str,
+        cluster: str,
+        tags: dict[str, str],
+        resources: dict[str, Any] | None = None,
+        exported: dict[str, Any] | None = None,
     ) -> None:
         """A stack as eksctl makes one; a topic stands in for what moto's CloudFormation does not know."""
         if name in self.stacks():
             raise BrokenError(
                 f"creating CloudFormation stack {name!r}: AlreadyExistsException: Stack [{name}] already exists"
             )
-        template = {"Resources": resources or {"Topic": {"Type": "AWS::SNS::Topic"}}}
-        both = {**tags, STACK_TAG: cluster}
+        outputs = {
+            key: {"Value": value, "Export": {"Name": f"{name}::{key}"}}
+            for key, value in (exported or {}).items()
+        }
+        template = {"Resources": resources or {"Topic": {"Type": "AWS::SNS::Topic"}}, "Outputs": outputs}
+        both = {**tags, STACK_TAG: cluster} if cluster else tags
         self.client("cloudformation").create_stack(
             StackName=name, TemplateBody=json.dumps(template), Tags=as_tags(both)
         )
@@ -206,7 +203,6 @@ class Cloud:
         for stack in get_backend("cloudformation")[DEFAULT_ACCOUNT_ID][REGION].stacks.values():
             if stack.name == name:
                 stack.status = status
-        self.stack_reasons[name] = reason
 
     def delete_stack(self, name: str) -> None:
         """Delete a stack with what eksctl's templates hold; a network in use fails, as in life."""
@@ -214,20 +210,21 @@ class Cloud:
             return
         if name.endswith("-cluster"):
             cluster = name.removeprefix("eksctl-").removesuffix("-cluster")
-            if self._mount_targets():
-                self.set_stack(name, "DELETE_FAILED")
+            if users := self.deployed.users_of(cluster):
+                reason = f"Export {name}::VPC cannot be deleted as it is in use by {users}"
+                self.set_stack(name, "DELETE_FAILED", reason)
                 return
-            self._drop_cluster(cluster)
+            self.drop_cluster(cluster)
         elif "-nodegroup-" in name:
             cluster, _, group = name.removeprefix("eksctl-").partition("-nodegroup-")
             self._drop_group(cluster, group)
+        elif not self.deployed.let_go(name):
+            self.set_stack(name, "DELETE_FAILED", "the file system has access points")
+            return
         self.client("cloudformation").delete_stack(StackName=name)
 
-    def _mount_targets(self) -> bool:
-        systems = self.client("efs").describe_file_systems()["FileSystems"]
-        return any(system["NumberOfMountTargets"] for system in systems)
-
-    def _drop_cluster(self, name: str) -> None:
+    def drop_cluster(self, name: str) -> None:
+        """End a cluster with its nodes, its gateway and its address; the network stays."""
         eks, ec2 = self.client("eks"), self.client("ec2")
         if name in eks.list_clusters()["clusters"]:
             for group in eks.list_nodegroups(clusterName=name)["nodegroups"]:
@@ -238,10 +235,6 @@ class Cloud:
             ec2.delete_nat_gateway(NatGatewayId=gateway["NatGatewayId"])
         for address in ec2.describe_addresses(Filters=own)["Addresses"]:
             ec2.release_address(AllocationId=address["AllocationId"])
-        for group in ec2.describe_security_groups(
-            Filters=[{"Name": "group-name", "Values": [f"eks-{name}"]}]
-        )["SecurityGroups"]:
-            ec2.delete_security_group(GroupId=group["GroupId"])
         self.addons.clear()
         self.identities.clear()
         self.kube.clear()
@@ -269,11 +262,45 @@ class Cloud:
         return eksctl(self, arguments)
 
     def _aws(self, arguments: Sequence[str]) -> Answer:
-        if arguments == ["--version"]:
-            return 0, "aws-cli/2.27.0 Python/3.13.3"
-        assert arguments[:2] == ["eks", "update-kubeconfig"], arguments
-        self.kube.write_kubeconfig(value(arguments, "--kubeconfig"), value(arguments, "--name"))
-        return 0, "Added new context"
+        match list(arguments):
+            case ["--version"]:
+                return 0, "aws-cli/2.27.0 Python/3.13.3"
+            case ["eks", "update-kubeconfig", *options]:
+                self.kube.write_kubeconfig(value(options, "--kubeconfig"), value(options, "--name"))
+                return 0, "Added new context"
+            case ["cloudformation", "deploy", *options]:
+                return self.deployed.deploy(options)
+            case ["cloudformation", "delete-stack", *options]:
+                self.delete_stack(value(options, "--stack-name"))
+                return 0, ""
+            case [service, operation, *options]:
+                return self._call(service, operation, options)
+        raise AssertionError(arguments)
+
+    def _call(self, service: str, operation: str, options: Sequence[str]) -> Answer:
+        """Any other operation, by the options that the service's model gives it."""
+        client, method = self.client(service), operation.replace("-", "_")
+        model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
+        members = {
+            f"--{xform_name(name, '-')}": (name, shape) for name, shape in model.input_shape.members.items()
+        }
+        given: dict[str, Any] = {}
+        for option, text in zip(options[::2], options[1::2], strict=True):
+            if option == "--region":
+                assert text == REGION
+                continue
+            name, shape = members[option]
+            if shape.type_name == "structure":  # as in minSize=0,maxSize=2
+                given[name] = {
+                    key: int(number) for key, _, number in (p.partition("=") for p in text.split(","))
+                }
+            else:
+                given[name] = [text] if shape.type_name == "list" else text
+        try:
+            getattr(client, method)(**given)
+        except botocore.exceptions.ClientError as refused:
+            return 254, str(refused)
+        return 0, ""
 
     def paid_for(self) -> list[str]:
         """Everything in the account that costs money, whatever its tags."""
@@ -303,7 +330,6 @@ class _Session(boto3.Session):  # type: ignore[misc]  # boto3 has no types
         self.cloud: Cloud | None = None
         self._made: dict[str, Any] = {}
         self.events.register("before-call", self._before)
-        self.events.register("after-call", self._after)
 
     def client(self, service_name: str, **arguments: Any) -> Any:
         if service_name not in self._made:
@@ -312,10 +338,6 @@ class _Session(boto3.Session):  # type: ignore[misc]  # boto3 has no types
 
     def _before(self, **event: Any) -> Any:
         return None if self.cloud is None else self.cloud.before(**event)
-
-    def _after(self, **event: Any) -> None:
-        if self.cloud is not None:
-            self.cloud.after(**event)
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ import yaml
 from moto.backends import get_backend
 from moto.core.models import DEFAULT_ACCOUNT_ID
 
-from cerebro.cloud.manifests import NETWORK_ADDONS
 from cerebro.cloud.names import STACK_TAG, cluster_stack, group_stack
 
 if TYPE_CHECKING:
@@ -29,51 +28,47 @@ def eksctl(cloud: Cloud, arguments: Sequence[str]) -> Answer:
         case ["version"]:
             return 0, "0.215.0"
         case ["create", "cluster"]:
-            _create(cloud, config)
+            _create_cluster(cloud, config)
             cloud.kube.write_kubeconfig(value(arguments, "--kubeconfig"), config["metadata"]["name"])
         case ["create", "nodegroup"]:
-            for group in value(arguments, "--include").split(","):
-                make_group(cloud, config, group)
+            _create_groups(cloud, config)
         case ["create", "addon"]:
-            make_addons(cloud, config, [addon["name"] for addon in config["addons"]])
-        case ["create", "podidentityassociation"]:
-            make_identities(cloud, config)
+            make_addons(cloud, config)
+            cloud.made(6)
         case ["delete", "cluster"]:
             return _delete(cloud, value(arguments, "--name"))
-        case ["delete", "nodegroup"]:
-            cloud.delete_stack(group_stack(value(arguments, "--cluster"), value(arguments, "--name")))
-        case ["delete", "addon"]:
-            cloud.addons.pop(value(arguments, "--name"))
         case _:
             raise AssertionError(f"eksctl {arguments}")
     return 0, "[✔]  done"
 
 
-def _create(cloud: Cloud, config: dict[str, Any]) -> None:
-    groups = [group["name"] for group in config["managedNodeGroups"]]
-    parts: list[Callable[[], None]] = [
-        lambda: make_network(cloud, config),
-        lambda: make_control_plane(cloud, config),
-        lambda: make_addons(cloud, config, [name for name in _addons(config) if name in NETWORK_ADDONS]),
-        lambda: make_group(cloud, config, groups[0]),
-        lambda: _failing_group(cloud, config, groups[1]),
-        lambda: make_groups(cloud, config, groups[1:]),
-        lambda: make_addons(cloud, config, [name for name in _addons(config) if name not in NETWORK_ADDONS]),
-        lambda: make_identities(cloud, config),
+def _create_cluster(cloud: Cloud, config: dict[str, Any]) -> None:
+    """Nothing that needs nodes: eksctl would wait for it."""
+    assert "managedNodeGroups" not in config
+    assert config["addonsConfig"]["disableDefaultAddons"]
+    make_network(cloud, config)
+    cloud.made(0)
+    make_control_plane(cloud, config)
+    cloud.made(1)
+    make_addons(cloud, config)
+    cloud.made(2)
+
+
+def _create_groups(cloud: Cloud, config: dict[str, Any]) -> None:
+    """Those that have neither a stack nor a group of the name yet; the others are left out."""
+    name = config["metadata"]["name"]
+    there = set(cloud.client("eks").list_nodegroups(clusterName=name)["nodegroups"])
+    wanted = [
+        group["name"]
+        for group in config["managedNodeGroups"]
+        if group["name"] not in there and group_stack(name, group["name"]) not in cloud.stacks()
     ]
-    stop, cloud.eksctl_stops_after = cloud.eksctl_stops_after, None
-    for number, part in enumerate(parts):
-        if number == 4 and stop != 4:  # a failed group only where one is asked for
-            continue
-        part()
-        if number == stop:
-            from tests.cloud.cloud import BrokenError
-
-            raise BrokenError(f"failed to create cluster {config['metadata']['name']!r}")
-
-
-def _addons(config: dict[str, Any]) -> list[str]:
-    return [addon["name"] for addon in config["addons"]]
+    for number, group in enumerate(wanted):
+        make_group(cloud, config, group)
+        if number == 1 and cloud.eksctl_stops_after == 4:
+            _fail_group(cloud, name, group)
+        cloud.made(3 if number == 0 else 4)
+    cloud.made(5)
 
 
 def make_network(cloud: Cloud, config: dict[str, Any]) -> None:
@@ -93,8 +88,18 @@ def make_network(cloud: Cloud, config: dict[str, Any]) -> None:
                     "Tags": [{"Key": f"kubernetes.io/role/{role}", "Value": "1"}],
                 },
             }
+    resources["ControlPlane"] = {
+        "Type": "AWS::EC2::SecurityGroup",
+        "Properties": {"GroupName": f"eks-{name}", "GroupDescription": "nodes", "VpcId": {"Ref": "VPC"}},
+    }
+    private = [{"Ref": key} for key in resources if key.startswith("Subnet") and key.endswith("4")]
+    exported = {
+        "VPC": {"Ref": "VPC"},
+        "SubnetsPrivate": {"Fn::Join": [",", private]},
+        "ClusterSecurityGroupId": {"Fn::GetAtt": ["ControlPlane", "GroupId"]},
+    }
     tags = config["metadata"]["tags"]
-    cloud.make_stack(cluster_stack(name), name, tags, resources)
+    cloud.make_stack(cluster_stack(name), name, tags, resources, exported)
     ec2 = cloud.client("ec2")
     both = [{"Key": key, "Value": value} for key, value in {**tags, STACK_TAG: name}.items()]
     address = ec2.allocate_address(
@@ -111,19 +116,14 @@ def make_control_plane(cloud: Cloud, config: dict[str, Any]) -> None:
     name = config["metadata"]["name"]
     subnets = _subnets(cloud, name)
     vpc = subnets[0]["VpcId"]
-    group = cloud.client("ec2").create_security_group(GroupName=f"eks-{name}", Description="nodes", VpcId=vpc)
+    filters = [{"Name": "group-name", "Values": [f"eks-{name}"]}]
+    (group,) = cloud.client("ec2").describe_security_groups(Filters=filters)["SecurityGroups"]
     cloud.client("eks").create_cluster(
         name=name, version=config["metadata"]["version"], roleArn=_ROLE, tags=config["metadata"]["tags"],
         resourcesVpcConfig={"subnetIds": [subnet["SubnetId"] for subnet in subnets]},
     )  # fmt: skip
     made = get_backend("eks")[DEFAULT_ACCOUNT_ID]["us-east-1"].clusters[name]
     made.resources_vpc_config |= {"vpcId": vpc, "clusterSecurityGroupId": group["GroupId"]}
-
-
-def make_groups(cloud: Cloud, config: dict[str, Any], groups: Sequence[str]) -> None:
-    """Some of them."""
-    for group in groups:
-        make_group(cloud, config, group)
 
 
 def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
@@ -154,35 +154,21 @@ def make_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
     )  # fmt: skip
 
 
-def _failing_group(cloud: Cloud, config: dict[str, Any], group: str) -> None:
-    name = config["metadata"]["name"]
-    make_group(cloud, config, group)
-    get_backend("eks")[DEFAULT_ACCOUNT_ID]["us-east-1"].clusters[name].nodegroups[
-        group
-    ].status = "CREATE_FAILED"
+def _fail_group(cloud: Cloud, name: str, group: str) -> None:
+    made = get_backend("eks")[DEFAULT_ACCOUNT_ID]["us-east-1"].clusters[name].nodegroups[group]
+    made.status = "CREATE_FAILED"
     cloud.set_stack(group_stack(name, group), "ROLLBACK_FAILED")
 
 
-def make_addons(cloud: Cloud, config: dict[str, Any], names: list[str]) -> None:
-    """Addons; the one that needs AWS has a stack with its role first."""
-    from tests.cloud.cloud import BrokenError
-
+def make_addons(cloud: Cloud, config: dict[str, Any]) -> None:
+    """Addons that are missing or failed; those that need AWS have a stack with their role first."""
     cluster = config["metadata"]["name"]
-    for name in names:
-        if name in cloud.addons:
-            raise BrokenError(f"addon {name} already exists")
+    for name in (addon["name"] for addon in config["addons"]):
+        if cloud.addons.get(name, "CREATE_FAILED") != "CREATE_FAILED":
+            continue
         if "csi" in name:
             cloud.make_stack(f"eksctl-{cluster}-addon-{name}-podidentityrole-controller-sa", cluster, {})
         cloud.addons[name] = "ACTIVE"
-
-
-def make_identities(cloud: Cloud, config: dict[str, Any]) -> None:
-    """A role in a stack and an association each."""
-    cluster = config["metadata"]["name"]
-    for wanted in config.get("iam", {}).get("podIdentityAssociations", []):
-        account = wanted["serviceAccountName"]
-        cloud.make_stack(f"eksctl-{cluster}-podidentityrole-{wanted['namespace']}-{account}", cluster, {})
-        cloud.identities.add(account)
 
 
 def _delete(cloud: Cloud, name: str) -> Answer:

@@ -37,7 +37,7 @@ class FakeKube:
         self.classes: dict[str, dict[str, Any]] = {}
         self.releases: dict[str, dict[str, Any]] = {}
         self.claims: list[str] = []
-        self.balancers: list[tuple[str, str, str]] = []
+        self.balancers: list[str] = []
         self.drivers_are_dead = False
 
     @staticmethod
@@ -58,44 +58,32 @@ class FakeKube:
         match words(arguments):
             case ["version", *_]:
                 return 0, VERSIONS["kubectl"]
-            case ["get", *_]:
-                return 0, json.dumps({"items": self._items()})
+            case ["get", "storageclasses", *_]:
+                return 0, json.dumps({"items": list(self.classes.values())})
             case ["replace", *_]:
                 assert "--force" in arguments, "parameters of a class cannot be changed"
                 documents = yaml.safe_load_all(Path(_value(arguments, "-f")).read_text())
                 self.classes |= {document["metadata"]["name"]: document for document in documents}
             case ["delete", "namespace", *_]:
-                self._delete_claims()
-            case ["delete", "service" | "ingress" as kind, name]:
-                self._delete_balancer((kind, _value(arguments, "-n"), name))
+                self._empty()
             case ["wait", *_]:
                 pass
             case _:
                 raise AssertionError(f"kubectl {arguments}")
         return 0, "done"
 
-    def _items(self) -> list[dict[str, Any]]:
-        made: list[dict[str, Any]] = [dict(each) for each in self.classes.values()]
-        for kind, namespace, name in self.balancers:
-            spec = {"type": "LoadBalancer"} if kind == "service" else {}
-            status = {"loadBalancer": {"ingress": [{"hostname": f"{name}.elb.amazonaws.com"}]}}
-            metadata = {"namespace": namespace, "name": name}
-            made.append({"kind": kind.capitalize(), "metadata": metadata, "spec": spec, "status": status})
-        made += [{"kind": "PersistentVolumeClaim", "metadata": {"name": claim}} for claim in self.claims]
-        return made
-
-    def _delete_claims(self) -> None:
+    def _empty(self) -> None:
         self.claims.clear()
+        self.releases.clear()
         if not self.drivers_are_dead:
             ec2 = self._cloud.client("ec2")
             for volume in ec2.describe_volumes(Filters=[{"Name": "tag:of", "Values": ["claim"]}])["Volumes"]:
                 ec2.delete_volume(VolumeId=volume["VolumeId"])
-
-    def _delete_balancer(self, which: tuple[str, str, str]) -> None:
-        self.balancers.remove(which)
-        if not self.drivers_are_dead:
-            elb = self._cloud.client("elb")
-            elb.delete_load_balancer(LoadBalancerName=which[2])
+            for point in self._cloud.client("efs").describe_access_points()["AccessPoints"]:
+                self._cloud.client("efs").delete_access_point(AccessPointId=point["AccessPointId"])
+            for name in self.balancers:
+                self._cloud.client("elb").delete_load_balancer(LoadBalancerName=name)
+        self.balancers.clear()
 
     # --- helm ---
 
@@ -109,6 +97,8 @@ class FakeKube:
                     {"name": name, **_shown(release)} for name, release in sorted(self.releases.items())
                 ]
                 return 0, json.dumps(listed)
+            case ["history", name] if name not in self.releases:
+                return 1, "Error: release: not found"
             case ["history", name]:
                 return 0, json.dumps([{"revision": 1, **_shown(self.releases[name])}])
             case ["upgrade", name, chart]:
@@ -142,8 +132,16 @@ class FakeKube:
     def _claim(self, values: dict[str, Any]) -> None:
         tag = self.classes[values["storage"]["podClassName"]]["parameters"]["tagSpecification_1"]
         key, _, value = tag.partition("=")
-        assert values["storage"]["className"] in self.classes
-        self.claims += ["checkpoints", "metrics", "code", "shared"]
+        (system,) = self._cloud.client("efs").describe_file_systems()["FileSystems"]
+        assert (
+            system["FileSystemId"]
+            == self.classes[values["storage"]["className"]]["parameters"]["fileSystemId"]
+        )
+        for claim in ("checkpoints", "metrics", "code", "shared"):
+            self.claims.append(claim)
+            self._cloud.client("efs").create_access_point(
+                ClientToken=claim, FileSystemId=system["FileSystemId"]
+            )
         for index in range(values["worker"]["replicas"]):
             self.claims.append(f"shards-{index}")
             self._cloud.client("ec2").create_volume(
@@ -163,7 +161,7 @@ def _shown(release: dict[str, Any]) -> dict[str, Any]:
 
 _WITH_VALUE = {
     "--kubeconfig", "-n", "--namespace", "-o", "-f", "--values", "--description", "--timeout", "--max", "--repo",
-    "--version", "--name", "--region", "--alias", "--cluster", "--include",
+    "--version", "--name", "--region", "--cluster",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_a_half_made_cluster_goes(desk: Desk, part: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", range(7))
+@pytest.mark.parametrize("at", range(8))
 def test_a_creation_broken_anywhere_goes(desk: Desk, at: int) -> None:
     """Wherever creation stopped, the change it stopped at included."""
     desk.cloud.fault = Fault(at=at, after_effect=True)
@@ -91,34 +91,22 @@ def test_load_balancers_go_before_the_network(desk: Desk) -> None:
         AvailabilityZones=["us-east-1a"],
         Tags=[{"Key": "kubernetes.io/cluster/demo", "Value": "owned"}],
     )
-    desk.cloud.kube.balancers = [("service", "cerebro", "a0b1")]
+    desk.cloud.kube.balancers = ["a0b1"]
     desk.cloud.kube.drivers_are_dead = True
+    cluster = desk.cloud.client("ec2").describe_security_groups(
+        Filters=[{"Name": "group-name", "Values": ["eks-demo"]}]
+    )["SecurityGroups"][0]
+    desk.cloud.client("ec2").create_security_group(
+        GroupName="k8s-elb-a0b1", VpcId=cluster["VpcId"], Description="of a load balancer",
+        TagSpecifications=[{"ResourceType": "security-group", "Tags": [
+            {"Key": "kubernetes.io/cluster/demo", "Value": "owned"}
+        ]}],
+    )  # fmt: skip
     desk.delete()
     order = [line for line in desk.lines if line.startswith("Removing")]
     assert order.index("Removing: load balancers") < order.index("Removing: control plane")
+    assert order.index("Removing: security groups of load balancers") < order.index("Removing: control plane")
     assert_empty(desk)
-
-
-def test_a_file_system_of_an_earlier_version_is_used_and_goes(desk: Desk) -> None:
-    """It was made without a stack of CloudFormation, under a token, with a security group of its own."""
-    half_made(desk, 7)
-    efs, ec2 = desk.cloud.client("efs"), desk.cloud.client("ec2")
-    tags = [{"Key": "cerebro/cluster", "Value": "demo"}]
-    system = efs.create_file_system(CreationToken="cerebro-demo", Tags=tags)["FileSystemId"]
-    cluster = desk.site().observe().cluster
-    assert cluster is not None
-    group = ec2.create_security_group(
-        GroupName="cerebro-demo-efs", VpcId=cluster.network, Description="NFS",
-        TagSpecifications=[{"ResourceType": "security-group", "Tags": tags}],
-    )["GroupId"]  # fmt: skip
-    for subnet in cluster.subnets:
-        efs.create_mount_target(FileSystemId=system, SubnetId=subnet, SecurityGroups=[group])
-    desk.create()
-    assert [each["FileSystemId"] for each in efs.describe_file_systems()["FileSystems"]] == [system]
-    assert not any(stack.startswith("cerebro-") for stack in desk.cloud.stacks())
-    desk.delete()
-    assert_empty(desk)
-    assert group not in [each["GroupId"] for each in ec2.describe_security_groups()["SecurityGroups"]]
 
 
 def test_logs_go(desk: Desk) -> None:

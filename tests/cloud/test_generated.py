@@ -10,20 +10,21 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
+from cfnlint.api import lint_all as lint  # type: ignore[import-untyped]
 
 from cerebro.cloud.clusterfile import ClusterFile
 from cerebro.cloud.manifests import (
-    ADDONS,
-    S3_ACCOUNTS,
+    STACK,
     chart_fingerprint,
     configuration,
     fingerprint,
     overlaid,
-    release,
+    releases,
+    stack_parameters,
     storage_classes,
 )
-from cerebro.cloud.names import MONITORING, PLATFORM
 from tests.cloud.conftest import FILE
+from tests.cloud.deploying import load
 from tests.deploy.tools import helm
 
 REPOSITORY = Path(__file__).parents[2]
@@ -34,12 +35,12 @@ ZONES = ("us-east-1b", "us-east-1a")
 
 def platform_values(file: ClusterFile) -> Any:
     """Of the platform's chart."""
-    return release(file, PLATFORM, CHART).values
+    return releases(file, CHART)["platform"].values
 
 
 def monitoring_values(file: ClusterFile) -> Any:
     """Of the monitoring's."""
-    return release(file, MONITORING, CHART).values
+    return releases(file, CHART)["monitoring"].values
 
 
 CPU: dict[str, Any] = {
@@ -51,12 +52,11 @@ CPU: dict[str, Any] = {
 
 @pytest.mark.skipif(not SCHEMA.is_file(), reason=f"{SCHEMA} is not here")
 @pytest.mark.parametrize("given", [FILE, CPU], ids=["gpu", "cpu"])
-@pytest.mark.parametrize("addons", [ADDONS, ("coredns",), ()], ids=["all", "one", "none"])
-def test_the_configuration_is_valid_under_eksctls_schema(
-    given: dict[str, Any], addons: tuple[str, ...]
-) -> None:
-    """Whole, and with the parts that a resumed creation names."""
-    made = configuration(ClusterFile.model_validate(given), ZONES, addons=addons)
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "control plane"])
+def test_the_configuration_is_valid_under_eksctls_schema(given: dict[str, Any], is_whole: bool) -> None:
+    """Whole, and what the control plane alone is made from."""
+    file = ClusterFile.model_validate(given)
+    made = configuration(file, ZONES) if is_whole else configuration(file, ZONES, is_whole=False)
     jsonschema.validate(yaml.safe_load(yaml.safe_dump(made)), json.loads(SCHEMA.read_text()))
 
 
@@ -78,7 +78,7 @@ def test_all_nodes_stand_in_one_zone(file: ClusterFile) -> None:
 def test_the_control_node_is_on_demand_and_workers_are_set_apart(file: ClusterFile) -> None:
     """Only what tolerates it runs on workers; only workers may be spot."""
     control, spot, firm = configuration(file, ZONES)["managedNodeGroups"]
-    assert "spot" not in control
+    assert not control["spot"]
     assert "taints" not in control
     assert (spot["spot"], firm["spot"]) == (True, False)
     assert spot["taints"] == [{"key": "cerebro/role", "value": "worker", "effect": "NoSchedule"}]
@@ -94,21 +94,33 @@ def test_network_policies_are_enforced_and_drivers_come_along(file: ClusterFile)
     )
 
 
-def test_identities_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> None:
+def test_roles_read_the_named_buckets_and_nothing_else(file: ClusterFile) -> None:
     """Least privilege: no writing, no other bucket."""
-    made = configuration(file, ZONES)["iam"]["podIdentityAssociations"]
-    assert {identity["serviceAccountName"] for identity in made} == {
-        "cerebro-worker",
-        "cerebro-controller",
-        "cerebro-notebook",
-    }
-    statements = made[0]["permissionPolicy"]["Statement"]
-    assert statements[0]["Resource"] == ["arn:aws:s3:::pictures"]
-    assert statements[1] == {
-        "Effect": "Allow",
-        "Action": ["s3:GetObject"],
-        "Resource": ["arn:aws:s3:::pictures/train*"],
-    }
+    parameters = stack_parameters(file, ZONES)
+    assert parameters["Listed"] == "arn:aws:s3:::pictures"
+    assert parameters["Read"] == "arn:aws:s3:::pictures/train*"
+    role = load(STACK)["Resources"]["Reader"]["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]
+    assert [statement["Action"] for statement in role] == [
+        ["s3:ListBucket", "s3:GetBucketLocation"],
+        ["s3:GetObject"],
+    ]
+
+
+def test_china_and_the_governments_regions_have_arns_of_their_own() -> None:
+    """Elsewhere the role would name buckets that do not exist."""
+    for region, partition in (
+        ("cn-north-1", "aws-cn"),
+        ("us-gov-west-1", "aws-us-gov"),
+        ("eu-west-1", "aws"),
+    ):
+        file = ClusterFile.model_validate({**FILE, "region": region})
+        assert stack_parameters(file, ZONES)["Listed"] == f"arn:{partition}:s3:::pictures"
+
+
+def test_cloudformation_takes_the_template() -> None:
+    """By the linter of AWS, which knows every resource and property."""
+    problems = [problem for problem in lint(STACK.read_text()) if problem.rule.severity != "informational"]
+    assert [str(problem) for problem in problems] == []
 
 
 def test_everything_bears_the_tags(file: ClusterFile) -> None:
@@ -152,7 +164,8 @@ def test_the_chart_takes_the_values(given: dict[str, Any], tmp_path: Path) -> No
     assert rendered.returncode == 0, rendered.stderr
     objects = [each for each in yaml.safe_load_all(rendered.stdout) if each]
     accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
-    assert set(S3_ACCOUNTS) <= accounts
+    associated = (each["Properties"].get("ServiceAccount") for each in load(STACK)["Resources"].values())
+    assert {name for name in associated if name} <= accounts
     classes = {
         each["spec"]["storageClassName"] for each in objects if each["kind"] == "PersistentVolumeClaim"
     }

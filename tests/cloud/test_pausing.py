@@ -37,7 +37,6 @@ def test_status_tells_states_nodes_and_costs(desk: Desk) -> None:
     assert "nodes spot" in half
     assert "CREATE_FAILED" in half
     assert "eksctl-demo-nodegroup-spot: ROLLBACK_FAILED" in half
-    assert "not as in the file: node groups" in half
     desk.create()
     whole = "\n".join(status_lines(desk.site()))
     assert "release          cerebro: deployed" in whole
@@ -51,4 +50,4 @@ def test_status_tells_states_nodes_and_costs(desk: Desk) -> None:
         "instance x 4",
     ):
         assert cost in whole, cost
-    assert "not as in the file" not in whole
+    assert "create --dry-run` shows it" in whole

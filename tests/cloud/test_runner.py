@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from cerebro.cloud.runner import NOT_RUN, CommandError, Journal, Runner
+from cerebro.cloud.runner import NOT_RUN, CommandError, Runner
 from cerebro.errors import ProvisionError
 
 
 class Bench:
-    """A folder on PATH, a journal, and what was shown."""
+    """A folder on PATH, a log, and what was shown."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines: list[str] = []
-        self.journal = folder / "log" / "cluster.log"
+        self.log = folder / "log" / "cluster.log"
 
     def runner(self, *, is_dry: bool = False) -> Runner:
-        journal = Journal(None if is_dry else self.journal, lambda: datetime(2026, 1, 1, tzinfo=UTC))
         environment = {"PATH": f"{self.folder}:/usr/bin:/bin", "GREETING": "hello"}
-        return Runner(environment=environment, journal=journal, show=self.lines.append, is_dry=is_dry)
+        return Runner(environment=environment, log=self.log, show=self.lines.append, is_dry=is_dry)
 
     def script(self, name: str, text: str) -> None:
         path = self.folder / name
@@ -43,7 +41,7 @@ def test_output_is_shown_and_kept(bench: Bench) -> None:
     bench.script("tool", 'echo "$GREETING $1"; echo oops >&2')
     bench.runner().change("tool", "two words; rm -rf /")
     assert bench.lines == ["$ tool 'two words; rm -rf /'", "  hello two words; rm -rf /", "  oops"]
-    assert "hello two words" in bench.journal.read_text()
+    assert "hello two words" in bench.log.read_text()
 
 
 def test_a_failure_keeps_status_and_last_lines(bench: Bench) -> None:
@@ -59,20 +57,20 @@ def test_a_dry_run_starts_nothing(bench: Bench) -> None:
     """Not even what is missing."""
     bench.runner(is_dry=True).change("missing", "-f", "x")
     assert bench.lines == ["$ missing -f x"]
-    assert not bench.journal.exists()
+    assert not bench.log.exists()
 
 
 def test_looking_keeps_streams_apart(bench: Bench) -> None:
     """An answer is not mixed with warnings."""
     bench.script("tool", "echo '{}'; echo warning >&2; exit 2")
     answer = bench.runner().look("tool")
-    assert (answer.status, answer.output, answer.errors) == (2, "{}\n", "warning\n")
+    assert (answer.returncode, answer.stdout, answer.stderr) == (2, "{}\n", "warning\n")
     assert bench.lines == []
 
 
 def test_what_is_not_on_path_is_said(bench: Bench) -> None:
     """Looking answers so, changing raises."""
-    assert bench.runner().look("missing").status == NOT_RUN
+    assert bench.runner().look("missing").returncode == NOT_RUN
     with pytest.raises(ProvisionError, match="missing is not on PATH"):
         bench.runner().change("missing")
 
@@ -80,14 +78,14 @@ def test_what_is_not_on_path_is_said(bench: Bench) -> None:
 _INTERRUPTED = """
 import os, signal, sys
 from pathlib import Path
-from cerebro.cloud.runner import Journal, Runner
+from cerebro.cloud.runner import Runner
 
 def show(line):
     if line.endswith("ready"):
         os.kill(os.getpid(), signal.SIGINT)
 
-journal = Journal(None, lambda: None)
-runner = Runner(environment={"PATH": sys.argv[1] + ":/usr/bin:/bin"}, journal=journal, show=show, is_dry=False)
+log = Path(sys.argv[1]) / "log"
+runner = Runner(environment={"PATH": sys.argv[1] + ":/usr/bin:/bin"}, log=log, show=show, is_dry=False)
 try:
     runner.change("tool")
 except KeyboardInterrupt:
