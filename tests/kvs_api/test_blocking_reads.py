@@ -45,6 +45,7 @@ def wait_until_blocked(service: Service) -> None:
     deadline = time.monotonic() + 10
     while not is_blocked(service):
         assert time.monotonic() < deadline, "nobody blocks"
+        threading.Event().wait(0.01)
 
 
 def test_a_blocking_read_returns_when_an_event_arrives(kvs: KvsClient, service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,3 +129,4 @@ def test_the_thread_writes_what_an_earlier_life_left_out(written: Path, tmp_path
     deadline = time.monotonic() + 20
     while not (path.exists() and path.read_bytes() == whole):
         assert time.monotonic() < deadline, "the file is not completed"
+        threading.Event().wait(0.01)

@@ -111,3 +111,4 @@ def test_what_waits_is_told(tmp_path: Path) -> None:
     deadline = time.monotonic() + 20
     while own.lag_s() > 0.0:
         assert time.monotonic() < deadline, "what waited is not written"
+        threading.Event().wait(0.01)

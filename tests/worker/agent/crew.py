@@ -7,6 +7,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,8 @@ def until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline, f"never happened: {what}"
+        # To ask without a pause would take the processor from those who are waited for.
+        threading.Event().wait(0.02)
 
 
 class Crew:
