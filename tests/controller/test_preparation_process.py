@@ -71,7 +71,7 @@ def test_an_end_by_force_names_memory(
 ) -> None:
     """The kernel says nothing when it ends a process for its memory."""
     _replace(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
-    with pytest.raises(MetadataError, match=r"exit code -9; .*controller\.resources\.limits\.memory"):
+    with pytest.raises(MetadataError, match=r"exit code -9\. .*controller\.resources\.limits\.memory"):
         prepared(record, volumes)
 
 
