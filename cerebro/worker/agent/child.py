@@ -8,6 +8,7 @@ the process is told by its absence.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import socket
@@ -163,6 +164,7 @@ def _flush() -> None:
 def main() -> None:
     """Wire up and serve."""
     memory.offer_to_killer()
+    gc.disable()  # until `forking.serve`: what imports make stays, and to look for garbage in it takes a fifth of them
     parser = argparse.ArgumentParser()
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--handler", required=True)

@@ -35,9 +35,10 @@ _PAGE = 1 << 20
 
 def serve(work: Work) -> NoReturn:
     """Run `work` in one forked process after another. To be called by a process without threads."""
-    # What is there already stays as it is, and so in memory that all of them share.
-    gc.collect()
+    # What is there already stays as it is, and so in memory that all of them share; so does the little garbage in it,
+    # which takes longer to find than a fork takes.
     gc.freeze()
+    gc.enable()
     unread = b""
     while True:
         left = os.memfd_create("unread")  # shared by fork
