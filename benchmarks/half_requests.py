@@ -30,7 +30,7 @@ P99_MS = 1000.0
 
 _HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
 _REQUESTS = 200
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 _USUAL_FILES = 1024
 
 
@@ -85,7 +85,7 @@ def _times(url: str, token: str) -> list[float]:
     for _ in range(_REQUESTS):
         began = time.perf_counter()
         with urllib3.PoolManager() as http:
-            answer = http.request("GET", url, headers=headers, retries=False, timeout=_PATIENCE_S)
+            answer = http.request("GET", url, headers=headers, retries=False, timeout=_TIMEOUT_S)
         if answer.status != 200:
             raise ClusterError(f"{url} answered {answer.status}: {answer.data[:300]!r}")
         found.append(time.perf_counter() - began)
@@ -104,7 +104,7 @@ class _Halves:
             self._open()
 
     def _open(self) -> None:
-        connection = socket.create_connection(self._address, timeout=_PATIENCE_S)
+        connection = socket.create_connection(self._address, timeout=_TIMEOUT_S)
         connection.sendall(_HALF)
         self._selector.register(connection, selectors.EVENT_READ)
 

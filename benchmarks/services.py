@@ -14,11 +14,11 @@ from pathlib import Path
 from cerebro.errors import ClusterError
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST, reserve
-from cerebro.local.services import Plan, Service, services
+from cerebro.local.services import Service, ServiceOptions, services
 from cerebro.runtime.parent_death import with_parent_death_signal
 
 NEEDED = ("redis", "kvs_api", "controller")
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ def control_plane(folder: Path, needed: Collection[str] = NEEDED) -> Iterator[Co
     """
     home = ClusterHome(folder)
     home.create()
-    plan = Plan(workers=0, tensorboard=False)
-    reserved = reserve(plan.listening, previous={}, seed=home.key)
+    options = ServiceOptions(workers=0, tensorboard=False)
+    reserved = reserve(options.listening, previous={}, seed=home.key)
     ports = {name: port.number for name, port in reserved.items()}
     socket = home.run / "redis.sock"
-    found = services(plan, home, ports, socket, os.environ)
+    found = services(options, home, ports, socket, os.environ)
     server = f"http://{HOST}:{ports['kvs_api']}"
     with ExitStack() as stack:
         pids = {}
@@ -79,6 +79,6 @@ def _running(service: Service, home: ClusterHome) -> Iterator[subprocess.Popen[b
 def _wait_until_ready(service: Service, home: ClusterHome) -> None:
     began = time.monotonic()
     while not service.ready():
-        if time.monotonic() > began + _PATIENCE_S:
-            raise ClusterError(f"{service.name} is not ready after {_PATIENCE_S:g} s: see {home.logs}")
+        if time.monotonic() > began + _TIMEOUT_S:
+            raise ClusterError(f"{service.name} is not ready after {_TIMEOUT_S:g} s: see {home.logs}")
         time.sleep(0.05)

@@ -35,7 +35,7 @@ _VISITS = 5
 _LEARNING = 3
 """Visits after which a browser keeps a script compiled."""
 _WINDOW: ViewportSize = {"width": 1280, "height": 800}
-_PATIENCE_MS = 30_000
+_TIMEOUT_MS = 30_000
 _WATCH = """
     const seen = () => requestAnimationFrame(() => setTimeout(() => (window.seenAt ??= performance.now())));
     document.addEventListener("load", (event) => event.target.matches?.(".static-svg img") && seen(), true);
@@ -133,7 +133,7 @@ def figures(found: Looked, what: str) -> list[Figure]:
 @contextmanager
 def _reader(context: BrowserContext, plane: ControlPlane) -> Iterator[BrowserContext]:
     """Somebody who has signed in."""
-    context.set_default_timeout(_PATIENCE_MS)
+    context.set_default_timeout(_TIMEOUT_MS)
     context.add_init_script(_WATCH)
     page = context.new_page()
     page.goto(f"{plane.page}/sign-in")

@@ -35,7 +35,7 @@ def main() -> None:
         orchestrator = _watched(settings) if settings.worker_set else None
     except CerebroError as error:
         sys.exit(f"controller: {error}")
-    kvs = KvsClient(settings.server, settings.token, patience_s=10.0)
+    kvs = KvsClient(settings.server, settings.token, retry_for_s=10.0)
     projection = Projection(kvs, settings.volumes)
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})

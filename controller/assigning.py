@@ -133,8 +133,8 @@ class _Assigner:
 
     def _ready(self) -> Iterator[TaskKey]:
         if self.run.kind != "fit":
-            yield from (task.key for task in self.run.tally.pending.values() if self._is_pending(task))
-        for name in self.run.tally.in_order(self.run.tally.unvalidated):
+            yield from (task.key for task in self.run.counts.pending.values() if self._is_pending(task))
+        for name in self.run.counts.in_order(self.run.counts.unvalidated):
             yield from self._validations(self.run.models[name])
 
     def _validations(self, model: Model) -> Iterator[TaskKey]:
@@ -154,22 +154,22 @@ class _Units:
 
     def __init__(self, assigner: _Assigner, fit: FitDispatch, now: float) -> None:
         self._assigner, self._fit = assigner, fit
-        self._places = [w for w in assigner.alive if w.trains]
+        self._training_workers = [w for w in assigner.alive if w.trains]
         self._barred = self._bar()
-        self._soon = [w for w in self._places if not due_s(fit, w, now)]
+        self._soon = [w for w in self._training_workers if not due_s(fit, w, now)]
         self._started: list[int] = []
         self._freed = list(fit.dispatch_state.free)
 
     def decide(self) -> list[api.Assign | api.Revoke]:
         """The steps that `assign` returns for an open fit run."""
         left = self._fit.dispatch_state.worker_left
-        self._fill(1, self._places, self._interrupted)
+        self._fill(1, self._training_workers, self._interrupted)
         # Validation delays training: it goes where least is left to train.
         calmest_first = sorted(
             self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
         self._assigner.give_ready(1, calmest_first)
-        self._fill(1, self._places, self._in_turn())
+        self._fill(1, self._training_workers, self._in_turn())
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._assigner.steps, taken_back]
@@ -194,7 +194,7 @@ class _Units:
             What to put back: (model, worker, estimated seconds).
         """
         dispatch_state, barred = self._fit.dispatch_state, []
-        for model, (partition, exhausted) in self._fit.cautious.items():
+        for model, (partition, exhausted) in self._fit.memory_retries.items():
             if model not in dispatch_state.running and not exhausted.issuperset(
                 dispatch_state.holders(partition)
             ):
@@ -212,7 +212,7 @@ class _Units:
     def _is_to_be_alone(self, worker: Worker) -> bool:
         """Whether it has a unit that ran out of memory before: then no other model may be loaded meanwhile."""
         index, running = self._fit.worker(worker.name), self._fit.dispatch_state.running
-        return any(model in running and running[model].worker == index for model in self._fit.cautious)
+        return any(model in running and running[model].worker == index for model in self._fit.memory_retries)
 
     def _fill(self, depth: int, among: list[Worker], choose: Callable[[list[int]], Choice | None]) -> None:
         dispatch_state, load = self._fit.dispatch_state, self._assigner.load
@@ -220,7 +220,7 @@ class _Units:
         dispatch_state.free = [max(1, free) for free in dispatch_state.free]
         workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
         while workers and (choice := choose(workers)):
-            if depth > 1 and choice.model in self._fit.cautious:
+            if depth > 1 and choice.model in self._fit.memory_retries:
                 # It would be loaded beside the running one: the worker is to become idle first.
                 workers.remove(choice.worker)
                 continue
@@ -289,7 +289,10 @@ class _Units:
 
     def _taken_back(self) -> api.Revoke | None:
         """A queued unit that an idle worker should rather run now: prefetching must never make anybody wait."""
-        run, idle = self._assigner.run, [w for w in self._places if self._assigner.load[w.name] == 0]
+        run, idle = (
+            self._assigner.run,
+            [w for w in self._training_workers if self._assigner.load[w.name] == 0],
+        )
         if not idle:
             return None
         listed = (run.open.get(key) for other in self._assigner.alive for key in other.open_tasks[1:])

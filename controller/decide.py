@@ -80,8 +80,8 @@ def _go_on(
         reason = run.storage_full.message
         return [_note(RunPaused(run=run.id, reason=reason, needs_bytes=run.storage_full.needs_bytes))]
     if run.state is RunState.PAUSED:
-        has_room = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
-        return [_note(RunResumed(run=run.id))] if has_room else []
+        has_free_space = run.needs_bytes and snapshot.free_bytes >= run.needs_bytes
+        return [_note(RunResumed(run=run.id))] if has_free_space else []
     return [*assign(record, state, run, fit, snapshot)]
 
 
@@ -200,7 +200,7 @@ def _metric_problem(run: Run) -> str:
     """Why the run's metric cannot be used, told as soon as a model shows that it lacks it."""
     if not isinstance(run.request, FitRequest):
         return ""
-    for model in run.tally.in_order(run.tally.lacking):
+    for model in run.counts.in_order(run.counts.lacking):
         name, source = run.request.metric, "test" if run.is_validated else "train"
         told = ", ".join(sorted(run.shown_metrics(run.models[model]) or ())) or "nothing"
         return (
@@ -212,7 +212,7 @@ def _metric_problem(run: Run) -> str:
 
 def _completed_epoch(run: Run) -> int:
     """The next epoch that every model left has trained and that is not reported yet, or 0."""
-    epoch, reached = len(run.epochs) + 1, run.tally.reached
+    epoch, reached = len(run.epochs) + 1, run.counts.reached
     return epoch if reached and min(reached) >= epoch else 0
 
 

@@ -99,7 +99,7 @@ class Deletion:
     def _delete(self, name: str, term: int) -> None:
         self._forget(name)
         volumes = self._volumes
-        self._insist(term)
+        self._require_term(term)
         self._move_aside(volumes.checkpoints, name)
         self._move_aside(volumes.metrics, volumes.tensorboard.name, name)
         self._move_aside(volumes.logs, "tasks", name)
@@ -118,10 +118,10 @@ class Deletion:
             held = {path.name for path in folder.iterdir()} if folder.exists() else set()
             for dataset in held.intersection(self._kvs.reclaim().datasets).difference(self._stuck):
                 with self._or_later(dataset):
-                    self._insist(term)
+                    self._require_term(term)
                     self._move_aside(self._volumes.shared, "datasets", dataset)
 
-    def _insist(self, term: int) -> None:
+    def _require_term(self, term: int) -> None:
         """Nobody else may have led since the store was asked what is to go: it may be there anew."""
         if self._renew() != term:
             raise ConflictError(

@@ -47,7 +47,7 @@ class FitDispatch:
         dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
         times: what is known of how long units take; somebody else has it learn.
         policy: what decides; a plan is followed where there is one.
-        cautious: model -> its unit that ran out of memory and is not done yet: the partition, and the workers where.
+        memory_retries: model -> its unit that ran out of memory and is not done yet: its partition, and where it ran.
         interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran.
     """
 
@@ -57,7 +57,7 @@ class FitDispatch:
         self.run = run.id
         self._dataset = run.plan.dataset
         self.models = list(run.models)
-        self.workers = sorted(_places(state, run))
+        self.workers = sorted(_training_workers(state, run))
         self.partitions = sorted(run.plan.partitions)
         self._model = {name: index for index, name in enumerate(self.models)}
         self._worker = {name: index for index, name in enumerate(self.workers)}
@@ -66,7 +66,7 @@ class FitDispatch:
         self.mean_rows = sum(rows) / len(rows)
         self.times = times
         self._settled = 0
-        self.cautious: dict[int, tuple[int, frozenset[int]]] = {}
+        self.memory_retries: dict[int, tuple[int, frozenset[int]]] = {}
         self.interrupted: set[tuple[int, int, int]] = set()
         self._is_holding_known = True
         held = self._held(state)
@@ -215,9 +215,9 @@ class FitDispatch:
         remember = self.interrupted.add if task.is_interrupted else self.interrupted.discard
         remember((model, task.key.epoch or 0, partition))
         if task.exhausted and task.state not in ENDED:
-            self.cautious[model] = (partition, frozenset(self._worker[name] for name in task.exhausted))
+            self.memory_retries[model] = (partition, frozenset(self._worker[name] for name in task.exhausted))
         elif task.exhausted:
-            self.cautious.pop(model, None)
+            self.memory_retries.pop(model, None)
 
     def _start(self, key: TaskKey, worker: str, at: float) -> None:
         choice = Choice(
@@ -295,7 +295,7 @@ class FitDispatch:
         self.dispatch_state.recount()
 
 
-def _places(state: ExperimentState, run: Run) -> set[str]:
+def _training_workers(state: ExperimentState, run: Run) -> set[str]:
     """Workers that train, and those that did in this run: they may have been removed since."""
     names = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
     for task in run.tasks.values():

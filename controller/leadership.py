@@ -26,7 +26,7 @@ def resign(server: str, token: str, holder: str) -> None:
     """
 
     def give_back() -> None:
-        kvs = KvsClient(server, token, patience_s=0.0, timeout_s=_LIMIT_S)
+        kvs = KvsClient(server, token, retry_for_s=0.0, timeout_s=_LIMIT_S)
         with contextlib.suppress(CerebroError):
             kvs.lead(holder, _SOON_S)
 

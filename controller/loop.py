@@ -45,7 +45,7 @@ over from another machine waits at most this long."""
 
 _QUARANTINED = "the experiment's log cannot be read any further, so it is quarantined"
 
-_PACE_S = 0.025
+_DECISION_INTERVAL_S = 0.025
 """Between two decisions while every worker has work. Workers are a unit ahead, so nobody waits for it."""
 
 
@@ -185,7 +185,7 @@ class Controller:
     def _pace(self, state: ExperimentState) -> None:
         """Let news gather for a moment while every worker has work: then several commits cost one decision."""
         if all(worker.open_tasks for worker in state.workers.values() if worker.is_alive and worker.trains):
-            self.stop.wait(max(0.0, self._decided + _PACE_S - time.monotonic()))
+            self.stop.wait(max(0.0, self._decided + _DECISION_INTERVAL_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
         """Write steps and take in what the log says then; false when nothing has changed, so that the caller waits."""

@@ -76,12 +76,12 @@ class Membership:
         """
         self._read()
         fleet = self._fleet()
-        patience_s = time.monotonic() - self._reachable_since
+        reachable_s = time.monotonic() - self._reachable_since
         return ClusterSnapshot(
             now=now,
             workers={
                 status.record.worker: worker_view(
-                    status, fleet, silent_s=min(status.silent_s, patience_s), lease_s=self._lease_s
+                    status, fleet, silent_s=min(status.silent_s, reachable_s), lease_s=self._lease_s
                 )
                 for status in self._workers
             },
@@ -126,7 +126,7 @@ class Membership:
     def _resize(self) -> None:
         if not self._may_have_request:
             return
-        request = self._kvs.size()
+        request = self._kvs.size_request()
         self._may_have_request = request is not None and not request.problem
         if request is None or request.problem:
             return
@@ -139,9 +139,9 @@ class Membership:
             return
         try:
             if problem:
-                self._kvs.ask_size(request.model_copy(update={"problem": problem}))
+                self._kvs.request_size(request.model_copy(update={"problem": problem}))
             else:
-                self._kvs.drop_size(request.workers)
+                self._kvs.withdraw_size_request(request.workers)
         except ConflictError:
             log.info("the request for %s workers was replaced meanwhile", request.workers)
 
@@ -176,5 +176,5 @@ class Membership:
     def _tell_troubles(self, fleet: Fleet) -> None:
         troubles = Troubles(pods=fleet.troubles())
         if troubles != self._told:
-            self._kvs.tell_troubles(troubles)
+            self._kvs.set_troubles(troubles)
             self._told = troubles

@@ -25,7 +25,7 @@ from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
 
-_PACE_S = 1.0
+_POLL_S = 1.0
 """Between two calls of `meanwhile`: well within the controller's lease."""
 
 
@@ -93,7 +93,7 @@ def _converse(process: subprocess.Popen[bytes], question: bytes, meanwhile: Call
     given: bytes | None = question
     while True:
         try:
-            said, _ = process.communicate(given, timeout=_PACE_S)
+            said, _ = process.communicate(given, timeout=_POLL_S)
         except subprocess.TimeoutExpired:
             # What is left of the question goes on by itself.
             given = None

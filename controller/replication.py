@@ -47,7 +47,7 @@ def making(
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    places = _Places(state, run, load)
+    places = _Replicas(state, run, load)
     lost, helpers = places.lost(fit), places.helpers(fit)
     if not lost and not helpers:
         return []
@@ -76,7 +76,7 @@ def unmakable(state: ExperimentState, run: Run) -> str:
     return ""
 
 
-class _Places:
+class _Replicas:
     """The volumes partitions can be made on, and what is there or on its way."""
 
     def __init__(self, state: ExperimentState, run: Run, load: Mapping[str, int]) -> None:

@@ -56,7 +56,7 @@ def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
         epoch=key.epoch,
         partition=key.partition,
         unit=len(model.visits),
-        place=position_of(model, run.plan.partitions, len(model.visits)),
+        position=position_of(model, run.plan.partitions, len(model.visits)),
         checkpoint=newest,
         keep=tuple(sorted(keep)),
     )

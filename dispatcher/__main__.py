@@ -23,9 +23,9 @@ def main() -> None:
         logs.set_up("dispatcher", os.environ, secrets=(settings.token,))
     except CerebroError as error:
         sys.exit(f"dispatcher: {error}")
-    patience_s = settings.patience_s  # of a store that hangs as of one that is away
+    retry_for_s = settings.retry_for_s  # of a store that hangs as of one that is away
     store = KvsClient(
-        settings.server, settings.token, patience_s=patience_s, timeout_s=patience_s, pool=settings.threads
+        settings.server, settings.token, retry_for_s=retry_for_s, timeout_s=retry_for_s, pool=settings.threads
     )
     sockets: dict[int, Any] = {}
     app = create_app(settings, store)

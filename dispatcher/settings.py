@@ -34,7 +34,7 @@ class Settings:
             networks, commas between), so the proxy must take the header out of what it is sent.
         public_hosts: further names under which browsers may reach the page (``CEREBRO_PUBLIC_HOSTS``,
             commas between). is_https: a proxy in front speaks TLS, so cookies are for TLS only
-            (``CEREBRO_HTTPS=1``). patience_s: how long one call waits for a store that is away: a page
+            (``CEREBRO_HTTPS=1``). retry_for_s: how long one call waits for a store that is away: a page
             should say so soon. threads: requests served at once; of these, handed_on at most are calls of
             clients outside to the store, blocked_reads of which wait for news, and sent_files send them a
             file: the rest is for pages.
@@ -58,7 +58,7 @@ class Settings:
     auth_proxies: tuple[Network, ...] = ()
     public_hosts: frozenset[str] = frozenset()
     is_https: bool = False
-    patience_s: float = 3.0
+    retry_for_s: float = 3.0
     threads: int = 40
     handed_on: int = 28
     blocked_reads: int = 24

@@ -24,7 +24,7 @@ from cerebro.scheduling.conditions import Reality
 from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.validator import validate
-from controller import study
+from controller import core_simulation
 
 TARGET = Path(__file__).resolve().parent / "scheduling.md"
 PICTURES = TARGET.with_suffix("")
@@ -155,7 +155,7 @@ def _core() -> str:
         conditions = scenario.conditions(problem) if scenario.conditions else CALM
         bound = lower_bound(problem) if conditions == CALM else Reality(problem, conditions, 0).bound()
         engine = dispatch(problem, POLICIES["lrptw"], conditions=conditions)
-        core = study.run(problem, "lrptw", 0, conditions)
+        core = core_simulation.run(problem, "lrptw", 0, conditions)
         for schedule in (engine, core):
             validate(problem, schedule, actual=True).check()
         ratios = (engine.makespan / bound, core.makespan / bound, core.makespan / engine.makespan)

@@ -38,7 +38,7 @@ from cerebro.worker.preprocessing.job import EtlJob, ShardRange, SpecFactory
 from cerebro.worker.preprocessing.metadata import Metadata
 from cerebro.worker.preprocessing.shard import Bench, Preprocessor
 from etl_worker.errors import CoreDiedError
-from etl_worker.tally import REPORT_S, Tally
+from etl_worker.shard_counts import REPORT_S, ShardCounts
 
 _DONE, _FAILED, _AT, _LEAVE = 0, 1, 2, 3
 """Columns of the shared counts: rows done, rows failed, position of the row at hand; 1 once the core is to leave."""
@@ -72,30 +72,30 @@ class Cores:
         metadata: Metadata,
         source: Source,
         parts: Sequence[ShardRange],
-        tally: Tally,
+        shard_counts: ShardCounts,
         *,
         on_ready: Callable[[], None],
     ) -> None:
-        """Make ``parts`` of ``job`` with as many processes as it may use, and add them to ``tally``.
+        """Make ``parts`` of ``job`` with as many processes as it may use, and add them to ``shard_counts``.
 
-        With one core the calling process does the work itself. A `PreemptedError` of ``tally`` is handed on to the
-        cores, which leave their shards at their next row. When this raises, close them.
+        With one core the calling process does the work itself. A `PreemptedError` of ``shard_counts`` is handed on to
+        the cores, which leave their shards at their next row. When this raises, close them.
 
         Args:
             on_ready: called once the first process has restored the spec: the rows come now.
 
         Raises:
             CoreDiedError: a core ended by itself.
-            Whatever `Preprocessor.shard`, the spec or ``tally`` raise.
+            Whatever `Preprocessor.shard`, the spec or ``shard_counts`` raise.
         """
         if job.cores == 1:
             preprocessor = self._bench.preprocessor(job, metadata, source, process=0)
             on_ready()
-            _make_here(parts, preprocessor, tally)
+            _make_here(parts, preprocessor, shard_counts)
             return
         try:
             called = self._call(job, source, min(job.cores, len(parts)))
-            _serve(called, deque(parts), self._counts, tally, on_ready)
+            _serve(called, deque(parts), self._counts, shard_counts, on_ready)
         except PreemptedError:
             self._counts[:, _LEAVE] = 1
             _let_leave(self._running)
@@ -133,7 +133,7 @@ class Cores:
         return called
 
 
-def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, tally: Tally) -> None:
+def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, shard_counts: ShardCounts) -> None:
     done = failures = 0
 
     def on_row(position: int, failed: FailedRow | None) -> None:
@@ -141,18 +141,18 @@ def _make_here(parts: Sequence[ShardRange], preprocessor: Preprocessor, tally: T
         done += 1
         if failed is not None:
             failures += 1
-            tally.saw_failure(position, failed)
-        tally.update(done, failures)
+            shard_counts.saw_failure(position, failed)
+        shard_counts.update(done, failures)
 
     for part in parts:
-        tally.add(preprocessor.shard(part, on_row))
+        shard_counts.add(preprocessor.shard(part, on_row))
 
 
 def _serve(
     cores: Sequence[_Core],
     todo: deque[ShardRange],
     counts: NDArray[np.int64],
-    tally: Tally,
+    shard_counts: ShardCounts,
     on_ready: Callable[[], None],
 ) -> None:
     waiting: dict[Any, _Core] = {core.pipe: core for core in cores}
@@ -161,12 +161,12 @@ def _serve(
             core = waiting[pipe]
             kind, content = _receive(core, counts)
             if kind == "failed":
-                tally.saw_failure(*content)
+                shard_counts.saw_failure(*content)
                 continue
             if kind == "error":
                 raise content
             if kind == "made":
-                tally.add(content)
+                shard_counts.add(content)
             else:
                 on_ready()
             if todo:
@@ -178,7 +178,7 @@ def _serve(
             # on.
             if core.process.exitcode is not None and not core.pipe.poll():
                 raise _exit_reason(core, counts)
-        tally.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
+        shard_counts.update(int(counts[:, _DONE].sum()), int(counts[:, _FAILED].sum()))
 
 
 def _let_leave(cores: Sequence[_Core]) -> None:

@@ -11,8 +11,8 @@ from cerebro.errors import DataError, RowError, ShardCorruptError
 from cerebro.worker.preprocessing.job import EtlJob, ProgressCallback
 from cerebro.worker.preprocessing.metadata import Metadata
 from etl_worker.cores import Cores
-from etl_worker.plan import forget_doubtful, make_plan
-from etl_worker.tally import Tally
+from etl_worker.shard_counts import ShardCounts
+from etl_worker.shard_work import forget_doubtful, shard_work
 
 
 def preprocess_partition(
@@ -41,16 +41,16 @@ def preprocess_partition(
     """
     metadata = Metadata(job.metadata_path)
     source = Source(fingerprint=job.fingerprint, metadata=metadata.checksum)
-    plan = make_plan(job.output_folder, metadata.num_rows, job.cores, source)
-    tally = Tally(job, metadata.num_rows, plan.done, progress)
+    plan = shard_work(job.output_folder, metadata.num_rows, job.cores, source)
+    shard_counts = ShardCounts(job, metadata.num_rows, plan.done, progress)
 
     try:
-        tally.update(0, 0)
+        shard_counts.update(0, 0)
         if plan.todo:
-            cores.make(job, metadata, source, plan.todo, tally, on_ready=on_ready)
-        manifest = PartitionManifest.of(source, tally.shards)
+            cores.make(job, metadata, source, plan.todo, shard_counts, on_ready=on_ready)
+        manifest = PartitionManifest.of(source, shard_counts.shards)
         before = sum(shard.rows_in for shard in plan.done), sum(len(shard.failed) for shard in plan.done)
-        tally.update(manifest.rows_in - before[0], manifest.rows_failed - before[1], final=True)
+        shard_counts.update(manifest.rows_in - before[0], manifest.rows_failed - before[1], final=True)
         if manifest != _existing(job):
             write_manifest(job.output_folder, manifest)
         return manifest

@@ -221,29 +221,29 @@ class Views:
         self._store.remove_worker(_name(name), request.args.get("incarnation"))
         return Response(status=204)
 
-    def size(self) -> Response:
+    def size_request(self) -> Response:
         """The pending size request, if there is one."""
-        return _answer(api.SizeAnswer(wish=self._store.size()))
+        return _answer(api.SizeAnswer(request=self._store.size_request()))
 
-    def ask_size(self) -> Response:
+    def request_size(self) -> Response:
         """Make a size request, or answer one with a problem."""
-        wish = _body(SizeRequest)
-        self._store.ask_size(wish)
-        return _answer(wish)
+        size_request = _body(SizeRequest)
+        self._store.request_size(size_request)
+        return _answer(size_request)
 
-    def drop_size(self) -> Response:
+    def withdraw_size_request(self) -> Response:
         """Withdraw a size request."""
-        self._store.drop_size(_whole_number("workers", "the number that was asked for"))
+        self._store.withdraw_size_request(_whole_number("workers", "the number that was asked for"))
         return Response(status=204)
 
     def troubles(self) -> Response:
         """Why workers do not start."""
         return _answer(self._store.troubles())
 
-    def tell_troubles(self) -> Response:
+    def set_troubles(self) -> Response:
         """Replace the reasons why workers do not start."""
         troubles = _body(Troubles)
-        self._store.tell_troubles(troubles)
+        self._store.set_troubles(troubles)
         return _answer(troubles)
 
     def usage(self, name: str) -> Response:
@@ -287,8 +287,8 @@ class Views:
 
 
 def _without_place(item: str) -> str:
-    """An entry of an inbox for a worker of a version that does not know `TrainTask.place`: it refuses what it does not
-    know, and during an upgrade it trains on beside newer ones."""
+    """An entry of an inbox for a worker of a version that does not know `TrainTask.position`: it refuses what it
+    does not know, and during an upgrade it trains on beside newer ones."""
     found = json.loads(item)
     if found["body"]:
         found["body"].pop("place", None)

@@ -36,7 +36,7 @@ _ANSWER_S = 15.0
 _SLICE_S = 1.0
 """A blocking read asks Redis in slices of this length, so that it ends soon when the service does."""
 
-_PLACE_S = 1.0
+_SLOT_S = 1.0
 """How long a reader waits for a place to wait in: it is answered then, and asks again no more often than this."""
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -63,20 +63,20 @@ class Database:
     ) -> None:
         self._clock = Clock(self._join, elapsed)
         self._draining = draining or Draining()
-        self._places = LongPollSlots(threads)
+        self._slots = LongPollSlots(threads)
         # No retries: a repeated call is the client's business, and it waits between two of them.
-        patience: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
-        self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **patience)
+        options: Any = {"socket_connect_timeout": 5, "retry": Retry(NoBackoff(), 0)}
+        self._redis: redis.Redis = redis.Redis.from_url(url, socket_timeout=_ANSWER_S, **options)
         # The library's own limit, 5 s, would end a blocking read before its time.
         self._blocking: redis.Redis = redis.Redis.from_url(
-            url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **patience
+            url, socket_timeout=api.MAX_WAIT_S + _ANSWER_S, **options
         )
         self._steps = self._redis.register_script(script())
 
     @property
     def waiting(self) -> int:
         """Readers that wait for news now."""
-        return self._places.held
+        return self._slots.held
 
     def ping(self) -> bool:
         """Whether Redis answers and has loaded its file."""
@@ -91,7 +91,7 @@ class Database:
         found = self._read(cursors, 0)
         if found or wait_s <= 0:
             return found
-        with self._places.place(min(wait_s, _PLACE_S)) as is_held:
+        with self._slots.slot(min(wait_s, _SLOT_S)) as is_held:
             while is_held and not found and not self._draining.is_wanted:
                 block = round(min(deadline - time.monotonic(), _SLICE_S) * 1000)
                 if block <= 0:

@@ -27,7 +27,7 @@ class LongPollSlots:
 
     def __init__(self, threads: int) -> None:
         most = most_waiting(threads)
-        self._places = threading.BoundedSemaphore(most)
+        self._slots = threading.BoundedSemaphore(most)
         # Who waits for a place holds a thread, too: half of the others stay free in any case.
         self._queue = threading.BoundedSemaphore((threads - most) // 2)
         self._counting = threading.Lock()
@@ -35,19 +35,19 @@ class LongPollSlots:
         """Readers that wait for news now."""
 
     @contextmanager
-    def place(self, timeout_s: float) -> Iterator[bool]:
+    def slot(self, timeout_s: float) -> Iterator[bool]:
         """Hold a place, if one is free within `timeout_s` seconds; whether it is held.
 
         Does not wait where too many wait for a place already.
         """
-        is_held = self._places.acquire(blocking=False) or self._await(timeout_s)
+        is_held = self._slots.acquire(blocking=False) or self._await(timeout_s)
         self._count(int(is_held))
         try:
             yield is_held
         finally:
             self._count(-int(is_held))
             if is_held:
-                self._places.release()
+                self._slots.release()
 
     def _count(self, change: int) -> None:
         with self._counting:
@@ -57,6 +57,6 @@ class LongPollSlots:
         if not self._queue.acquire(blocking=False):
             return False
         try:
-            return self._places.acquire(timeout=timeout_s)
+            return self._slots.acquire(timeout=timeout_s)
         finally:
             self._queue.release()

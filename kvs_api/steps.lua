@@ -140,7 +140,7 @@ function apply.note(step)
   local known = tonumber(redis.call('HGET', step.log .. ':notes', id) or '0')
   if known > request.after then return already() end
   if step.ended and request.newest > request.after then
-    return refused('event ' .. request.newest .. ' was not seen: somebody may wish that the run goes on')
+    return refused('event ' .. request.newest .. ' was not seen: somebody may have resumed the run')
   end
   redis.call('HSET', step.log .. ':notes', id, append(step.log, step.event))
   if step.dataset then use(step) end

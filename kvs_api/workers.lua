@@ -31,7 +31,7 @@ function calls.remove()
   return {seq = 0}
 end
 
--- A wish is replaced by a newer one at any time; answering it, or taking it away, must not hit that newer one.
+-- A size request is replaced by a newer one at any time; to answer or withdraw it must not hit the newer one.
 function calls.size()
   local known = redis.call('GET', request.size)
   local asked = known and cjson.decode(known).workers

@@ -179,17 +179,17 @@ class WorkerStore(Database):
 
     # --- the cluster's size ----------------------------------------------------------------------
 
-    def size(self) -> SizeRequest | None:
+    def size_request(self) -> SizeRequest | None:
         """The pending request, if there is one."""
         with translated():
             content: Any = self._redis.get(keys.SIZE)
         return None if content is None else SizeRequest.model_validate_json(content)
 
-    def ask_size(self, request: SizeRequest) -> None:
+    def request_size(self, request: SizeRequest) -> None:
         """Replace the request; one with a `problem` is an answer, and replaces only the request that it answers."""
         self._size(request.workers, record=request.model_dump_json(), answers=bool(request.problem))
 
-    def drop_size(self, workers: int) -> None:
+    def withdraw_size_request(self, workers: int) -> None:
         """Take the request for so many workers away; another one stays."""
         self._size(workers, answers=True)
 
@@ -204,7 +204,7 @@ class WorkerStore(Database):
             content: Any = self._redis.get(keys.TROUBLES)
         return Troubles() if content is None else Troubles.model_validate_json(content)
 
-    def tell_troubles(self, troubles: Troubles) -> None:
+    def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start."""
         with translated():
             self._redis.set(keys.TROUBLES, troubles.model_dump_json())

@@ -136,7 +136,7 @@ class Handler:
         seed = unit_seed(body.seed, body.model, body.epoch, body.partition)
         rows = self._rows(body.dataset, "train", (body.partition,))
         loader = PartitionLoader(rows, batch_size=size, seed=seed, device=self._device)
-        feed = self._feed(loader, epoch=body.epoch, unit=body.unit, place=body.place)
+        feed = self._feed(loader, epoch=body.epoch, unit=body.unit, position=body.position)
         metrics = train_unit(
             spec,
             trainee,
@@ -215,7 +215,7 @@ class Handler:
         return self._mapped[folders]
 
     def _feed(
-        self, loader: PartitionLoader, *, epoch: int, unit: int = 0, place: Position | None = None
+        self, loader: PartitionLoader, *, epoch: int, unit: int = 0, position: Position | None = None
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
@@ -224,5 +224,5 @@ class Handler:
                 self._context.raise_if_ending()
 
         return InstrumentedLoader(
-            loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, place=place
+            loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, position=position
         )

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cerebro.cli import cluster, failed, local, proofs, scale, steer, studies
+from cerebro.cli import cluster, experiment_commands, failed, local, proofs, scale, studies
 from cerebro.errors import CerebroError
 
 _INTERRUPTED = 130
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     cluster.register(commands)
     scale.register(commands, common, _count)
     failed.register(commands, common)
-    steer.register(commands, common)
+    experiment_commands.register(commands, common)
     return parser
 
 

@@ -130,7 +130,7 @@ def _forget(kvs: KvsClient, status: WorkerStatus) -> bool:
 # --- in a cluster --------------------------------------------------------------------------------
 
 
-def request_size(kvs: KvsClient, workers: int, *, by: str, patience_s: float = TAKE_UP_S) -> None:
+def request_size(kvs: KvsClient, workers: int, *, by: str, timeout_s: float = TAKE_UP_S) -> None:
     """Ask for so many workers; returns when the cluster manager has been told.
 
     Raises:
@@ -139,9 +139,9 @@ def request_size(kvs: KvsClient, workers: int, *, by: str, patience_s: float = T
     """
     from cerebro.contract.records import SizeRequest
 
-    kvs.ask_size(SizeRequest(workers=workers, by=by))
-    deadline = time.monotonic() + patience_s
-    while (pending := kvs.size()) is not None:
+    kvs.request_size(SizeRequest(workers=workers, by=by))
+    deadline = time.monotonic() + timeout_s
+    while (pending := kvs.size_request()) is not None:
         if pending.workers != workers:
             raise ClusterError(
                 f"{pending.by or 'somebody else'} has asked for {pending.workers} workers in the meantime"
@@ -150,11 +150,11 @@ def request_size(kvs: KvsClient, workers: int, *, by: str, patience_s: float = T
             raise ClusterError(f"{workers} workers are not possible: {pending.problem}")
         if time.monotonic() > deadline:
             try:
-                kvs.drop_size(workers)
+                kvs.withdraw_size_request(workers)
             except ConflictError:
                 continue  # just now it was taken up, or another one made
             raise ClusterError(
-                f"the request for {workers} workers was not answered within {patience_s:g} s and is withdrawn. The "
+                f"the request for {workers} workers was not answered within {timeout_s:g} s and is withdrawn. The "
                 "cluster's controller does not run, or cannot reach its cluster manager: see `kubectl get pods` and "
                 "the controller's log"
             )

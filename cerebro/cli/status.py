@@ -35,12 +35,12 @@ from cerebro.state import (
     wording,
 )
 
-_PATIENCE_S = 3.0
+_TIMEOUT_S = 3.0
 
 
 def client(info: ClusterInfo) -> KvsClient:
     """A client that soon says so when the store is away."""
-    return KvsClient(info.kvs, info.token(), patience_s=_PATIENCE_S)
+    return KvsClient(info.kvs, info.token(), retry_for_s=_TIMEOUT_S)
 
 
 def remote_client(environment: Mapping[str, str]) -> KvsClient | None:
@@ -185,7 +185,7 @@ def states_of(
     Args:
         lost: gets the workers that these logs say were lost, each as the log that tells of it last has it.
     """
-    deadline, found = time.monotonic() + _PATIENCE_S, {}
+    deadline, found = time.monotonic() + _TIMEOUT_S, {}
     for summary in experiments:
         name = summary.experiment.name
         if summary.unreadable:

@@ -137,7 +137,7 @@ def _simulate(options: argparse.Namespace) -> Iterator[str]:
 
     names = options.scenarios or [name for name in SCENARIOS if name.startswith(DEFAULT_FAMILIES)]
     # By name: the controller is a service, and the shared package imports none.
-    engine = importlib.import_module("controller.study").run if options.core else None
+    engine = importlib.import_module("controller.core_simulation").run if options.core else None
     for scenario in [find(name) for name in names]:
         policies = options.policy or schedulers(scenario)
         rows = compare(scenario, policies, seeds=options.seeds, sigma=options.sigma, engine=engine)

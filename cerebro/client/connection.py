@@ -101,7 +101,7 @@ def _prefix(address: str, token: str, ca_file: str | None) -> str:
     Raises:
         ClusterError: nothing answers, or no Cerebro.
     """
-    kvs = KvsClient(address, token, patience_s=_CONTACT_S, timeout_s=_CONTACT_TRY_S, ca_file=ca_file)
+    kvs = KvsClient(address, token, retry_for_s=_CONTACT_S, timeout_s=_CONTACT_TRY_S, ca_file=ca_file)
     try:
         return kvs.api_prefix()
     except StoreUnavailableError as cause:

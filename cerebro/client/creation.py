@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from cerebro.client import reach
+from cerebro.client import visibility
 from cerebro.client.connection import Connection
 from cerebro.client.session import Session, author
 from cerebro.commands.rules import may_relocate
@@ -55,11 +55,11 @@ def created(connection: Connection, record: ExperimentRecord, given: Locators) -
 def _check_reach(connection: Connection, locators: Locators, given: Locators) -> None:
     shared = connection.volumes.shared
     if connection.is_local:
-        reach.check_here(locators)
+        visibility.check_here(locators)
     elif connection.is_outside:
-        reach.check_outside(given, connection.page)
+        visibility.check_outside(given, connection.page)
     elif shared.is_dir():
-        reach.check_inside(locators, shared)
+        visibility.check_inside(locators, shared)
 
 
 def record_of(name: str, locators: Locators, sha256: str | None) -> ExperimentRecord:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cerebro.client.asking import check_etl, check_fit, trained_by
+from cerebro.client.commands import CommandsMixin
 from cerebro.client.connection import Connection, connect
 from cerebro.client.creation import created, packed_code, record_of
 from cerebro.client.files import cache_folder
 from cerebro.client.search import SearchSpace, configurations, first_configuration
 from cerebro.client.session import Session, author
-from cerebro.client.steered import Steered
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Hyperparameters, Locators
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _Split = Literal["train", "valid", "test", "predict"]
 
 
-class Experiment(Steered):
+class Experiment(CommandsMixin):
     """An experiment on a cluster: created, or found again if one with the same name, locators and code exists.
 
     One whose locators never led to a data set may be given other ones under the same name.

@@ -72,13 +72,13 @@ class FetchedFiles:
         address: of the dispatcher's API, such as ``https://cerebro.example.org/api``.
         cache: folder for all clusters.
         ca_file: certificates to trust instead of the system's.
-        patience_s: how long a transfer may stand still.
+        timeout_s: how long a transfer may stand still.
     """
 
     def __init__(
-        self, address: str, token: str, cache: Path, *, ca_file: str | None = None, patience_s: float = 60.0
+        self, address: str, token: str, cache: Path, *, ca_file: str | None = None, timeout_s: float = 60.0
     ) -> None:
-        self._address, self._patience_s = address, patience_s
+        self._address, self._timeout_s = address, timeout_s
         self._folder = cache / hashlib.sha256(address.encode()).hexdigest()[:16]
         self._http = urllib3.PoolManager(
             headers={"Authorization": f"Bearer {token}"}, retries=False, timeout=_TIMEOUT, ca_certs=ca_file
@@ -122,7 +122,7 @@ class FetchedFiles:
     def _fetch(self, volume: str, name: str, path: Path) -> Written:
         url = f"{self._address}/volumes/{volume}/{quote(name)}"
         transfer = _Transfer(path)
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._timeout_s
         try:
             while True:
                 before = transfer.num_bytes
@@ -133,10 +133,10 @@ class FetchedFiles:
                     )
                 except (urllib3.exceptions.HTTPError, errors.StoreUnavailableError) as cause:
                     if transfer.num_bytes > before:
-                        deadline = time.monotonic() + self._patience_s
+                        deadline = time.monotonic() + self._timeout_s
                     if time.monotonic() > deadline:
                         raise errors.StoreUnavailableError(
-                            f"{url} sent nothing more after {transfer.num_bytes:,} bytes, for {self._patience_s:g} "
+                            f"{url} sent nothing more after {transfer.num_bytes:,} bytes, for {self._timeout_s:g} "
                             f"s: {cause}"
                         ) from cause
                     time.sleep(_PAUSE_S)

@@ -21,7 +21,7 @@ import torch
 
 from cerebro.client.connection import Connection, connect
 from cerebro.client.files import cache_folder
-from cerebro.client.remaking import Remaking
+from cerebro.client.partition_rebuild import Remaking
 from cerebro.client.session import Session
 from cerebro.commands.chosen import chosen_fit, find_model
 from cerebro.contract.runs import FitPlan, FitRequest
@@ -260,7 +260,7 @@ def _train(
         train_unit(
             spec,
             trainee,
-            InstrumentedLoader(loader, epoch=visit.epoch, unit=unit, place=position_of(model, rows, unit)),
+            InstrumentedLoader(loader, epoch=visit.epoch, unit=unit, position=position_of(model, rows, unit)),
             model.hyperparams,
             seed=request.seed,
             model=model.id,

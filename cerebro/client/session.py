@@ -180,7 +180,7 @@ class Session:
         try:
             state = self.state()
         except UnreadableError:
-            if command.action not in OF_EXPERIMENT:
+            if command.kind not in OF_EXPERIMENT:
                 raise
             event = event_of_experiment(command, self.name, by=author())
             self._kvs.append(self.name, event, is_unread=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, Action, resumable
+from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, CommandKind, resumable
 from cerebro.errors import NotFoundError
 from cerebro.state import ExperimentState, Model, Run
 
@@ -63,16 +63,16 @@ def chosen_fit(state: ExperimentState, run: str | None) -> Run:
     return found
 
 
-def about(action: Action, state: ExperimentState, run: str | None) -> Run | None:
-    """The run that an action is about: the one named; else for models and the scheduler the newest fit run, to resume
+def about(kind: CommandKind, state: ExperimentState, run: str | None) -> Run | None:
+    """The run that a command is about: the one named; else for models and the scheduler the newest fit run, to resume
     the one that can be, and otherwise the open one, or the newest. `None` for what concerns the experiment.
 
     Raises:
         NotFoundError: there is none.
     """
-    if action in OF_EXPERIMENT:
+    if kind in OF_EXPERIMENT:
         return None
-    if action is Action.RESUME_RUN and run is None and (found := resumable(state)) is not None:
+    if kind is CommandKind.RESUME_RUN and run is None and (found := resumable(state)) is not None:
         return found
-    is_of_fit = action in OF_MODEL or action is Action.SET_SCHEDULER
+    is_of_fit = kind in OF_MODEL or kind is CommandKind.SET_SCHEDULER
     return chosen_fit(state, run) if is_of_fit else chosen_run(state, run)

@@ -2,7 +2,7 @@
 
 The one owner of these rules: notebook, command line and page offer what `allowed` says. They decide on a state that may
 be a moment old, so the fold has the last word: a command that comes too late is without effect there
-(`cerebro.state.steering`).
+(`cerebro.state.commands`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
 
 
-class Action(StrEnum):
+class CommandKind(StrEnum):
     """Something a user may ask for."""
 
     STOP_RUN = "stop_run"
@@ -26,24 +26,26 @@ class Action(StrEnum):
     DELETE = "delete"
 
 
-OF_EXPERIMENT = frozenset({Action.ARCHIVE, Action.UNARCHIVE, Action.DELETE})
-OF_MODEL = frozenset({Action.STOP_MODEL, Action.RESUME_MODEL, Action.RETRY_MODEL})
+OF_EXPERIMENT = frozenset({CommandKind.ARCHIVE, CommandKind.UNARCHIVE, CommandKind.DELETE})
+OF_MODEL = frozenset({CommandKind.STOP_MODEL, CommandKind.RESUME_MODEL, CommandKind.RETRY_MODEL})
 
 DOES = {
-    Action.STOP_RUN: "stop the run",
-    Action.RESUME_RUN: "resume the run",
-    Action.SET_SCHEDULER: "change the scheduler",
-    Action.STOP_MODEL: "stop the model",
-    Action.RESUME_MODEL: "resume the model",
-    Action.RETRY_MODEL: "retry the model",
-    Action.ARCHIVE: "archive the experiment",
-    Action.UNARCHIVE: "take the experiment out of the archive",
-    Action.DELETE: "delete the experiment",
+    CommandKind.STOP_RUN: "stop the run",
+    CommandKind.RESUME_RUN: "resume the run",
+    CommandKind.SET_SCHEDULER: "change the scheduler",
+    CommandKind.STOP_MODEL: "stop the model",
+    CommandKind.RESUME_MODEL: "resume the model",
+    CommandKind.RETRY_MODEL: "retry the model",
+    CommandKind.ARCHIVE: "archive the experiment",
+    CommandKind.UNARCHIVE: "take the experiment out of the archive",
+    CommandKind.DELETE: "delete the experiment",
 }
 """What each does, as a part of a sentence."""
 
 
-def allowed(state: ExperimentState, run: Run | None = None, model: Model | None = None) -> frozenset[Action]:
+def allowed(
+    state: ExperimentState, run: Run | None = None, model: Model | None = None
+) -> frozenset[CommandKind]:
     """What may be asked for now: of the experiment alone, of one of its runs, or of one of that run's models."""
     if state.deletion is not None:
         return frozenset()
@@ -55,7 +57,7 @@ def allowed(state: ExperimentState, run: Run | None = None, model: Model | None 
 def resumable(state: ExperimentState) -> Run | None:
     """The run that goes on if somebody resumes and names none: the one that is paused, else the newest stopped one."""
     runs = reversed(state.runs.values())
-    return next((run for run in runs if Action.RESUME_RUN in allowed(state, run)), None)
+    return next((run for run in runs if CommandKind.RESUME_RUN in allowed(state, run)), None)
 
 
 def may_relocate(state: ExperimentState) -> bool:
@@ -66,18 +68,18 @@ def may_relocate(state: ExperimentState) -> bool:
 # --- what is so now, in words --------------------------------------------------------------------
 
 
-def experiment_now(state: ExperimentState, action: Action = Action.DELETE) -> str:
-    """What an experiment is doing, as the reason why an action is refused."""
+def experiment_now(state: ExperimentState, kind: CommandKind = CommandKind.DELETE) -> str:
+    """What an experiment is doing, as the reason why a command is refused."""
     if state.deletion is not None:
         return f"experiment {state.name!r} is being deleted"
     run = state.active_run()
-    if run is not None and action is Action.DELETE:
+    if run is not None and kind is CommandKind.DELETE:
         return f"{run.id} is {wording.run(run)}: wait for it, or stop it first"
     return f"experiment {state.name!r} is {'archived' if state.is_archived else 'not archived'}"
 
 
 def run_now(state: ExperimentState, run: Run) -> str:
-    """What a run is doing, as the reason why an action is refused."""
+    """What a run is doing, as the reason why a command is refused."""
     if state.deletion is not None:
         return experiment_now(state)
     other = state.active_run()
@@ -94,9 +96,9 @@ def run_now(state: ExperimentState, run: Run) -> str:
 def stopped_text(state: ExperimentState, run: Run) -> str:
     """Who stopped a run, how far it was then, and how it goes on."""
     stops = [
-        action
-        for action in state.actions
-        if action.run == run.id and not action.is_late and action.what.startswith("stopped")
+        command
+        for command in state.commands
+        if command.run == run.id and not command.is_late and command.what.startswith("stopped")
     ]
     by = f" by {stops[-1].by}" if stops and stops[-1].by else ""
     done, total = run.progress()
@@ -107,36 +109,36 @@ def stopped_text(state: ExperimentState, run: Run) -> str:
 # --- what is allowed -----------------------------------------------------------------------------
 
 
-def _of_experiment(state: ExperimentState) -> frozenset[Action]:
-    found = {Action.UNARCHIVE if state.is_archived else Action.ARCHIVE}
+def _of_experiment(state: ExperimentState) -> frozenset[CommandKind]:
+    found = {CommandKind.UNARCHIVE if state.is_archived else CommandKind.ARCHIVE}
     if state.active_run() is None:
-        found.add(Action.DELETE)
+        found.add(CommandKind.DELETE)
     return frozenset(found)
 
 
-def _of_run(state: ExperimentState, run: Run) -> frozenset[Action]:
+def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
     found = set()
     if run.is_open and run.state is not RunState.STOPPING:
-        found.add(Action.STOP_RUN)
-    if run.kind == "fit" and (run.state is RunState.STOPPED or Action.STOP_RUN in found):
-        found.add(Action.SET_SCHEDULER)
+        found.add(CommandKind.STOP_RUN)
+    if run.kind == "fit" and (run.state is RunState.STOPPED or CommandKind.STOP_RUN in found):
+        found.add(CommandKind.SET_SCHEDULER)
     has_work = run.plan is None or not run.models or _has_active(run)
     if run.state is RunState.PAUSED or (run.state is RunState.STOPPED and has_work and is_free(state, run)):
-        found.add(Action.RESUME_RUN)
+        found.add(CommandKind.RESUME_RUN)
     return frozenset(found)
 
 
-def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Action]:
+def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[CommandKind]:
     # A failure that no model could escape ends a run for good; a stop that is under way is not crossed.
     if run.fatal is not None or run.state is RunState.STOPPING or not is_free(state, run):
         return frozenset()
     match model.state:
         case ModelState.FAILED:
-            return frozenset({Action.RETRY_MODEL})
+            return frozenset({CommandKind.RETRY_MODEL})
         case ModelState.STOPPED:
-            return frozenset({Action.RESUME_MODEL})
+            return frozenset({CommandKind.RESUME_MODEL})
         case ModelState.ACTIVE:
-            return frozenset({Action.STOP_MODEL if run.is_open else Action.RESUME_MODEL})
+            return frozenset({CommandKind.STOP_MODEL if run.is_open else CommandKind.RESUME_MODEL})
         case ModelState.FINISHED:
             return frozenset()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from cerebro.contract.base import Contract, Name
 from cerebro.contract.events import ControllerEvent, Event, LivePoint
@@ -285,7 +285,9 @@ class AuditAnswer(Contract):
 class SizeAnswer(Contract):
     """The pending request for a number of workers, if there is one."""
 
-    wish: SizeRequest | None
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
+    request: SizeRequest | None = Field(validation_alias="wish", serialization_alias="wish")
 
 
 class ExperimentsAnswer(Contract):

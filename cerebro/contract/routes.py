@@ -159,23 +159,23 @@ STORE: dict[str, Operation] = {
         statuses=(204, 404, 409),
     ),
     "GET /v1/cluster/size": Operation(
-        name="size", summary="The pending request for a number of workers.", answer=api.SizeAnswer
+        name="size_request", summary="The pending request for a number of workers.", answer=api.SizeAnswer
     ),
     "PUT /v1/cluster/size": Operation(
-        name="ask_size",
+        name="request_size",
         summary="Ask for a number of workers, or answer a request with a problem.",
         body=SizeRequest,
         answer=SizeRequest,
         statuses=(200, 409),
     ),
     "DELETE /v1/cluster/size": Operation(
-        name="drop_size", summary="Withdraw a request.", query=_Size, statuses=(204, 409)
+        name="withdraw_size_request", summary="Withdraw a request.", query=_Size, statuses=(204, 409)
     ),
     "GET /v1/cluster/troubles": Operation(
         name="troubles", summary="Why workers do not start.", answer=Troubles
     ),
     "PUT /v1/cluster/troubles": Operation(
-        name="tell_troubles", summary="Tell why workers do not start.", body=Troubles, answer=Troubles
+        name="set_troubles", summary="Tell why workers do not start.", body=Troubles, answer=Troubles
     ),
     "GET /v1/workers/{name}/usage": Operation(
         name="usage",

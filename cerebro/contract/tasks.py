@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from cerebro.contract.base import Contract, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
@@ -166,13 +166,15 @@ class Position(Contract):
 class TrainTask(ModelTask):
     """A unit: one model on one partition in one epoch (the papers' sub-epoch)."""
 
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
     kind: Literal["train"] = "train"
     epoch: int
     """From 1."""
     partition: int
     unit: int
     """How many units this model has finished before: 0 creates the model."""
-    place: Position | None = None
+    position: Position | None = Field(None, validation_alias="place", serialization_alias="place")
     """`None` where a version that did not tell assigned the unit."""
     checkpoint: CheckpointRef | None
     keep: tuple[str, ...] = ()

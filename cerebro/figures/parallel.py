@@ -52,8 +52,8 @@ def parallel(
     title = f"Hyper-parameters and {metric}"
     scored = sorted((row for row in rows if row.best is not None), key=lambda row: _rank(row, mode))
     failed = [row for row in rows if row.best is None and row.failure is not None]
-    room = MOST_LINES - min(len(failed), _FAILED)
-    drawn = _chosen(scored, room)
+    most = MOST_LINES - min(len(failed), _FAILED)
+    drawn = _chosen(scored, most)
     if not drawn:
         return empty("parallel", f"no model has a value of {metric} yet", theme=theme, title=title)
     drawn_failed = failed[: MOST_LINES - len(drawn)]
@@ -67,7 +67,7 @@ def parallel(
     everything = max(total, len(rows))
     if len(shown) < everything:
         title += f": {len(shown):,} of {everything:,} models" + (
-            f", the best and every {_step(scored, room)}th of the others" if len(drawn) < len(scored) else ""
+            f", the best and every {_step(scored, most)}th of the others" if len(drawn) < len(scored) else ""
         )
     traces = [*_scored_lines(drawn, axes, objective, theme), *_failed_lines(drawn_failed, axes, colors)]
     return figure(
@@ -90,15 +90,15 @@ def _rank(row: ModelSummary, mode: str) -> float:
     return -row.best if mode == "max" else row.best
 
 
-def _step(scored: Sequence[ModelSummary], room: int) -> int:
-    return math.ceil((len(scored) - (room - _SAMPLED)) / _SAMPLED)
+def _step(scored: Sequence[ModelSummary], most: int) -> int:
+    return math.ceil((len(scored) - (most - _SAMPLED)) / _SAMPLED)
 
 
-def _chosen(scored: Sequence[ModelSummary], room: int) -> list[ModelSummary]:
-    if len(scored) <= room:
+def _chosen(scored: Sequence[ModelSummary], most: int) -> list[ModelSummary]:
+    if len(scored) <= most:
         return list(scored)
-    best = room - _SAMPLED
-    return [*scored[:best], *scored[best :: _step(scored, room)]]
+    best = most - _SAMPLED
+    return [*scored[:best], *scored[best :: _step(scored, most)]]
 
 
 # --- marks ----------------------------------------------------------------------------------------

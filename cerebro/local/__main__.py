@@ -23,10 +23,12 @@ from cerebro.local.cleaning import clean, remove_socket
 from cerebro.local.home import ClusterHome, ClusterInfo
 from cerebro.local.ports import reserve
 from cerebro.local.processes import identify
-from cerebro.local.services import Plan, Service, services
+from cerebro.local.services import Service, ServiceOptions, services
 from cerebro.local.supervisor import GRACE_S, ClusterState, Supervisor
 
-Builder = Callable[[Plan, ClusterHome, Mapping[str, int], Path, Mapping[str, str]], Sequence[Service]]
+Builder = Callable[
+    [ServiceOptions, ClusterHome, Mapping[str, int], Path, Mapping[str, str]], Sequence[Service]
+]
 """Makes the list of services, as `services.services` does; tests give another one."""
 
 
@@ -63,11 +65,13 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     home.scratch.mkdir(mode=0o700, exist_ok=True)
     for request in (home.size, home.notebook_request):
         request.unlink(missing_ok=True)  # of an earlier cluster
-    plan = Plan(workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook)
-    if plan.notebook:
+    chosen = ServiceOptions(
+        workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook
+    )
+    if chosen.notebook:
         notebooks.place(home.notebooks)
     previous = home.read()
-    reserved = reserve(plan.listening, previous=previous.ports if previous else {}, seed=home.key)
+    reserved = reserve(chosen.listening, previous=previous.ports if previous else {}, seed=home.key)
     ports = {name: port.number for name, port in reserved.items()}
     socket = home.prepare_socket()
     me = identify(os.getpid())
@@ -80,17 +84,17 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
         python_version=platform.python_version(),
         supervisor=me,
         since=time.time(),
-        workers=plan.workers,
+        workers=chosen.workers,
         ports=ports,
         socket=socket,
     )
-    listed = build(plan, home, ports, socket, os.environ)
-    share = plan.cores
+    listed = build(chosen, home, ports, socket, os.environ)
+    share = chosen.cores
 
     def for_workers(number: int) -> Sequence[Service]:
         nonlocal share
-        has_notebook = plan.notebook or home.notebook_request.exists()
-        resized = replace(plan, workers=number, notebook=has_notebook, share=share)
+        has_notebook = chosen.notebook or home.notebook_request.exists()
+        resized = replace(chosen, workers=number, notebook=has_notebook, share=share)
         share = resized.cores
         if resized.notebook:
             notebooks.place(home.notebooks)

@@ -177,12 +177,12 @@ def notebook_options(notebook: bool | None) -> list[str]:
     return ["--notebook"] if notebook or (notebook is None and notebooks.is_installed()) else []
 
 
-def stop(home: Path | str | None = None, *, patience_s: float = GRACE_S * (_STAGES + 1)) -> bool:
+def stop(home: Path | str | None = None, *, timeout_s: float = GRACE_S * (_STAGES + 1)) -> bool:
     """End the cluster at `home` and all it has started; whether there was anything to end.
 
     Args:
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
-        patience_s: how long the supervisor may take; each stage of services may use up its grace.
+        timeout_s: how long the supervisor may take; each stage of services may use up its grace.
 
     Raises:
         ClusterError: processes are left that cannot be ended.
@@ -192,7 +192,7 @@ def stop(home: Path | str | None = None, *, patience_s: float = GRACE_S * (_STAG
         return False
     info = find_running(place)
     if info is not None:
-        _end(info.supervisor, patience_s)
+        _end(info.supervisor, timeout_s)
     lock = place.take_lock()
     if lock is None:  # somebody starts a cluster here at this moment
         return info is not None
@@ -202,8 +202,8 @@ def stop(home: Path | str | None = None, *, patience_s: float = GRACE_S * (_STAG
         os.close(lock)
 
 
-def _end(supervisor: ProcessId, patience_s: float) -> None:
-    for signum, limit_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, GRACE_S)):
+def _end(supervisor: ProcessId, timeout_s: float) -> None:
+    for signum, limit_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, GRACE_S)):
         # If it takes SIGKILL, its services end as well: they are tied to it.
         if not processes.send(supervisor, signum) or processes.wait_gone(supervisor, limit_s):
             return

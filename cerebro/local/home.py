@@ -39,7 +39,7 @@ class ServiceInfo:
 
     name: str
     state: str
-    """A `cerebro.local.child.ChildState`."""
+    """A `cerebro.local.service_process.ProcessState`."""
     process: ProcessId | None
     since: float
     """Seconds since the epoch at which the present process started."""

@@ -1,7 +1,7 @@
 """Whether a service that was ready still answers, as Kubernetes asks its pods: one that hangs is to be started anew.
 
 A process can hang and not end: stopped by a signal, in a deadlock. It is asked every few seconds over its own
-interface. A question waits in an open connection for its answer while the supervisor does other things: `Watch.look`
+interface. A probe waits in an open connection for its answer while the supervisor does other things: `Watch.look`
 does not wait for it, so many services that hang do not hold up one another, nor a stop.
 
 Only looks in a row that came in time count. Where the supervisor itself could not run (a laptop that was suspended, a
@@ -28,7 +28,7 @@ _ENOUGH = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Probe:
     """What to ask a service.
 
     Attributes:
@@ -42,24 +42,24 @@ class Question:
     is_well: Callable[[bytes], bool]
 
 
-def http(port: int) -> Question:
+def http(port: int) -> Probe:
     """A GET of /live is answered with status 200 (see `cerebro.runtime.health`)."""
     words = f"GET /live HTTP/1.0\r\nHost: {HOST}:{port}\r\n\r\n".encode()
-    return Question(
+    return Probe(
         address=(HOST, port), words=words, is_well=lambda answer: answer.split(b" ")[1:2] == [b"200"]
     )
 
 
-def redis(path: Path) -> Question:
+def redis(path: Path) -> Probe:
     """The database answers anything: what it is busy with, it need not be killed for."""
-    return Question(address=str(path), words=b"PING\r\n", is_well=bool)
+    return Probe(address=str(path), words=b"PING\r\n", is_well=bool)
 
 
 class Watch:
     """One process of a service, looked at every `EVERY_S`. Owns a connection; `close` it."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
         self._connection: socket.socket | None = None
         self._looked: float | None = None
         self._silent = 0
@@ -72,8 +72,8 @@ class Watch:
             self._silent = 0
         else:
             answer = self._answer()
-            self._silent = 0 if answer and self._question.is_well(answer) else self._silent + 1
-            if answer is None:  # the question stands: a late answer is an answer, too
+            self._silent = 0 if answer and self._probe.is_well(answer) else self._silent + 1
+            if answer is None:  # the probe stands: a late answer is an answer, too
                 return self._silent >= LOOKS
         self.close()
         self._ask()
@@ -86,13 +86,13 @@ class Watch:
             self._connection = None
 
     def _ask(self) -> None:
-        address = self._question.address
+        address = self._probe.address
         connection = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         # The kernel takes connections for a process that is stopped, at once: no more time is needed.
         connection.settimeout(_CONNECT_S)
         try:
             connection.connect(address)
-            connection.sendall(self._question.words)
+            connection.sendall(self._probe.words)
             connection.setblocking(False)
         except OSError:
             connection.close()

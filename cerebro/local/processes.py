@@ -104,10 +104,10 @@ def _open(process: ProcessId) -> int | None:
 def end(processes: Iterable[ProcessId], *, grace_s: float) -> tuple[ProcessId, ...]:
     """SIGTERM, then SIGKILL for what is left after `grace_s` seconds. Returns those that would not go."""
     left = [process for process in processes if send(process, signal.SIGTERM)]
-    for signum, patience_s in ((None, grace_s), (signal.SIGKILL, 5.0)):
+    for signum, timeout_s in ((None, grace_s), (signal.SIGKILL, 5.0)):
         if signum is not None:
             left = [process for process in left if send(process, signum)]
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         left = [process for process in left if not wait_gone(process, deadline - time.monotonic())]
     return tuple(left)
 

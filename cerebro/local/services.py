@@ -67,14 +67,14 @@ class Service:
     environment: Mapping[str, str]
     stage: int = _REST
     ready: readiness.Probe
-    live: liveness.Question | None = None
+    live: liveness.Probe | None = None
     required: bool = True
     renewed: bool = False
     niceness: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ServiceOptions:
     """What the user chose.
 
     Attributes:
@@ -115,14 +115,18 @@ class Plan:
 
 
 def services(
-    plan: Plan, home: ClusterHome, ports: Mapping[str, int], socket: Path, inherited: Mapping[str, str]
+    options: ServiceOptions,
+    home: ClusterHome,
+    ports: Mapping[str, int],
+    socket: Path,
+    inherited: Mapping[str, str],
 ) -> tuple[Service, ...]:
     """All services of a local cluster.
 
     Args:
-        plan: number of workers, and whether TensorBoard and JupyterLab run.
+        options: number of workers, and whether TensorBoard and JupyterLab run.
         home: where everything lies; its folders and token exist.
-        ports: of `plan.listening`.
+        ports: of `options.listening`.
         socket: where the database listens.
         inherited: environment of whoever started the cluster; only named variables of it are passed on.
 
@@ -132,7 +136,7 @@ def services(
     volumes = {"CEREBRO_VOLUMES": str(home.volumes), "CEREBRO_VOLUME_LOGS": str(home.logs)}
     client = {"CEREBRO_TOKEN": home.token(), "CEREBRO_SERVER": f"http://{HOST}:{ports['kvs_api']}"}
     marker = {MARKER: str(home.path)}
-    threads = plan.cores
+    threads = options.cores
 
     def ours(name: str, *command: str, own: Mapping[str, str], **more: Any) -> Service:
         """A service of Cerebro's, which answers probes."""
@@ -180,7 +184,7 @@ def services(
     page = {"CEREBRO_BIND": f"{HOST}:{ports['dispatcher']}"} | {
         f"CEREBRO_LINK_{name.upper()}": f"http://{HOST}:{ports[name]}"
         for name in ("tensorboard", "notebook")
-        if name in plan.listening
+        if name in options.listening
     }
     return (
         database_server,
@@ -198,9 +202,9 @@ def services(
             ready=readiness.http(ports["dispatcher"]),
             renewed=True,  # it links what runs beside it, and holds nothing that is not read again
         ),
-        *map(worker, plan.worker_names),
-        *([_tensorboard(home, ports, inherited)] if plan.tensorboard else []),
-        *([_notebook(home, ports["notebook"], inherited, threads)] if plan.notebook else []),
+        *map(worker, options.worker_names),
+        *([_tensorboard(home, ports, inherited)] if options.tensorboard else []),
+        *([_notebook(home, ports["notebook"], inherited, threads)] if options.notebook else []),
     )
 
 

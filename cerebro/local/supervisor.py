@@ -19,8 +19,8 @@ from enum import StrEnum
 from types import FrameType
 
 from cerebro.local import processes
-from cerebro.local.child import Child, ChildState
 from cerebro.local.home import ClusterHome, ClusterInfo
+from cerebro.local.service_process import ProcessState, ServiceProcess
 from cerebro.local.services import Service
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Supervisor:
         self._children = [
             self._child(service) for service in sorted(services, key=lambda service: service.stage)
         ]
-        self._leaving: dict[Child, float] = {}
+        self._leaving: dict[ServiceProcess, float] = {}
         """Services that are too many -> when they are killed."""
         self._is_resized = False
         """Whether somebody asked for another number of workers, or for a service more."""
@@ -115,20 +115,20 @@ class Supervisor:
             before = child.state
             if child.reap(now):
                 self._end_orphans()
-            if child.state is ChildState.WAITING and self._is_turn_of(child):
+            if child.state is ProcessState.WAITING and self._is_turn_of(child):
                 child.start(now)
             child.act(time.monotonic())
             if child.state is not before:
                 self._tell(child)
         if self._state is ClusterState.STARTING:
             self._problem = self._failure_to_start()
-        if all(child.state is ChildState.READY for child in self._children if child.service.required):
+        if all(child.state is ProcessState.READY for child in self._children if child.service.required):
             self._state = ClusterState.READY
         elif self._state is ClusterState.READY:
             self._state = ClusterState.RECOVERING
 
-    def _child(self, service: Service) -> Child:
-        return Child(service, log=self._home.log(service.name), folder=self._home.path)
+    def _child(self, service: Service) -> ServiceProcess:
+        return ServiceProcess(service, log=self._home.log(service.name), folder=self._home.path)
 
     def _resize(self, now: float) -> None:
         self._is_resized = False
@@ -171,9 +171,9 @@ class Supervisor:
             logger.warning("ending process %s, which a service left behind", process.pid)
         processes.end(orphans, grace_s=0.0)
 
-    def _is_turn_of(self, child: Child) -> bool:
+    def _is_turn_of(self, child: ServiceProcess) -> bool:
         earlier = (other for other in self._children if other.service.stage < child.service.stage)
-        return all(other.state is ChildState.READY for other in earlier if other.service.required)
+        return all(other.state is ProcessState.READY for other in earlier if other.service.required)
 
     def _failure_to_start(self) -> str:
         for child in self._children:
@@ -181,7 +181,7 @@ class Supervisor:
                 return f"{child.service.name} {child.problem}"
         return ""
 
-    def _tell(self, child: Child) -> None:
+    def _tell(self, child: ServiceProcess) -> None:
         info = child.info()
         level = logging.WARNING if info.problem else logging.INFO
         pid = info.process.pid if info.process else "-"
@@ -205,7 +205,7 @@ class Supervisor:
         self._record()
         logger.info("%s", ended)
 
-    def _stop_stage(self, children: Sequence[Child]) -> None:
+    def _stop_stage(self, children: Sequence[ServiceProcess]) -> None:
         for child in children:
             child.stop()
         deadline = time.monotonic() + self._grace_s

@@ -133,10 +133,10 @@ def main() -> None:
     own, others = _parser().parse_known_args()
     key, page = bytes.fromhex(os.environ.pop(KEY)), os.environ[PAGE]
     listener = socket.create_server((HOST, own.port))
-    from cerebro.local import seclusion
+    from cerebro.local import network_namespace
 
     # Before any thread is started, and after the socket is there, which stays where it was made.
-    is_alone = seclusion.private_network()
+    is_alone = network_namespace.private_network()
 
     from tensorboard import default, main_lib, program
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.exact.visits import Placed, Visit, timed, visits
+from cerebro.scheduling.exact.visits import Placed, RequiredVisit, timed, visits
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -231,5 +231,5 @@ def _dense(times: Sequence[Vector], order: Sequence[int]) -> list[tuple[int, int
     return begun
 
 
-def _placed(visit: Visit) -> Placed:
+def _placed(visit: RequiredVisit) -> Placed:
     return Placed(visit, visit.options[0])

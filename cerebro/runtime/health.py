@@ -36,7 +36,7 @@ Exposition = Callable[[], bytes]
 EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of an `Exposition` (Prometheus, "Exposition formats")."""
 
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 _MOST_QUESTIONS = 32
 _LONGEST_QUESTION_S = 15.0
 _TEXT = "text/plain; charset=utf-8"
@@ -51,7 +51,7 @@ def serve(bind: str, *, ready: Check, live: Check, metrics: Exposition | None = 
     checks: dict[str, Check] = {"/health": ready, "/live": live}
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _PATIENCE_S
+        timeout = _TIMEOUT_S
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -148,7 +148,7 @@ def ask(url: str) -> str:
     try:
         # Not through a proxy: the process is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(url, timeout=_PATIENCE_S):
+        with opener.open(url, timeout=_TIMEOUT_S):
             return ""
     except urllib.error.HTTPError as error:
         return f"{url} answers {error.code}: {error.read(500).decode(errors='replace').strip()}"

@@ -259,11 +259,11 @@ class KvsClient(Transport):
 
     # --- the cluster's size ----------------------------------------------------------------------
 
-    def size(self) -> SizeRequest | None:
+    def size_request(self) -> SizeRequest | None:
         """The request for a number of workers that is pending or was refused, if there is one."""
-        return self.call("GET", "/v1/cluster/size", api.SizeAnswer).wish
+        return self.call("GET", "/v1/cluster/size", api.SizeAnswer).request
 
-    def ask_size(self, request: SizeRequest) -> None:
+    def request_size(self, request: SizeRequest) -> None:
         """Ask for so many workers, in place of any earlier request; or, with a `problem`, answer that very request.
 
         Raises:
@@ -271,7 +271,7 @@ class KvsClient(Transport):
         """
         self.call("PUT", "/v1/cluster/size", SizeRequest, request)
 
-    def drop_size(self, workers: int) -> None:
+    def withdraw_size_request(self, workers: int) -> None:
         """Take the request for so many workers away; `ConflictError` if there is no such request."""
         self.send("DELETE", f"/v1/cluster/size?workers={workers}", None, 0.0)
 
@@ -279,7 +279,7 @@ class KvsClient(Transport):
         """Why workers that are wanted do not start."""
         return self.call("GET", "/v1/cluster/troubles", Troubles)
 
-    def tell_troubles(self, troubles: Troubles) -> None:
+    def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start; the controller does."""
         self.call("PUT", "/v1/cluster/troubles", Troubles, troubles)
 

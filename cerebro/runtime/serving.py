@@ -47,7 +47,7 @@ _BODY_IN_MEMORY = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """How many connections there may be, and how long one may go without a whole request.
 
     Attributes:
@@ -67,7 +67,7 @@ class Limits:
     stalled_s: float = 60.0
 
     @classmethod
-    def of_this_process(cls, threads: int) -> Limits:
+    def of_this_process(cls, threads: int) -> ConnectionLimits:
         """What fits below the limit of open files, which is raised as far as it is needed and may be raised."""
         return cls(
             connections=most_connections(_raise_open_files(open_files(MOST_CONNECTIONS, threads)), threads)
@@ -120,7 +120,7 @@ class _Threads(ThreadedTaskDispatcher):  # type: ignore[misc]
 class _Channel(HTTPChannel):  # type: ignore[misc]
     """One connection. Belongs to the server's loop, but for `service`, which runs in a thread."""
 
-    limits = Limits()
+    limits = ConnectionLimits()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._since = time.monotonic()
@@ -211,7 +211,7 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
     connections, so that any one of them can be asked."""
 
     channel_class = _Channel
-    limits = Limits()
+    limits = ConnectionLimits()
     turned = 0.0
     """When its loop last turned, as `time.monotonic`; 0 before the first turn."""
     _warned = 0.0
@@ -226,7 +226,7 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
     def readable(self) -> bool:
         """Whether to accept: asked once in every turn of the loop, before it waits."""
         self.turned = time.monotonic()
-        return bool(super().readable()) and (self._has_room() or self._made_room())
+        return bool(super().readable()) and (self._has_free_connection() or self._closed_one())
 
     def handle_accept(self) -> None:
         """Take in all who wait, some at a time: a turn of the loop looks at every connection, and waitress would take
@@ -234,7 +234,7 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
         for _ in range(_ACCEPTED_AT_ONCE):
             before = len(self.active_channels)
             super().handle_accept()
-            if len(self.active_channels) == before or not (self._has_room() or self._made_room()):
+            if len(self.active_channels) == before or not (self._has_free_connection() or self._closed_one()):
                 return
 
     def maintenance(self, now: float) -> None:
@@ -243,10 +243,10 @@ class WebServer(TcpWSGIServer):  # type: ignore[misc]
             if channel.is_overdue(time.monotonic()):
                 channel.give_up()
 
-    def _has_room(self) -> bool:
+    def _has_free_connection(self) -> bool:
         return len(self.active_channels) < self.limits.connections
 
-    def _made_room(self) -> bool:
+    def _closed_one(self) -> bool:
         channels, now = list(self.active_channels.values()), time.monotonic()
         # Without the second, thousands of answers that nobody takes would keep all others out.
         spare = [each for each in channels if each.is_waiting or each.is_stalled(now, self.limits.head_s)]
@@ -271,7 +271,7 @@ def create_server(
     threads: int,
     max_body_bytes: int = 1 << 30,
     sockets: MutableMapping[int, Any] | None = None,
-    limits: Limits | None = None,
+    limits: ConnectionLimits | None = None,
     listener: socket.socket | None = None,
 ) -> WebServer:
     """A server that listens from now on and answers in `run`.
@@ -288,7 +288,7 @@ def create_server(
     Raises:
         ClusterError: the address cannot be listened on.
     """
-    limits = limits or Limits.of_this_process(threads)
+    limits = limits or ConnectionLimits.of_this_process(threads)
     sockets = {} if sockets is None else sockets
     adjustments = Adjustments(
         host=host,

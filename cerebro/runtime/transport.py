@@ -1,7 +1,7 @@
-"""Requests to a Cerebro service: connections, the token, patience, and the service's errors as ours.
+"""Requests to a Cerebro service: connections, the token, retries, and the service's errors as ours.
 
-A call that meets a refused connection, a 502, 503 or 504 is sent again until `patience_s` has passed: so every call has
-to be safe to repeat. Safe for use by several threads; a blocking read occupies one pooled connection.
+A call that meets a refused connection, a 502, 503 or 504 is sent again until `retry_for_s` has passed. So every call
+has to be safe to repeat. Safe for use by several threads; a blocking read occupies one pooled connection.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Transport:
     Args:
         address: base URL, such as ``http://127.0.0.1:7070``.
         token: bearer token.
-        patience_s: how long a call keeps trying while the service or its store is away.
+        retry_for_s: how long a call keeps trying while the service or its store is away.
         timeout_s: how long one try waits for an answer, beyond the time a read may block; a server that hangs counts as
             away then.
         pool: connections kept open; at least one per thread that blocks.
-        gone: tells, when patience has ended, why nothing answers and what to do; empty if it does not know.
+        gone: says, when `retry_for_s` has passed, why nothing answers and what to do; empty if it does not know.
         ca_file: certificates to trust for ``https://`` instead of the system's; ``SSL_CERT_FILE`` names the system's.
     """
 
@@ -44,7 +44,7 @@ class Transport:
         address: str,
         token: str,
         *,
-        patience_s: float = 60.0,
+        retry_for_s: float = 60.0,
         timeout_s: float = 30.0,
         pool: int = 8,
         gone: Callable[[], str] = str,
@@ -52,7 +52,7 @@ class Transport:
     ) -> None:
         self.address = address.rstrip("/")
         self._timeout_s = timeout_s
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._gone = gone
         self._http = urllib3.PoolManager(
             maxsize=pool,
@@ -93,13 +93,13 @@ class Transport:
         wait_s: float,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """A request as it is sent, until it is answered or patience has ended.
+        """A request as it is sent, until it is answered or `retry_for_s` has passed.
 
         Raises:
             StoreUnavailableError: nothing answers.
             CerebroError: what the service refused it with.
         """
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self._retry_for_s
         pause_s = 0.02
         while True:
             away: urllib3.exceptions.HTTPError | None = None
@@ -131,7 +131,7 @@ class Transport:
             if time.monotonic() + pause_s > deadline:
                 raise errors.StoreUnavailableError(
                     self._gone()
-                    or f"kvs_api at {self.address} did not answer for {self._patience_s:g} s ({problem}): "
+                    or f"kvs_api at {self.address} did not answer for {self._retry_for_s:g} s ({problem}): "
                     "see `cerebro status` and `cerebro logs kvs_api`"
                 ) from away
             time.sleep(pause_s)

@@ -24,7 +24,7 @@ _MAX_THRESHOLDS = 16
 _EVALUATIONS = 200_000
 """Ways of running a unit that the weighing may look at in all: some 80 ms."""
 _MOMENTUM = 0.8
-_PATIENCE = 3
+_MAX_STALLED_STEPS = 3
 """Rounds without a better bound after which the weighing goes back to its best weights with smaller steps."""
 _LEAST_STEP = 0.02
 _CLOSE = 1e-4
@@ -208,7 +208,7 @@ def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
         failures = 0 if bound > highest else failures + 1
         if not failures:
             highest, kept = bound, weights
-        elif failures == _PATIENCE:
+        elif failures == _MAX_STALLED_STEPS:
             weights, step, failures = kept, step * 0.7, 0
         share = 1 - _MOMENTUM if number else 1.0
         sums = [old + share * (new - old) for old, new in zip(sums, found, strict=True)]

@@ -26,7 +26,7 @@ from cerebro.scheduling.rotation import Rotation
 _HISTORY = 50
 """Makespans that late acceptance remembers: a step may be as bad as that many steps ago."""
 _OPENINGS = 30
-_PATIENCE = 3000
+_MAX_STALLED_STEPS = 3000
 """Steps without improvement after which the search begins anew elsewhere."""
 _WEIGHTS = (1.0, 1.5, 2.0, 0.5, 0.0)
 """Of a unit's own time in its priority; what its model has left weighs 1."""
@@ -149,7 +149,7 @@ def _late_acceptance(genes: _Genes, current: float) -> Iterator[Candidate | None
     best, idle = current, 0
     for step in itertools.count():
         at, idle = step % _HISTORY, idle + 1
-        if idle > _PATIENCE:
+        if idle > _MAX_STALLED_STEPS:
             return
         chosen = genes.choose()
         before = [] if chosen else genes.change()

@@ -4,14 +4,14 @@ Pure and without effects: the controller decides on it, notebook, page and comma
 its visits. One fold for all of them, so they cannot disagree.
 """
 
+from cerebro.state.commands import CommandRecord
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
-from cerebro.state.mending import whole
 from cerebro.state.models import Model, ModelState
 from cerebro.state.positions import position_of
+from cerebro.state.repair import whole
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.steering import Action
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
 from cerebro.state.visits import Visit
@@ -19,7 +19,7 @@ from cerebro.state.waiting import explained, lost_because, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
-    "Action",
+    "CommandRecord",
     "Dataset",
     "ExperimentState",
     "Model",

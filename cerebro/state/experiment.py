@@ -1,8 +1,8 @@
 """The fold itself: `ExperimentState.apply` for each kind of event.
 
 `apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. Where the fold
-itself fails in the middle of an event, the state is torn: it takes nothing in any more (`cerebro.state.mending`). What
-users ask for is in `cerebro.state.steering`, what a task's end means for its model and run in `commits` and `failures`,
+itself fails in the middle of an event, the state is torn: it takes nothing in any more (`cerebro.state.repair`). What
+users ask for is in `cerebro.state.commands`, what a task's end means for its model and run in `commits` and `failures`,
 what may be assigned in `invariants`.
 """
 
@@ -41,10 +41,10 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import breaks, commits, failures, invariants, plans, steering, workers
+from cerebro.state import breaks, commands, commits, failures, invariants, plans, workers
+from cerebro.state.commands import CommandRecord
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.steering import Action
 from cerebro.state.tasks import Task, TaskEvent, TaskState
 from cerebro.state.workers import Worker
 
@@ -59,7 +59,7 @@ class ExperimentState:
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
-    actions: list[Action] = field(default_factory=list)
+    commands: list[CommandRecord] = field(default_factory=list)
     """Who asked for what, oldest first: every event that a client may append."""
     is_archived: bool = False
     deletion: DeletionRequested | None = None
@@ -134,7 +134,7 @@ class ExperimentState:
                 | DeletionRequested()
             ):
                 had_effect = self._ask(event)
-                self.actions.append(steering.action(event, self.seq + 1, is_late=not had_effect))
+                self.commands.append(commands.command_record(event, self.seq + 1, is_late=not had_effect))
             case RunStarted():
                 run = self._move(event)
                 if run.plan is None:
@@ -175,7 +175,7 @@ class ExperimentState:
                 run = self._run(event.run)
                 # One run is open at a time, and none of what is being deleted.
                 stays_ended = not run.is_open and (self.deletion is not None or self.active_run() is not None)
-                return not stays_ended and steering.steer(run, event)
+                return not stays_ended and commands.steer(run, event)
         return True
 
     def _request(self, event: RunRequested) -> None:
@@ -197,7 +197,7 @@ class ExperimentState:
 
     def _move(self, event: RunStarted | RunPaused) -> Run:
         run = self._run(event.run)
-        if not steering.move(run, event):
+        if not commands.move(run, event):
             raise IllegalEventError(f"{event.type} of {run.id} while it is {run.state}")
         return run
 

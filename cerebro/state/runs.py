@@ -13,7 +13,7 @@ from cerebro.contract.runs import EtlPlan, FitPlan, FitRequest, Plan, Request
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
-from cerebro.state.tally import Tally
+from cerebro.state.run_counts import RunCounts
 from cerebro.state.tasks import ENDED, Task, TaskState
 from cerebro.state.visits import Visit
 
@@ -134,7 +134,7 @@ class Run:
     """(worker, from, to): when visits waited for their process to start."""
     newest_commit: float = 0.0
     """When its newest visit ended; 0 before the first."""
-    tally: Tally = field(default_factory=Tally)
+    counts: RunCounts = field(default_factory=RunCounts)
     """Counts over its models and tasks."""
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class Run:
     def see_model(self, model: Model) -> None:
         """One of its models is new or has changed."""
         if isinstance(self.request, FitRequest):
-            self.tally.see_model(
+            self.counts.see_model(
                 model,
                 is_validated=self.is_validated,
                 shown=self.shown_metrics(model),
@@ -244,7 +244,7 @@ class Run:
     def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """One of its tasks is new, was assigned or has ended; each to be told once."""
         if task.key.kind == self.kind:
-            self.tally.see_task(key, task, is_new=is_new)
+            self.counts.see_task(key, task, is_new=is_new)
 
     def add(self, model: Model, visit: Visit) -> None:
         """A unit was committed."""
@@ -299,5 +299,5 @@ class Run:
         if self.open_tasks():
             return False
         if self.kind == "fit":
-            return not self.tally.active
-        return not self.tally.unfinished
+            return not self.counts.active
+        return not self.counts.unfinished

@@ -60,7 +60,7 @@ def needed_partitions(state: ExperimentState, run: Run) -> set[int]:
                     break
         return needed
     if isinstance(run.request, EvaluateRequest) and run.request.split == "train":
-        return {task.key.partition or 0 for task in run.tally.pending.values()}
+        return {task.key.partition or 0 for task in run.counts.pending.values()}
     return set()
 
 

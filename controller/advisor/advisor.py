@@ -22,7 +22,7 @@ from cerebro.contract.events import SchedulePlanned
 from cerebro.contract.runs import PlannedUnit
 from cerebro.scheduling.policies import DEFAULT_POLICY
 from cerebro.state import Run, RunState
-from controller.advisor.question import Question, order_from_json, question, to_json
+from controller.advisor.planner_query import PlannerQuery, order_from_json, planner_query, to_json
 from controller.core import Core
 from controller.fit_dispatch import FitDispatch
 
@@ -112,7 +112,7 @@ class Advisor:
         self._stage = Stage.NONE
         self._round: _Occasion | None = None
         """What was true when the present round, or the one before, began."""
-        self._asked: Question | None = None
+        self._asked: PlannerQuery | None = None
         """What a plan that is being made is about."""
         self._found: _Found | None = None
 
@@ -144,7 +144,7 @@ class Advisor:
         return self._take(fit, run, answer) if answer is not None else None
 
     def _ask(self, stage: Stage, fit: FitDispatch, run: Run) -> None:
-        asked = question(fit)
+        asked = planner_query(fit)
         if asked is None:
             self._finish()
             return

@@ -14,7 +14,7 @@ from cerebro.scheduling.policies.following import Entry, Following
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
-from controller.advisor.question import from_json, order_from_json
+from controller.advisor.planner_query import from_json, order_from_json
 
 PLAN_S = 2.0
 SOLVE_S = 30.0

@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError
 from controller.kubernetes.access import translated
 from controller.kubernetes.making import Making, read_making, unmade
 from controller.kubernetes.reading import read_pod
-from controller.kubernetes.watching import PATIENCE_S, Mirror, Object
+from controller.kubernetes.watching import TIMEOUT_S, Mirror, Object
 from controller.orchestrator import Fleet, Pod
 
 _OF_SETS = "statefulset.kubernetes.io/pod-name"
@@ -134,7 +134,7 @@ class KubernetesOrchestrator:
                 namespace=self._namespace,
                 body={"spec": {"replicas": workers}},
                 content_type="application/merge-patch+json",
-                _request_timeout=(PATIENCE_S, PATIENCE_S),
+                _request_timeout=(TIMEOUT_S, TIMEOUT_S),
             )
 
         try:

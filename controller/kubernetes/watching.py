@@ -39,7 +39,7 @@ WATCH_S = 5
 without news: only this end, when it fails to come, tells them apart. Bookmarks come about once a minute, which is too
 rare. It costs the API server a request every 5 s."""
 
-PATIENCE_S = 3.0
+TIMEOUT_S = 3.0
 """How long a server may be late with anything. What is older than `WATCH_S` and this together is out of date."""
 
 _PAGE = 100
@@ -95,10 +95,10 @@ class Mirror(Generic[Item]):
     def items(self) -> Mapping[str, Item] | None:
         """The collection by name; `None` while it may be out of date."""
         copy = self._copy
-        return copy[0] if copy and self._clock() - copy[1] <= WATCH_S + PATIENCE_S else None
+        return copy[0] if copy and self._clock() - copy[1] <= WATCH_S + TIMEOUT_S else None
 
     def run(self, stop: threading.Event) -> None:
-        """Keep the copy until `stop` is set; returns within `WATCH_S` + `PATIENCE_S`."""
+        """Keep the copy until `stop` is set; returns within `WATCH_S` + `TIMEOUT_S`."""
         version, pause_s = "", _PAUSE_S
         while not stop.is_set():
             asked_s = 0.0
@@ -121,7 +121,7 @@ class Mirror(Generic[Item]):
                 limit=_PAGE,
                 _continue=further,
                 serializer=lambda _, content: content,
-                _request_timeout=(PATIENCE_S, PATIENCE_S),
+                _request_timeout=(TIMEOUT_S, TIMEOUT_S),
             )
             version: str = answer["metadata"]["resourceVersion"]
             for content in answer["items"]:
@@ -140,7 +140,7 @@ class Mirror(Generic[Item]):
             allow_watch_bookmarks=True,
             timeout_seconds=WATCH_S,
             serialize=False,
-            _request_timeout=(PATIENCE_S, WATCH_S + PATIENCE_S),
+            _request_timeout=(TIMEOUT_S, WATCH_S + TIMEOUT_S),
         )
         for event in events:
             # `None` is a line that is no JSON.

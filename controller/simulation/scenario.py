@@ -17,7 +17,7 @@ Outcome = Callable[[TaskBody, int, str], Failure | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outage:
+class WorkerOutage:
     """A worker's process is gone from `start` for `length` seconds; it comes back with the partitions it had."""
 
     worker: str
@@ -26,7 +26,7 @@ class Outage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preemption(Outage):
+class Preemption(WorkerOutage):
     """The same with notice: asked to end, it gives back what it has, and ends. In pods only."""
 
 
@@ -51,7 +51,7 @@ class Scenario:
     holdings: Mapping[str, Sequence[int]]
     unit_time: UnitTime = lambda body, worker: 1.0
     outcome: Outcome = lambda body, attempt, worker: None
-    outages: Sequence[Outage] = ()
+    outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
     has_pods: bool = False

@@ -47,7 +47,7 @@ class TaskRow:
 
 
 @dataclass
-class WorkerRow:
+class VirtualWorkerRow:
     """A registered worker and what it last reported."""
 
     record: WorkerRecord
@@ -78,7 +78,7 @@ class Tables:
         self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
         self._queue: list[api.QueueEntry] = []
         self._notes: dict[tuple[str, str], int] = {}
-        self._workers: dict[str, WorkerRow] = {}
+        self._workers: dict[str, VirtualWorkerRow] = {}
         self._leader = api.LeaderAnswer(term=0, holder="")
         self._leads_until = 0.0
         self._deleting: dict[str, DeletionRequested] = {}

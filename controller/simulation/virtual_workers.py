@@ -23,7 +23,7 @@ from cerebro.contract.tasks import (
     TrainTask,
 )
 from controller.orchestrator import Exit, Fleet, Pod
-from controller.simulation.scenario import DATASET, EXPERIMENT, Outage, Preemption, Scenario
+from controller.simulation.scenario import DATASET, EXPERIMENT, Preemption, Scenario, WorkerOutage
 from controller.simulation.store import VirtualStore
 
 
@@ -142,7 +142,7 @@ class VirtualWorkers:
     def _on(self, pod: _Pod) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.pod is pod]
 
-    def _preempt(self, outage: Outage) -> None:
+    def _preempt(self, outage: WorkerOutage) -> None:
         """Each worker gives back what it has, and says so before it ends."""
         pod = self._pods[outage.worker]
         if not pod.is_up:
@@ -161,7 +161,7 @@ class VirtualWorkers:
             )
         self._at(outage.start + _GRACE_S, partial(self._go_away, outage))
 
-    def _go_away(self, outage: Outage) -> None:
+    def _go_away(self, outage: WorkerOutage) -> None:
         pod = self._pods[outage.worker]
         if pod.is_up:
             self._end_processes(pod)

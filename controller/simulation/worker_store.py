@@ -1,4 +1,4 @@
-"""The store in memory, its part on workers: registrations, reports, inboxes, and how many workers are wished for."""
+"""The store in memory, its part on workers: registrations, reports, inboxes, and the size request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed,
 from cerebro.contract.records import SizeRequest, Troubles, UsageSample, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.tables import ALREADY, DONE, Tables, WorkerRow, refused
+from controller.simulation.tables import ALREADY, DONE, Tables, VirtualWorkerRow, refused
 
 _SAMPLE_S = 29.5
 
@@ -33,7 +33,7 @@ class VirtualWorkerStore(Tables):
         else:
             before = known.usage if known else []
             newest = known.newest if known else None
-            self._workers[record.worker] = WorkerRow(record, self._now(), usage=before, newest=newest)
+            self._workers[record.worker] = VirtualWorkerRow(record, self._now(), usage=before, newest=newest)
         self._notifications += 1
         return record
 
@@ -117,7 +117,7 @@ class VirtualWorkerStore(Tables):
         return DONE
 
     def _post(
-        self, worker: WorkerRow, experiment: str, task: str, attempt: int, assign: api.Assign | None
+        self, worker: VirtualWorkerRow, experiment: str, task: str, attempt: int, assign: api.Assign | None
     ) -> None:
         worker.inbox.append(
             InboxItem(
@@ -132,11 +132,11 @@ class VirtualWorkerStore(Tables):
 
     # --- the size of the cluster -----------------------------------------------------------------
 
-    def size(self) -> SizeRequest | None:
+    def size_request(self) -> SizeRequest | None:
         """The request for a number of workers that is pending or was refused, if there is one."""
         return self._size_request
 
-    def ask_size(self, request: SizeRequest) -> None:
+    def request_size(self, request: SizeRequest) -> None:
         """Ask for so many workers, in place of any earlier request."""
         if request.problem:
             self._require_request(request.workers)
@@ -144,7 +144,7 @@ class VirtualWorkerStore(Tables):
             self._notifications += 1
         self._size_request = request
 
-    def drop_size(self, workers: int) -> None:
+    def withdraw_size_request(self, workers: int) -> None:
         """Take the request for so many workers away."""
         self._require_request(workers)
         self._size_request = None
@@ -157,7 +157,7 @@ class VirtualWorkerStore(Tables):
         """Why workers that are wanted do not start."""
         return self._troubles
 
-    def tell_troubles(self, troubles: Troubles) -> None:
+    def set_troubles(self, troubles: Troubles) -> None:
         """Replace what is known of workers that do not start."""
         self._troubles = troubles
 

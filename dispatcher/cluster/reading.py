@@ -100,7 +100,7 @@ class Cluster:
             ),
             queue=queue,
             troubles=troubles,
-            wish=self._asked(store.size, None),
+            wish=self._asked(store.size_request, None),
             audit=self._asked(store.audit, tuple[AuditEntry, ...]()),
             usage={
                 each.record.worker: self._usage_of(each.record.worker)
@@ -128,7 +128,7 @@ class Cluster:
                 found[name] = self._reader.look(
                     name,
                     lambda read_model: summary(read_model.state, troubles=troubles, begin=begin, now=now),
-                    patience_s=READING_S if name in at_work else GLANCE_S,
+                    timeout_s=READING_S if name in at_work else GLANCE_S,
                 )
             except (NotFoundError, IllegalEventError, StoreUnavailableError):
                 continue  # deleted meanwhile, of another version, or not read yet: its page says more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cerebro.commands.command import Command
-from cerebro.commands.rules import Action
+from cerebro.commands.rules import CommandKind
 from cerebro.errors import CerebroError, StoreUnavailableError
 from dispatcher.commands.page import carry_out
 from dispatcher.services import Services
@@ -43,7 +43,7 @@ class Batch:
         return " ".join(parts)
 
 
-def carry_out_all(services: Services, names: list[str], action: Action, by: str) -> Batch:
+def carry_out_all(services: Services, names: list[str], action: CommandKind, by: str) -> Batch:
     """Carry an action out on each experiment, until the time is over or the store is away."""
     deadline = services.monotonic() + BATCH_S
     done: list[str] = []
@@ -53,7 +53,7 @@ def carry_out_all(services: Services, names: list[str], action: Action, by: str)
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried:]))
         try:
             run = services.reader.look(name, lambda read_model: read_model.state.active_run())
-            carry_out(services, name, Command(action=action, run=run.id if run else ""), by)
+            carry_out(services, name, Command(kind=action, run=run.id if run else ""), by)
         except StoreUnavailableError as error:
             refused.append((name, f"it is not known whether it was done: {error}"))
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried + 1 :]))

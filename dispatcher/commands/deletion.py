@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cerebro.commands.rules import Action, allowed
+from cerebro.commands.rules import CommandKind, allowed
 from cerebro.state import ExperimentState, wording
 from dispatcher.cluster.volumes import Measured, experiment_bytes
 
@@ -39,7 +39,7 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
         reason = f"{run.id} is {wording.run(run)}: stop it first."
     sizes = experiment_bytes(measured, state.name)
     return DeletionView(
-        is_allowed=Action.DELETE in allowed(state),
+        is_allowed=CommandKind.DELETE in allowed(state),
         reason=reason,
         runs=len(state.runs),
         models=sum(len(each.models) for each in state.runs.values()),

@@ -10,7 +10,7 @@ from flask import Blueprint, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from cerebro.commands.command import Command, event_of_experiment, events_of
-from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, Action
+from cerebro.commands.rules import OF_EXPERIMENT, OF_MODEL, CommandKind
 from cerebro.errors import BadRequestError, ConflictError, UnreadableError
 from cerebro.state import ExperimentState
 from dispatcher.access.guard import is_browser, local_path, who
@@ -37,10 +37,10 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         try:
             carry_out(services, name, command, who())
         except ConflictError as error:
-            if command.action is Action.DELETE and is_browser():
+            if command.kind is CommandKind.DELETE and is_browser():
                 return _deletion(services, name, str(error), 409)
             raise
-        gone = url_for("pages.experiments") if command.action is Action.DELETE else f"/experiments/{name}"
+        gone = url_for("pages.experiments") if command.kind is CommandKind.DELETE else f"/experiments/{name}"
         return redirect(local_path(request.form.get("next", ""), gone), 303)
 
     @pages.post("/experiments/<name:name>/restore")
@@ -62,12 +62,12 @@ def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
         BadRequestError: there is no such action, or no model was chosen.
     """
     name = fields.get("action", "")
-    if name not in set(Action):
-        raise BadRequestError(f"there is no action {name[:_QUOTED]!r}; there are {', '.join(Action)}")
+    if name not in set(CommandKind):
+        raise BadRequestError(f"there is no action {name[:_QUOTED]!r}; there are {', '.join(CommandKind)}")
     if name in OF_MODEL and not models:
         raise BadRequestError("no model was chosen: tick one or more, then press the button again")
     return Command(
-        action=Action(name),
+        kind=CommandKind(name),
         run=fields.get("run", "")[:_QUOTED],
         models=tuple(dict.fromkeys(model[:_QUOTED] for model in models)),
         scheduler=fields.get("scheduler", "")[:_QUOTED],
@@ -93,9 +93,9 @@ def carry_out(services: Services, name: str, command: Command, by: str) -> None:
 
     append = partial(services.store.append, name)
     try:
-        events = reader.glance(reader.record(name), build, patience_s=READING_S)
+        events = reader.glance(reader.record(name), build, timeout_s=READING_S)
     except UnreadableError:
-        if command.action not in OF_EXPERIMENT:
+        if command.kind not in OF_EXPERIMENT:
             raise
         events = (event_of_experiment(command, name, by=by),)
         append = partial(services.store.append, name, is_unread=True)
@@ -111,7 +111,7 @@ def _deletion(services: Services, name: str, problem: str, status: int) -> Respo
     measured, _ = services.disks.newest()
     try:
         view = reader.glance(
-            reader.record(name), lambda found: deletion(found.state, measured), patience_s=READING_S
+            reader.record(name), lambda found: deletion(found.state, measured), timeout_s=READING_S
         )
         is_readable = True
     except UnreadableError:

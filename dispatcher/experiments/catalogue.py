@@ -114,7 +114,7 @@ class Catalogue:
             return self._known(summary)
         try:
             found = self._reader.glance(
-                summary.experiment, lambda read_model: self._made(read_model, summary), patience_s=left_s
+                summary.experiment, lambda read_model: self._made(read_model, summary), timeout_s=left_s
             )
         except (StoreUnavailableError, NotFoundError):
             return row
@@ -165,7 +165,7 @@ class Catalogue:
             if summary.open_runs:
                 # Its log grows: it is followed, so that the next row costs the news only.
                 row = self._reader.glance(
-                    summary.experiment, lambda found: self._made(found, summary), patience_s=0.0
+                    summary.experiment, lambda found: self._made(found, summary), timeout_s=0.0
                 )
                 return row is not None
             events = self._reader.ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, Response, redirect, request, url_for
 from flask.typing import ResponseReturnValue
 
-from cerebro.commands.rules import Action
+from cerebro.commands.rules import CommandKind
 from cerebro.errors import ConflictError
 from cerebro.state import wording
 from dispatcher.access.guard import local_path, who
@@ -39,7 +39,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
 
     @pages.post("/experiments/actions")
     def batch() -> ResponseReturnValue:
-        action = parsed(request.form).action
+        action = parsed(request.form).kind
         names = list(dict.fromkeys(request.form.getlist("name")))
         if not names:
             raise ConflictError("no experiment was chosen: tick one or more, then press the button again")
@@ -49,9 +49,9 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
         return redirect(local_path(request.form.get("next", ""), url_for("pages.experiments")), 303)
 
 
-def may(row: ExperimentRow) -> tuple[Action, ...]:
+def may(row: ExperimentRow) -> tuple[CommandKind, ...]:
     """What may be asked for of a row's experiment, together with others."""
     if row.is_deleting:
         return ()
-    stop = (Action.STOP_RUN,) if row.state in wording.IN_PROGRESS and row.state != "stopping" else ()
-    return (*stop, Action.UNARCHIVE if row.is_archived else Action.ARCHIVE)
+    stop = (CommandKind.STOP_RUN,) if row.state in wording.IN_PROGRESS and row.state != "stopping" else ()
+    return (*stop, CommandKind.UNARCHIVE if row.is_archived else CommandKind.ARCHIVE)

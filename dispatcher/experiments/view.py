@@ -176,7 +176,7 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
         started=min((each.started for each in state.runs.values() if each.started), default=None),
         begun=begun,
         ended=ended,
-        left=read_model.pace(now).left,
+        left=read_model.throughput(now).left,
         problem=_problem(read_model, run) if run else "",
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,

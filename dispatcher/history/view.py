@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from cerebro.contract.base import Contract
-from cerebro.state import Action, ExperimentState
+from cerebro.state import CommandRecord, ExperimentState
 from dispatcher.pages.tables import page_of
 
 
@@ -22,7 +22,7 @@ class CommandQuery(Contract):
 class CommandsView:
     """A page of the list, newest first; the `seq` of a row is its place in the event log."""
 
-    rows: tuple[Action, ...]
+    rows: tuple[CommandRecord, ...]
     page: int
     pages: int
     size: int
@@ -31,7 +31,7 @@ class CommandsView:
 
 def commands(state: ExperimentState, asked: CommandQuery) -> CommandsView:
     """A page of all that users asked for."""
-    page = page_of(list(reversed(state.actions)), asked.page, asked.size)
+    page = page_of(list(reversed(state.commands)), asked.page, asked.size)
     return CommandsView(
-        rows=tuple(page.rows), page=page.page, pages=page.pages, size=asked.size, total=len(state.actions)
+        rows=tuple(page.rows), page=page.page, pages=page.pages, size=asked.size, total=len(state.commands)
     )

@@ -16,7 +16,7 @@ from dispatcher.pages.rendering import live_route
 from dispatcher.reading.read_model import ReadModel
 from dispatcher.schedule.units import UnitQuery, units
 from dispatcher.tabs.header import Header
-from dispatcher.tabs.tabs import Tabs, newest_action
+from dispatcher.tabs.tabs import Tabs, newest_command
 
 _UNITS = 50
 _LONGEST_LINE = 300
@@ -42,7 +42,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
                     read_model.state, parsed_query(UnitQuery, run=found.run, model=model, size=_UNITS)
                 ),
                 "figure": figure_url(header.name, "curves", fit=found.run, models=model, top="0"),
-                "did": newest_action(read_model.state, found.run, model),
+                "did": newest_command(read_model.state, found.run, model),
             }
             return shown, running(read_model, found.run)
 

@@ -11,7 +11,7 @@ from cerebro.figures.models import ModelSummary
 from cerebro.state import Run, TaskState, wording
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.time_left import Pace
+from dispatcher.reading.time_left import Throughput
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
 from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores
@@ -88,7 +88,7 @@ class Overview:
     fit: FitSummary | None
     failures: tuple[FailureGroup, ...]
     running: tuple[RunningTask, ...]
-    pace: Pace
+    pace: Throughput
     schedule: ScheduleSummary | None
     splits: tuple[SplitRow, ...]
     scores: tuple[ScoreRow, ...]
@@ -109,7 +109,7 @@ def overview(
         fit=_fit(read_model, run) if run else None,
         failures=tuple(_failures(run, read_model.table(run).failed())) if run else (),
         running=tuple(_running(read_model, active)) if active else (),
-        pace=read_model.pace(now),
+        pace=read_model.throughput(now),
         schedule=schedule_summary(read_model, run, now) if run else None,
         splits=tuple(replace(row, parts=()) for row in split_rows(read_model, dataset, now))
         if dataset

@@ -32,7 +32,7 @@ from cerebro.state import ExperimentState, Run, ScheduleNow, TaskKey, schedule_n
 from cerebro.state.tasks import OPEN
 from dispatcher.reading.live_series import LiveSeries
 from dispatcher.reading.model_table import ModelTable
-from dispatcher.reading.time_left import IDLE, Pace, ThroughputMeter
+from dispatcher.reading.time_left import IDLE, Throughput, ThroughputMeter
 
 _TASK_EVENTS = (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevoked)
 _RUN_EVENTS = (
@@ -158,13 +158,13 @@ class ReadModel:
         """Tasks committed, of so many; see `Run.progress`."""
         return self.table(run).progress() if run.models else run.progress()
 
-    def pace(self, now: float) -> Pace:
+    def throughput(self, now: float) -> Throughput:
         """Of the run in progress."""
         run = self.state.active_run()
         if run is None:
             return IDLE
         table = self.table(run) if run.models else None
-        return self._throughput.pace(run, table, now, self.live.newest.get)
+        return self._throughput.throughput(run, table, now, self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
         """How a fit run has been scheduled up to `now`; of a long run that is open it may be half a minute old."""

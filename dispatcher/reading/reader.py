@@ -124,10 +124,10 @@ class Reader(CircuitBreaker):
         """
         return self._log_of(name).read_model.record
 
-    def look(self, name: str, build: Callable[[ReadModel], T], *, patience_s: float = READING_S) -> T:
+    def look(self, name: str, build: Callable[[ReadModel], T], *, timeout_s: float = READING_S) -> T:
         """``build(read_model)`` on an experiment as it is now; what it is given must not be kept.
 
-        A long log is waited for up to about `patience_s`; what is read of it so far is shown then, and
+        A long log is waited for up to about `timeout_s`; what is read of it so far is shown then, and
         `ReadModel.is_complete` is false.
 
         Raises:
@@ -136,7 +136,7 @@ class Reader(CircuitBreaker):
             StoreUnavailableError: the store is away and this log was never read.
         """
         log = self._log_of(name)
-        self._refresh(log, patience_s, is_live=True)
+        self._refresh(log, timeout_s, is_live=True)
         with log.lock:
             return build(log.read_model)
 
@@ -150,14 +150,14 @@ class Reader(CircuitBreaker):
         self._refresh(log, 0.0, is_live=True)
         return *log.read_model.version(self.now()), self.outage is not None
 
-    def glance(self, record: ExperimentRecord, build: Callable[[ReadModel], T], *, patience_s: float) -> T:
+    def glance(self, record: ExperimentRecord, build: Callable[[ReadModel], T], *, timeout_s: float) -> T:
         """``build(read_model)`` on the log alone, without live points; see `look`. `record` may be of an older list.
 
         Raises:
             NotFoundError: the experiment was deleted since, and its name given to another one.
         """
         log = self._kept(record, is_newest=False)
-        self._refresh(log, patience_s, is_live=False)
+        self._refresh(log, timeout_s, is_live=False)
         with log.lock:
             return build(log.read_model)
 
@@ -233,20 +233,20 @@ class Reader(CircuitBreaker):
                 _, oldest = self._logs.popitem(last=False)
                 kept -= oldest.read_model.weight
 
-    def _refresh(self, log: _Log, patience_s: float, *, is_live: bool) -> None:
-        """Read what is new, if it is time to; a long log is left to the background after `patience_s`."""
+    def _refresh(self, log: _Log, timeout_s: float, *, is_live: bool) -> None:
+        """Read what is new, if it is time to; a long log is left to the background after `timeout_s`."""
         if self._is_fresh(log, is_live):
             return
         key = ("log", log.read_model.record.name, log.read_model.record.created)
         if self.background.has(key):
-            self._wait(log, patience_s)
+            self._wait(log, timeout_s)
             return
         if not log.reading.acquire(timeout=_READING_S if log.was_read else -1):
             return  # a store that hangs must not hang everybody: what is known is shown
         try:
             if self._is_fresh(log, is_live):
                 return  # read while this waited
-            is_done = self._read(log, self.monotonic() + patience_s, is_live=is_live)
+            is_done = self._read(log, self.monotonic() + timeout_s, is_live=is_live)
         except StoreUnavailableError:
             if not log.was_read:
                 raise
@@ -262,10 +262,10 @@ class Reader(CircuitBreaker):
         after = self.monotonic() - FRESH_S
         return log.read_at > after and (not is_live or log.live_at > after)
 
-    def _wait(self, log: _Log, patience_s: float) -> None:
-        if patience_s > 0 and self._waiters.acquire(blocking=False):
+    def _wait(self, log: _Log, timeout_s: float) -> None:
+        if timeout_s > 0 and self._waiters.acquire(blocking=False):
             try:
-                log.caught_up.wait(patience_s)
+                log.caught_up.wait(timeout_s)
             finally:
                 self._waiters.release()
 

@@ -59,7 +59,7 @@ class Store(Protocol):
     def usage(self, worker: str) -> tuple[UsageSample, ...]:
         """A worker's use of its machine over the last day."""
 
-    def size(self) -> SizeRequest | None:
+    def size_request(self) -> SizeRequest | None:
         """The number of workers that was asked for and is not reached, or was refused, if there is one."""
 
     def troubles(self) -> Troubles:

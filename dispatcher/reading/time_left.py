@@ -35,7 +35,7 @@ class TimeLeft:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class Throughput:
     """Throughput of the run in progress over its last `over_s` seconds, at most five minutes, without the share of them
     that workers waited for processes to start; 0 while unknown."""
 
@@ -45,7 +45,7 @@ class Pace:
     left: TimeLeft | None
 
 
-IDLE = Pace(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
+IDLE = Throughput(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
 
 
 _WORK = {"fit": "train"}
@@ -87,9 +87,9 @@ class ThroughputMeter:
         if _is_work(run, kind):
             self._commits.append(_Span(run.id, worker, started, _begun(started, start_s, ended), ended, rows))
 
-    def pace(
+    def throughput(
         self, run: Run, table: ModelTable | None, now: float, newest: Callable[[str], LivePoint | None]
-    ) -> Pace:
+    ) -> Throughput:
         """Of a run that is open, at `now` (the store's clock).
 
         Args:
@@ -118,7 +118,7 @@ class ThroughputMeter:
             mean_s = sum(commit.ended - commit.begun for commit in own) / len(own) if own else 0.0
             chain_s = mean_s * table.longest() if table else 0.0
             left_s = max(max(0.0, rows_left) / rate, chain_s)
-        return Pace(
+        return Throughput(
             rows_per_s=rate,
             units_per_min=60 * len(recent) / over_s,
             over_s=over_s,

@@ -74,7 +74,7 @@ def header(
         halted=run_row(read_model, halted) if halted and halted is not run else None,
         fits=read_model.fits(),
         fit=chosen.id if chosen else "",
-        left=read_model.pace(now).left,
+        left=read_model.throughput(now).left,
         best=best(chosen, read_model.table(chosen)) if chosen else None,
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from flask import Response, request
 
-from cerebro.state import Action, ExperimentState
+from cerebro.state import CommandRecord, ExperimentState
 from dispatcher.pages.addresses import is_fragment
 from dispatcher.pages.rendering import render
 from dispatcher.reading.read_model import ReadModel
@@ -61,9 +61,9 @@ class Tabs:
         def build() -> str:
             statuses, now = reader.workers(), reader.now()
 
-            def both(read_model: ReadModel) -> tuple[Header, Action | None, T]:
+            def both(read_model: ReadModel) -> tuple[Header, CommandRecord | None, T]:
                 head = header(read_model, now=now, fit=fit, statuses=statuses)
-                return head, newest_action(read_model.state, head.run), view(read_model, head, now)
+                return head, newest_command(read_model.state, head.run), view(read_model, head, now)
 
             head, acted, found = reader.look(name, both)
             return render(
@@ -86,12 +86,12 @@ class Tabs:
         return self.services.answers.answer(version, build)
 
 
-def newest_action(state: ExperimentState, run: str, model: str = "") -> Action | None:
+def newest_command(state: ExperimentState, run: str, model: str = "") -> CommandRecord | None:
     """The newest command with an effect on a run, or on one of its models."""
     found = (
-        action
-        for action in reversed(state.actions)
-        if (action.run, action.model, action.is_late) == (run, model, False)
+        command
+        for command in reversed(state.commands)
+        if (command.run, command.model, command.is_late) == (run, model, False)
     )
     return next(found, None)
 

@@ -25,7 +25,7 @@ def fake(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeClus
         Fake(name="one", program="import signal; print('hello', flush=True); signal.pause()")
     )
     monkeypatch.setenv("CEREBRO_HOME", str(found.home.path))
-    monkeypatch.setattr(cli_status, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(cli_status, "_TIMEOUT_S", 0.0)
     real = cluster.start
     monkeypatch.setattr(cluster, "start", lambda *a, **k: real(*a, **{"supervisor": found.command} | k))
     return found

@@ -148,8 +148,8 @@ def test_more_threads_than_cores_are_doubtful(
     case: Callable[..., Case], monkeypatch: pytest.MonkeyPatch, threads: int, verdict: Verdict
 ) -> None:
     """Of the workers of a cluster elsewhere: the node is named, and the values that mend it."""
-    crew = [_worker(number, threads=threads) for number in (0, 1)]
-    monkeypatch.setattr(cluster, "remote_client", lambda _: SimpleNamespace(workers=lambda: crew))
+    workers = [_worker(number, threads=threads) for number in (0, 1)]
+    monkeypatch.setattr(cluster, "remote_client", lambda _: SimpleNamespace(workers=lambda: workers))
     found = cluster.threads(case())
     assert found.verdict is verdict
     assert verdict is Verdict.OK or "4 threads on the 2 core(s) of node-a" in found.message

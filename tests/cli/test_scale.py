@@ -16,19 +16,19 @@ from controller.simulation.store import VirtualStore
 
 
 class Store(VirtualStore):
-    """A store in which something happens each time somebody asks for the wish."""
+    """A store in which something happens each time somebody reads the size request."""
 
     def __init__(self) -> None:
         self.now = 100.0
         super().__init__(lambda: self.now)
-        self.on_size: Callable[[SizeRequest], object] = lambda wish: None
+        self.on_size: Callable[[SizeRequest], object] = lambda request: None
 
-    def size(self) -> SizeRequest | None:
+    def size_request(self) -> SizeRequest | None:
         """See `KvsClient`; the controller is quick."""
-        wish = super().size()
-        if wish is not None:
-            self.on_size(wish)
-        return super().size()
+        request = super().size_request()
+        if request is not None:
+            self.on_size(request)
+        return super().size_request()
 
 
 @pytest.fixture
@@ -55,47 +55,49 @@ def join(store: Store, number: int) -> None:
         )
 
 
-def test_a_wish_that_is_taken_up_returns(store: Store) -> None:
-    """The controller has told the cluster manager and dropped the wish."""
-    store.on_size = lambda wish: store.drop_size(wish.workers)
+def test_a_request_that_is_taken_up_returns(store: Store) -> None:
+    """The controller has told the cluster manager and withdrawn the request."""
+    store.on_size = lambda request: store.withdraw_size_request(request.workers)
     cli_scale.request_size(kvs(store), 3, by="ann")
-    assert store.size() is None
+    assert store.size_request() is None
 
 
 def test_a_refusal_is_told(store: Store) -> None:
     """In the cluster manager's words."""
-    store.on_size = lambda wish: store.ask_size(wish.model_copy(update={"problem": "the quota is 2"}))
+    store.on_size = lambda request: store.request_size(
+        request.model_copy(update={"problem": "the quota is 2"})
+    )
     with pytest.raises(ClusterError, match="3 workers are not possible: the quota is 2"):
         cli_scale.request_size(kvs(store), 3, by="ann")
 
 
-def test_another_wish_wins(store: Store) -> None:
+def test_a_newer_request_wins(store: Store) -> None:
     """Who was first is told by whom it was replaced."""
-    store.on_size = lambda wish: store.ask_size(SizeRequest(workers=5, by="bob"))
+    store.on_size = lambda request: store.request_size(SizeRequest(workers=5, by="bob"))
     with pytest.raises(ClusterError, match="bob has asked for 5 workers"):
         cli_scale.request_size(kvs(store), 3, by="ann")
 
 
-def test_a_wish_that_nobody_takes_up_is_taken_back(store: Store) -> None:
+def test_a_request_that_nobody_takes_up_is_withdrawn(store: Store) -> None:
     """It must not come true when nobody expects it any more."""
     with pytest.raises(ClusterError, match="was not answered within"):
-        cli_scale.request_size(kvs(store), 3, by="ann", patience_s=0.0)
-    assert store.size() is None
+        cli_scale.request_size(kvs(store), 3, by="ann", timeout_s=0.0)
+    assert store.size_request() is None
 
 
-def test_a_wish_that_is_taken_up_at_the_last_moment_is_done(
+def test_a_request_that_is_taken_up_at_the_last_moment_is_done(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look and the taking back: there is nothing to take back, and nothing to complain of."""
-    take_back = store.drop_size
+    take_back = store.withdraw_size_request
 
     def too_late(workers: int) -> None:
         take_back(workers)
         take_back(workers)
 
-    monkeypatch.setattr(store, "drop_size", too_late)
-    cli_scale.request_size(kvs(store), 3, by="ann", patience_s=0.0)
-    assert store.size() is None
+    monkeypatch.setattr(store, "withdraw_size_request", too_late)
+    cli_scale.request_size(kvs(store), 3, by="ann", timeout_s=0.0)
+    assert store.size_request() is None
 
 
 def test_pods_are_counted_and_not_their_containers(store: Store) -> None:
@@ -114,7 +116,7 @@ def test_pods_are_counted_and_not_their_containers(store: Store) -> None:
 def test_workers_that_do_not_come_are_told_with_their_troubles(store: Store) -> None:
     """So that one knows what to mend; those that come later are used all the same."""
     join(store, 0)
-    store.tell_troubles(Troubles(pods={"w-1": "no node has 4 GPUs"}))
+    store.set_troubles(Troubles(pods={"w-1": "no node has 4 GPUs"}))
     with pytest.raises(ClusterError, match=r"1 of 2 workers registered .*w-1: no node has 4 GPUs"):
         cli_scale.await_workers(kvs(store), 2, timeout_s=0.0, say=lambda line: None)
 

@@ -88,7 +88,7 @@ def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.Monke
         "good": "finished etl-1",
         "open": "queued etl-1",
     }
-    monkeypatch.setattr(cli_status, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(cli_status, "_TIMEOUT_S", -1.0)
     assert cli_status.states_of(kvs, store.experiments()) == {
         "none": "new",
         "bad": "ended",
@@ -172,12 +172,12 @@ def test_a_run_that_waits_says_what_keeps_pods() -> None:
 
 def test_workers_that_share_too_few_cores_are_told_of() -> None:
     """The threads of each worker are in its row; where they are more than the machine's cores, a line says so."""
-    crew = [_worker("worker-0", None), _worker("worker-1", None)]
-    crew = [
+    workers = [_worker("worker-0", None), _worker("worker-1", None)]
+    workers = [
         status.model_copy(update={"record": status.record.model_copy(update={"machine_cores": 8})})
-        for status in crew
+        for status in workers
     ]
-    heads, *rows, crowd = cli_status.worker_lines(crew)
+    heads, *rows, crowd = cli_status.worker_lines(workers)
     assert [row.split()[5] for row in rows] == ["8", "8"]
     assert "THREADS" in heads
     assert "2 workers compute with 16 threads on the 8 core(s) of h" in crowd

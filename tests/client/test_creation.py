@@ -76,7 +76,7 @@ def test_locators_that_never_worked_can_be_replaced(kvs: KvsClient, tmp_path: Pa
     assert experiment.locators.train is not None
     assert experiment.locators.train.metadata == moved["train"]
     assert Experiment.attach("one").locators == experiment.locators
-    assert experiment.state().actions[-1].what == "gave the experiment other dataset locators"
+    assert experiment.state().commands[-1].what == "gave the experiment other dataset locators"
     with pytest.raises(LocatorError, match=r"gone\.csv does not exist"):
         Experiment("one", locators={"train": str(tmp_path / "gone.csv")})
 

@@ -13,7 +13,7 @@ import pytest
 
 from cerebro.client.connection import connect
 from cerebro.client.files import MountedFiles, cache_folder
-from cerebro.client.reach import check_outside
+from cerebro.client.visibility import check_outside
 from cerebro.contract import SCHEMA_VERSION
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import ClusterError, LocatorError, NotFoundError

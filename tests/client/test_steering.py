@@ -1,4 +1,4 @@
-"""What may be wished of an experiment as it stands, and what is said where it may not."""
+"""Which commands an experiment allows as it stands, and why the others are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cerebro import Experiment
 from cerebro.client.session import Session
 from cerebro.commands.chosen import about
 from cerebro.commands.command import Command, events_of
-from cerebro.commands.rules import Action, allowed, resumable, stopped_text
+from cerebro.commands.rules import CommandKind, allowed, resumable, stopped_text
 from cerebro.contract.events import (
     DeletionRequested,
     ExperimentArchived,
@@ -43,90 +43,92 @@ def story() -> Story:
     return story
 
 
-def command(action: Action, model: str = "", **fields: Any) -> Command:
+def command(kind: CommandKind, model: str = "", **fields: Any) -> Command:
     """What somebody asks for, of at most one model."""
-    return Command(action=action, models=(model,) if model else (), **fields)
+    return Command(kind=kind, models=(model,) if model else (), **fields)
 
 
-def refusal(story: Story, action: Action, model: str = "", **fields: Any) -> str:
-    """Why a wish cannot be; its action is not offered either."""
+def refusal(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> str:
+    """Why a command is refused; it is not offered either."""
     state = story.state
-    run = about(action, state, None)
+    run = about(kind, state, None)
     offered = allowed(state, run, run.models[model] if run and model else None)
-    assert action not in offered or fields
+    assert kind not in offered or fields
     with pytest.raises(CerebroError) as refused:
-        events_of(command(action, model, **fields), state, by="ann")
+        events_of(command(kind, model, **fields), state, by="ann")
     return str(refused.value)
 
 
-def event(story: Story, action: Action, model: str = "", **fields: Any) -> object:
-    """The event of a wish that is offered, which the log takes."""
-    run = about(action, story.state, None)
-    assert action in allowed(story.state, run, run.models[model] if run and model else None)
-    (made,) = events_of(command(action, model, **fields), story.state, by="ann")
+def event(story: Story, kind: CommandKind, model: str = "", **fields: Any) -> object:
+    """The event of a command that is offered, which the log takes."""
+    run = about(kind, story.state, None)
+    assert kind in allowed(story.state, run, run.models[model] if run and model else None)
+    (made,) = events_of(command(kind, model, **fields), story.state, by="ann")
     story.tell(made)
-    assert not story.state.actions[-1].is_late
+    assert not story.state.commands[-1].is_late
     return made
 
 
 def test_a_model_is_stopped_and_resumed(story: Story) -> None:
     """Each once; what can be done instead is named."""
-    assert event(story, Action.STOP_MODEL, "m00") == ModelStopRequested(run="fit-1", model="m00", by="ann")
-    assert refusal(story, Action.STOP_MODEL, "m00") == (
+    assert event(story, CommandKind.STOP_MODEL, "m00") == ModelStopRequested(
+        run="fit-1", model="m00", by="ann"
+    )
+    assert refusal(story, CommandKind.STOP_MODEL, "m00") == (
         "it is not possible to stop the model: model m00 of fit-1 is stopped; possible now: resume the model"
     )
-    assert event(story, Action.RESUME_MODEL, "m00") == ModelResumed(run="fit-1", model="m00", by="ann")
-    assert "possible now: stop the model" in refusal(story, Action.RESUME_MODEL, "m00")
+    assert event(story, CommandKind.RESUME_MODEL, "m00") == ModelResumed(run="fit-1", model="m00", by="ann")
+    assert "possible now: stop the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
 
 
 def test_a_failed_model_is_retried(story: Story) -> None:
     """Also when its run has ended."""
-    assert "possible now: stop the model" in refusal(story, Action.RETRY_MODEL, "m00")
+    assert "possible now: stop the model" in refusal(story, CommandKind.RETRY_MODEL, "m00")
     story.fail(unit(1, 0), 0, FailureKind.USER_ERROR)
-    assert "possible now: retry the model" in refusal(story, Action.RESUME_MODEL, "m00")
+    assert "possible now: retry the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
     story.tell(ModelStopRequested(run="fit-1", model="m01"))
     story.tell(STOPPED)
-    assert event(story, Action.RETRY_MODEL, "m00") == ModelRetried(run="fit-1", model="m00", by="ann")
+    assert event(story, CommandKind.RETRY_MODEL, "m00") == ModelRetried(run="fit-1", model="m00", by="ann")
 
 
 def test_an_unknown_model_is_named_beside_similar_ones(story: Story) -> None:
     """A slip of the finger is easily mended."""
     with pytest.raises(NotFoundError, match="fit-1 has no model 'm1'; there is m01"):
-        events_of(command(Action.STOP_MODEL, "m1"), story.state, by="ann")
+        events_of(command(CommandKind.STOP_MODEL, "m1"), story.state, by="ann")
     with pytest.raises(NotFoundError, match=r"there is m00, m01$"):
-        events_of(command(Action.STOP_MODEL, "best"), story.state, by="ann")
+        events_of(command(CommandKind.STOP_MODEL, "best"), story.state, by="ann")
 
 
 def test_a_run_is_stopped_and_resumed(story: Story) -> None:
     """A stop that is under way is not crossed; a stopped run goes on; one that has ended by itself does not."""
-    assert "fit-1 is" in refusal(story, Action.RESUME_RUN)
-    assert event(story, Action.STOP_RUN) == RunStopRequested(run="fit-1", by="ann")
-    for action in (Action.STOP_RUN, Action.RESUME_RUN, Action.SET_SCHEDULER):
-        assert "fit-1 is stopping" in refusal(story, action, scheduler="fifo")
-    assert "fit-1 is stopping" in refusal(story, Action.STOP_MODEL, "m00")
+    assert "fit-1 is" in refusal(story, CommandKind.RESUME_RUN)
+    assert event(story, CommandKind.STOP_RUN) == RunStopRequested(run="fit-1", by="ann")
+    for kind in (CommandKind.STOP_RUN, CommandKind.RESUME_RUN, CommandKind.SET_SCHEDULER):
+        assert "fit-1 is stopping" in refusal(story, kind, scheduler="fifo")
+    assert "fit-1 is stopping" in refusal(story, CommandKind.STOP_MODEL, "m00")
     story.tell(STOPPED)
-    assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
     story.tell(FINISHED)
-    assert "fit-1 is finished" in refusal(story, Action.RESUME_RUN)
+    assert "fit-1 is finished" in refusal(story, CommandKind.RESUME_RUN)
 
 
 def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> None:
     """Though others have run since; a run that is paused comes first, and where nothing can be resumed that is said."""
-    event(story, Action.STOP_RUN)
+    event(story, CommandKind.STOP_RUN)
     story.tell(STOPPED)
     story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
-    assert "etl-9 is queued" in refusal(story, Action.RESUME_RUN)
+    assert "etl-9 is queued" in refusal(story, CommandKind.RESUME_RUN)
     story.tell(RunFinished(run="etl-9", outcome="finished"))
     assert resumable(story.state) is story.run
-    assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
     story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    assert event(story, Action.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
 
 
 def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Story) -> None:
     """What `run_fit` warns of, for a script would test half-trained models without a word."""
     story.train(1, 0)
-    event(story, Action.STOP_RUN)
+    event(story, CommandKind.STOP_RUN)
     story.tell(STOPPED)
     assert stopped_text(story.state, story.run) == (
         "fit-1 of experiment 'one' was stopped by ann after 1 of 8 tasks: Experiment.attach('one').resume('fit-1') or "
@@ -137,53 +139,53 @@ def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Sto
 def test_a_stopped_run_without_a_model_to_train_tells_so(story: Story) -> None:
     """Resumed, it would end at once."""
     for model in ("m00", "m01"):
-        event(story, Action.STOP_MODEL, model)
+        event(story, CommandKind.STOP_MODEL, model)
     story.tell(STOPPED)
-    assert "resume or retry single models" in refusal(story, Action.RESUME_RUN)
-    event(story, Action.RESUME_MODEL, "m01")
+    assert "resume or retry single models" in refusal(story, CommandKind.RESUME_RUN)
+    event(story, CommandKind.RESUME_MODEL, "m01")
 
 
 def test_one_run_is_open_at_a_time(story: Story) -> None:
     """What would open an ended one waits for the other's end."""
     story.tell(STOPPED)
     story.tell(RunRequested(run="etl-9", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
-    for action, model in ((Action.RESUME_RUN, ""), (Action.RESUME_MODEL, "m00")):
+    for kind, model in ((CommandKind.RESUME_RUN, ""), (CommandKind.RESUME_MODEL, "m00")):
         with pytest.raises(ConflictError, match="etl-9 is queued"):
-            events_of(command(action, model, run="fit-1"), story.state, by="ann")
+            events_of(command(kind, model, run="fit-1"), story.state, by="ann")
 
 
 def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
     """Of a fit that has not ended for good."""
     changed = SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann")
-    assert event(story, Action.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
+    assert event(story, CommandKind.SET_SCHEDULER, scheduler="fifo", planner=False) == changed
     with pytest.raises(SearchSpaceError, match=r"no scheduler 'best': choose one of .*lrptw"):
-        events_of(command(Action.SET_SCHEDULER, run="fit-1", scheduler="best"), story.state, by="ann")
+        events_of(command(CommandKind.SET_SCHEDULER, run="fit-1", scheduler="best"), story.state, by="ann")
     story.tell(FINISHED)
-    assert "fit-1 is finished" in refusal(story, Action.SET_SCHEDULER, scheduler="fifo")
+    assert "fit-1 is finished" in refusal(story, CommandKind.SET_SCHEDULER, scheduler="fifo")
 
 
 def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -> None:
-    """By its name; after that nothing else may be wished."""
-    assert event(story, Action.ARCHIVE) == ExperimentArchived(is_archived=True, by="ann")
-    assert "stop it first" in refusal(story, Action.DELETE)
+    """By its name; after that no other command is allowed."""
+    assert event(story, CommandKind.ARCHIVE) == ExperimentArchived(is_archived=True, by="ann")
+    assert "stop it first" in refusal(story, CommandKind.DELETE)
     story.tell(FINISHED)
-    assert "is archived" in refusal(story, Action.ARCHIVE)
-    assert event(story, Action.UNARCHIVE) == ExperimentArchived(is_archived=False, by="ann")
-    assert "repeat its exact name" in refusal(story, Action.DELETE, confirm="other")
-    assert event(story, Action.DELETE, confirm=story.state.name) == DeletionRequested(by="ann")
-    for action in Action:
-        model = "m00" if action.value.endswith("_model") else ""
-        assert "is being deleted" in refusal(story, action, model, scheduler="fifo")
+    assert "is archived" in refusal(story, CommandKind.ARCHIVE)
+    assert event(story, CommandKind.UNARCHIVE) == ExperimentArchived(is_archived=False, by="ann")
+    assert "repeat its exact name" in refusal(story, CommandKind.DELETE, confirm="other")
+    assert event(story, CommandKind.DELETE, confirm=story.state.name) == DeletionRequested(by="ann")
+    for kind in CommandKind:
+        model = "m00" if kind.value.endswith("_model") else ""
+        assert "is being deleted" in refusal(story, kind, model, scheduler="fifo")
 
 
 def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sends the wish with the user's name and returns."""
+    """It sends the command with the user's name and returns."""
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
     sent: list[object] = []
 
-    def append(name: str, wish: object) -> int:
-        sent.append(wish)
-        story.tell(wish)  # type: ignore[arg-type]
+    def append(name: str, command: object) -> int:
+        sent.append(command)
+        story.tell(command)  # type: ignore[arg-type]
         return len(story.log)
 
     kvs = SimpleNamespace(events=lambda name, after: tuple(story.log[after:]), append=append)
@@ -220,11 +222,11 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
 
 def test_of_several_models_all_are_asked_for_or_none(story: Story) -> None:
     """One that may not be stopped keeps the others going, on the page and on the command line."""
-    both = Command(action=Action.STOP_MODEL, run="fit-1", models=("m00", "m01"))
+    both = Command(kind=CommandKind.STOP_MODEL, run="fit-1", models=("m00", "m01"))
     assert events_of(both, story.state, by="ann") == (
         ModelStopRequested(run="fit-1", model="m00", by="ann"),
         ModelStopRequested(run="fit-1", model="m01", by="ann"),
     )
-    event(story, Action.STOP_MODEL, "m01")
+    event(story, CommandKind.STOP_MODEL, "m01")
     with pytest.raises(ConflictError, match="model m01 of fit-1 is stopped"):
         events_of(both, story.state, by="ann")

@@ -58,7 +58,7 @@ def no_credentials(*_: Any, **__: Any) -> Any:
 
 
 @dataclass(kw_only=True)
-class Desk:
+class Terminal:
     """A user at a terminal: a cluster file, executables on PATH, an account."""
 
     cloud: Cloud
@@ -130,18 +130,18 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """An empty account and a cluster file."""
-    with new_desk(tmp_path, monkeypatch) as made:
+    with new_terminal(tmp_path, monkeypatch) as made:
         yield made
 
 
-def new_desk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def new_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A context with an empty account and a cluster file in an empty folder."""
     from contextlib import contextmanager
 
     @contextmanager
-    def made() -> Iterator[Desk]:
+    def made() -> Iterator[Terminal]:
         for name in list(os.environ):
             if name.startswith("AWS_"):
                 monkeypatch.delenv(name)
@@ -155,8 +155,8 @@ def new_desk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             cloud = Cloud()
             monkeypatch.setattr("botocore.waiter.time", SimpleNamespace(sleep=cloud.wait))
             with standins(folder / "bin", cloud.execute):
-                desk = Desk(cloud=cloud, folder=folder)
-                desk.write()
-                yield desk
+                terminal = Terminal(cloud=cloud, folder=folder)
+                terminal.write()
+                yield terminal
 
     return made()

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from cerebro import cli
-from tests.cloud.conftest import Desk
+from tests.cloud.conftest import Terminal
 
 
 @pytest.fixture
-def at_terminal(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A process whose PATH and credentials are the desk's."""
-    monkeypatch.setenv("PATH", str(desk.folder / "bin"))
-    monkeypatch.setattr("cerebro.cloud.site.open_session", lambda _: desk.cloud.session())
-    monkeypatch.setenv("CEREBRO_HOME", str(desk.folder / "home"))
-    return desk
+def at_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A process whose PATH and credentials are the terminal's."""
+    monkeypatch.setenv("PATH", str(terminal.folder / "bin"))
+    monkeypatch.setattr("cerebro.cloud.site.open_session", lambda _: terminal.cloud.session())
+    monkeypatch.setenv("CEREBRO_HOME", str(terminal.folder / "home"))
+    return terminal
 
 
-def test_create_status_and_delete(at_terminal: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_create_status_and_delete(at_terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
     """One command up, one down."""
     file = str(at_terminal.path)
     assert cli.main(["cluster", "create", "-f", file]) == 0
@@ -31,7 +31,7 @@ def test_create_status_and_delete(at_terminal: Desk, capsys: pytest.CaptureFixtu
 
 
 def test_delete_asks_and_without_a_terminal_refuses(
-    at_terminal: Desk, capsys: pytest.CaptureFixture[str]
+    at_terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script that forgot --yes removes nothing."""
     at_terminal.cloud.eksctl_stops_after = 0
@@ -44,7 +44,7 @@ def test_delete_asks_and_without_a_terminal_refuses(
     assert len(at_terminal.cloud.changes) == before
 
 
-def test_a_typed_name_confirms(at_terminal: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_typed_name_confirms(at_terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one does not."""
     at_terminal.cloud.eksctl_stops_after = 0
     assert cli.main(["cluster", "create", "-f", str(at_terminal.path)]) == 1
@@ -69,12 +69,12 @@ def test_a_mistake_in_the_file_is_one_line_and_status_1(
     assert "Traceback" not in said
 
 
-def test_the_chart_is_the_files_or_the_checkouts(desk: Desk) -> None:
+def test_the_chart_is_the_files_or_the_checkouts(terminal: Terminal) -> None:
     """And where there is none, it is said what to do."""
-    desk.write(install={"chart": {"path": "nowhere"}})
-    assert "nowhere is no chart" in str(desk.site().chart_problem)
-    desk.write(install={"chart": {"path": "chart"}})
-    assert (desk.site().chart, desk.site().chart_problem) == (desk.folder / "chart", "")
-    desk.write(install={})
-    assert desk.site().chart == Path(__file__).parents[2] / "deploy" / "helm" / "cerebro"
-    assert desk.site().chart_problem == ""
+    terminal.write(install={"chart": {"path": "nowhere"}})
+    assert "nowhere is no chart" in str(terminal.site().chart_problem)
+    terminal.write(install={"chart": {"path": "chart"}})
+    assert (terminal.site().chart, terminal.site().chart_problem) == (terminal.folder / "chart", "")
+    terminal.write(install={})
+    assert terminal.site().chart == Path(__file__).parents[2] / "deploy" / "helm" / "cerebro"
+    assert terminal.site().chart_problem == ""

@@ -6,38 +6,42 @@ import pytest
 
 from cerebro.cloud.actions import pause, resume, status_lines
 from cerebro.errors import ProvisionError
-from tests.cloud.conftest import Desk
+from tests.cloud.conftest import Terminal
 from tests.cloud.test_deleting import assert_empty
 
 STORAGE = "cerebro-demo-storage"
 
 
 @pytest.fixture
-def earlier(desk: Desk) -> Desk:
+def earlier(terminal: Terminal) -> Terminal:
     """Two stacks for the file system, and a role of eksctl's for each service account."""
-    desk.cloud.fails_at_first = {"aws cloudformation deploy"}
+    terminal.cloud.fails_at_first = {"aws cloudformation deploy"}
     with pytest.raises(ProvisionError, match="step `file system and roles` failed"):
-        desk.create()
+        terminal.create()
     tags = {"cerebro/cluster": "demo"}
     system = {"FileSystemTags": [{"Key": "cerebro/cluster", "Value": "demo"}]}
-    desk.cloud.make_stack(
+    terminal.cloud.make_stack(
         STORAGE, "", tags, {"FileSystem": {"Type": "AWS::EFS::FileSystem", "Properties": system}}
     )
-    outputs = desk.cloud.client("cloudformation").list_exports()["Exports"]
+    outputs = terminal.cloud.client("cloudformation").list_exports()["Exports"]
     exported = {each["Name"].rpartition("::")[2]: each["Value"] for each in outputs}
     subnet, group = exported["SubnetsPrivate"].split(",")[0], exported["ClusterSecurityGroupId"]
-    mount = {"FileSystemId": desk.site().observe().file_system, "SubnetId": subnet, "SecurityGroups": [group]}
-    desk.cloud.make_stack(
+    mount = {
+        "FileSystemId": terminal.site().observe().file_system,
+        "SubnetId": subnet,
+        "SecurityGroups": [group],
+    }
+    terminal.cloud.make_stack(
         "cerebro-demo-mounts", "", tags, {"Mount1": {"Type": "AWS::EFS::MountTarget", "Properties": mount}}
     )
     for account in ("cerebro-worker", "cerebro-controller", "cerebro-notebook"):
-        desk.cloud.make_stack(f"eksctl-demo-podidentityrole-cerebro-{account}", "demo", {})
-        desk.cloud.identities.add(account)
-    desk.create()
-    return desk
+        terminal.cloud.make_stack(f"eksctl-demo-podidentityrole-cerebro-{account}", "demo", {})
+        terminal.cloud.identities.add(account)
+    terminal.create()
+    return terminal
 
 
-def test_it_is_as_in_the_file_and_nothing_is_moved(earlier: Desk) -> None:
+def test_it_is_as_in_the_file_and_nothing_is_moved(earlier: Terminal) -> None:
     """Creation completes it around what there is; status shows it all."""
     assert "cerebro-demo" not in earlier.cloud.stacks()
     assert len(earlier.cloud.client("efs").describe_file_systems()["FileSystems"]) == 1
@@ -49,7 +53,7 @@ def test_it_is_as_in_the_file_and_nothing_is_moved(earlier: Desk) -> None:
     assert "release          cerebro: deployed" in shown
 
 
-def test_it_is_paused_and_resumed(earlier: Desk) -> None:
+def test_it_is_paused_and_resumed(earlier: Terminal) -> None:
     """Nothing but its nodes goes."""
     before = earlier.shape()
     pause(earlier.site())
@@ -58,7 +62,7 @@ def test_it_is_paused_and_resumed(earlier: Desk) -> None:
     assert earlier.shape() == before
 
 
-def test_it_is_deleted_whole(earlier: Desk) -> None:
+def test_it_is_deleted_whole(earlier: Terminal) -> None:
     """The mount targets' stack before the file system's, both before the network."""
     earlier.delete()
     deletions = [call[4] for call in earlier.cloud.calls if call[1:3] == ["cloudformation", "delete-stack"]]
@@ -67,7 +71,7 @@ def test_it_is_deleted_whole(earlier: Desk) -> None:
     assert earlier.cloud.identities == set()
 
 
-def test_what_only_it_could_mount_is_not_lost(earlier: Desk) -> None:
+def test_what_only_it_could_mount_is_not_lost(earlier: Terminal) -> None:
     """Its control plane has gone: the data are left alone, and the user is told."""
     earlier.cloud.drop_cluster("demo")
     with pytest.raises(ProvisionError, match="cannot mount it in a new network"):

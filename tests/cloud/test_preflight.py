@@ -15,13 +15,13 @@ from cerebro.cloud.preflight import (
     class_of,
     parse_version,
 )
-from tests.cloud.conftest import FILE, Desk, no_credentials
+from tests.cloud.conftest import FILE, Terminal, no_credentials
 
 
-def checked(desk: Desk) -> list[Finding]:
+def checked(terminal: Terminal) -> list[Finding]:
     """All checks, and that they changed nothing."""
-    found, _ = check(desk.site())
-    assert desk.cloud.changes == []
+    found, _ = check(terminal.site())
+    assert terminal.cloud.changes == []
     return found
 
 
@@ -41,55 +41,57 @@ def said(found: list[Finding], name: str) -> str:
     return f"{finding.message} -> {finding.mend}"
 
 
-def test_a_good_file_in_a_good_account_passes(desk: Desk) -> None:
+def test_a_good_file_in_a_good_account_passes(terminal: Terminal) -> None:
     """And the zone of the nodes is one that offers all types."""
-    site = desk.site()
+    site = terminal.site()
     found, _ = check(site)
     assert [finding for finding in found if finding.verdict is not Verdict.OK] == []
     assert site.zones == ("us-east-1a", "us-east-1b")
 
 
 @pytest.mark.parametrize("tool", ["eksctl", "kubectl", "helm", "aws"])
-def test_a_missing_tool_is_named_with_where_to_get_it(desk: Desk, tool: str) -> None:
+def test_a_missing_tool_is_named_with_where_to_get_it(terminal: Terminal, tool: str) -> None:
     """All tools are looked for at once."""
-    (desk.folder / "bin" / tool).unlink()
-    found = checked(desk)
+    (terminal.folder / "bin" / tool).unlink()
+    found = checked(terminal)
     assert verdicts(found)[tool] is Verdict.FAIL
     assert "install it: https://" in said(found, tool)
 
 
-def test_an_old_tool_is_refused(desk: Desk) -> None:
+def test_an_old_tool_is_refused(terminal: Terminal) -> None:
     """With the oldest version that will do."""
-    (desk.folder / "bin" / "eksctl").write_text("#!/bin/sh\necho 0.150.0\n")
-    assert "0.150.0 is too old: 0.200 or newer" in said(checked(desk), "eksctl")
+    (terminal.folder / "bin" / "eksctl").write_text("#!/bin/sh\necho 0.150.0\n")
+    assert "0.150.0 is too old: 0.200 or newer" in said(checked(terminal), "eksctl")
 
 
-def test_extended_support_is_warned_of(desk: Desk) -> None:
+def test_extended_support_is_warned_of(terminal: Terminal) -> None:
     """It costs six times as much per hour."""
-    desk.write(kubernetes="1.31")
-    assert verdicts(checked(desk))["kubernetes"] is Verdict.WARN
+    terminal.write(kubernetes="1.31")
+    assert verdicts(checked(terminal))["kubernetes"] is Verdict.WARN
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.77"])
-def test_a_version_that_eks_does_not_offer_is_refused(desk: Desk, version: str) -> None:
+def test_a_version_that_eks_does_not_offer_is_refused(terminal: Terminal, version: str) -> None:
     """Too old and unheard of alike; the answer lists what there is."""
-    desk.write(kubernetes=version)
-    assert f"EKS does not offer {version} -> there are 1.31, 1.33, 1.34" in said(checked(desk), "kubernetes")
+    terminal.write(kubernetes=version)
+    assert f"EKS does not offer {version} -> there are 1.31, 1.33, 1.34" in said(
+        checked(terminal), "kubernetes"
+    )
 
 
-def test_an_unknown_region_is_refused_without_asking_aws(desk: Desk) -> None:
+def test_an_unknown_region_is_refused_without_asking_aws(terminal: Terminal) -> None:
     """A typo would otherwise look like a network problem."""
-    desk.write(region="us-eats-1")
-    found = checked(desk)
+    terminal.write(region="us-eats-1")
+    found = checked(terminal)
     assert "did you mean us-east-1?" in said(found, "region")
     assert failed(found) == ["region"]
 
 
 def test_missing_credentials_are_said_and_the_rest_is_left_out(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With how to sign in; one knows what was not looked up."""
-    site = desk.site()
+    site = terminal.site()
     monkeypatch.setattr(site.aws, "look", no_credentials)
     found, _ = check(site)
     assert "aws configure" in said(found, "credentials")
@@ -97,10 +99,10 @@ def test_missing_credentials_are_said_and_the_rest_is_left_out(
     assert failed(found) == ["credentials"]
 
 
-def test_an_instance_type_that_does_not_exist_is_refused(desk: Desk) -> None:
+def test_an_instance_type_that_does_not_exist_is_refused(terminal: Terminal) -> None:
     """By the field that names it."""
-    desk.write(controller={"instance_type": "m5.9xlarge"})
-    assert "m5.9xlarge does not exist in us-east-1" in said(checked(desk), "controller.instance_type")
+    terminal.write(controller={"instance_type": "m5.9xlarge"})
+    assert "m5.9xlarge does not exist in us-east-1" in said(checked(terminal), "controller.instance_type")
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,10 @@ def test_gpus_of_others_than_nvidia_do_not_count() -> None:
         assert machine["gpus"] == gpus
 
 
-def test_a_small_control_node_is_refused(desk: Desk) -> None:
+def test_a_small_control_node_is_refused(terminal: Terminal) -> None:
     """Its pods would stay pending, an hour later."""
-    desk.write(controller={"instance_type": "t3.medium"})
-    assert "the control plane needs 8" in said(checked(desk), "controller.instance_type")
+    terminal.write(controller={"instance_type": "t3.medium"})
+    assert "the control plane needs 8" in said(checked(terminal), "controller.instance_type")
 
 
 @pytest.mark.parametrize(
@@ -156,33 +158,33 @@ def test_a_small_control_node_is_refused(desk: Desk) -> None:
         ("L-3819A6DF", "quota vCPUs G and VT, spot"),
     ],
 )
-def test_a_quota_that_is_too_small_is_refused(desk: Desk, code: str, name: str) -> None:
+def test_a_quota_that_is_too_small_is_refused(terminal: Terminal, code: str, name: str) -> None:
     """Spot and on demand are counted apart; the answer says where to ask for more."""
-    desk.cloud.quotas[code] = 0
-    found = checked(desk)
+    terminal.cloud.quotas[code] = 0
+    found = checked(terminal)
     assert failed(found) == [name]
     assert f"quotas/{code}" in said(found, name)
 
 
-def test_zones_that_do_not_offer_a_type_are_refused(desk: Desk) -> None:
+def test_zones_that_do_not_offer_a_type_are_refused(terminal: Terminal) -> None:
     """Said with zones that do."""
     workers = [{"name": "gpu", "instance_type": "p4d.24xlarge", "count": 1, "gpus": 8}]
-    desk.write(zones=["us-east-1f", "us-east-1a"], workers=workers)
+    terminal.write(zones=["us-east-1f", "us-east-1a"], workers=workers)
     assert "us-east-1f does not offer all instance types -> zones that do: us-east-1" in said(
-        checked(desk), "zones"
+        checked(terminal), "zones"
     )
 
 
-def test_a_zone_without_eks_is_refused(desk: Desk) -> None:
+def test_a_zone_without_eks_is_refused(terminal: Terminal) -> None:
     """Creation would fail after minutes."""
-    desk.write(zones=["us-east-1e", "us-east-1a"])
-    assert "us-east-1e cannot hold a control plane" in said(checked(desk), "zones")
+    terminal.write(zones=["us-east-1e", "us-east-1a"])
+    assert "us-east-1e cannot hold a control plane" in said(checked(terminal), "zones")
 
 
-def test_a_missing_chart_is_refused(desk: Desk) -> None:
+def test_a_missing_chart_is_refused(terminal: Terminal) -> None:
     """Before an hour is spent on what it would run on."""
-    desk.write(install={"chart": {"path": "nowhere"}})
-    assert failed(checked(desk)) == ["install.chart.path"]
+    terminal.write(install={"chart": {"path": "nowhere"}})
+    assert failed(checked(terminal)) == ["install.chart.path"]
 
 
 def test_versions_are_found_in_what_tools_say() -> None:

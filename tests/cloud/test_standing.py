@@ -10,31 +10,34 @@ import pytest
 from cerebro.cloud.actions import pause, resume, status_lines
 from cerebro.cloud.preflight import Verdict, check
 from cerebro.errors import ProvisionError
-from tests.cloud.conftest import Desk, new_desk
+from tests.cloud.conftest import Terminal, new_terminal
 
-Whole = tuple[Desk, dict[str, Any]]
+Whole = tuple[Terminal, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     """A whole cluster, and its shape."""
-    with pytest.MonkeyPatch.context() as patch, new_desk(tmp_path_factory.mktemp("standing"), patch) as desk:
-        desk.create()
-        yield desk, desk.shape()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        new_terminal(tmp_path_factory.mktemp("standing"), patch) as terminal,
+    ):
+        terminal.create()
+        yield terminal, terminal.shape()
 
 
 @pytest.fixture
-def standing(cluster: Whole) -> Iterator[Desk]:
+def standing(cluster: Whole) -> Iterator[Terminal]:
     """It, as every test leaves it for the next one."""
-    desk, shape = cluster
-    desk.lines.clear()
-    yield desk
-    desk.write()
-    desk.cloud.quotas.clear()
-    assert desk.shape() == shape
+    terminal, shape = cluster
+    terminal.lines.clear()
+    yield terminal
+    terminal.write()
+    terminal.cloud.quotas.clear()
+    assert terminal.shape() == shape
 
 
-def test_a_second_creation_changes_nothing(standing: Desk) -> None:
+def test_a_second_creation_changes_nothing(standing: Terminal) -> None:
     """What is there as the file wants it is left alone."""
     before = len(standing.cloud.changes)
     standing.create()
@@ -43,7 +46,7 @@ def test_a_second_creation_changes_nothing(standing: Desk) -> None:
     assert "helm get notes cerebro" in standing.said  # the chart says how to reach it
 
 
-def test_a_cluster_that_ran_is_never_removed_by_create(standing: Desk) -> None:
+def test_a_cluster_that_ran_is_never_removed_by_create(standing: Terminal) -> None:
     """A stack that went bad later, as in an upgrade, may hold data: creation stops and says so."""
     standing.cloud.set_stack("eksctl-demo-cluster", "UPDATE_ROLLBACK_FAILED")
     before = len(standing.cloud.changes)
@@ -61,14 +64,14 @@ def test_a_cluster_that_ran_is_never_removed_by_create(standing: Desk) -> None:
         "failed",
     ],
 )
-def test_a_release_that_helm_has_locked_is_freed(standing: Desk, status: str) -> None:
+def test_a_release_that_helm_has_locked_is_freed(standing: Terminal, status: str) -> None:
     """helm refuses to touch a release whose last command was killed."""
     standing.cloud.kube.releases["cerebro"] |= {"status": status, "description": "Upgrade in progress"}
     standing.create()
     assert standing.cloud.kube.releases["cerebro"]["status"] == "deployed"
 
 
-def test_a_group_that_cannot_change_is_refused(standing: Desk) -> None:
+def test_a_group_that_cannot_change_is_refused(standing: Terminal) -> None:
     """EKS cannot change a group's instance type; the file's field is named before anything is touched."""
     standing.write(
         workers=[{"name": "spot", "instance_type": "g5.2xlarge", "count": 2, "spot": True, "gpus": 1}]
@@ -80,7 +83,7 @@ def test_a_group_that_cannot_change_is_refused(standing: Desk) -> None:
     assert standing.cloud.changes[before:] == []
 
 
-def test_pause_and_resume(standing: Desk) -> None:
+def test_pause_and_resume(standing: Terminal) -> None:
     """All nodes go, workers before the control plane; all come back; data and releases stay."""
     before, num_changes = standing.shape(), len(standing.cloud.changes)
     pause(standing.site())
@@ -93,7 +96,7 @@ def test_pause_and_resume(standing: Desk) -> None:
     assert standing.shape() == before
 
 
-def test_creation_resumes_as_well(standing: Desk) -> None:
+def test_creation_resumes_as_well(standing: Terminal) -> None:
     """A user who forgot the pause is not left with pods that wait for nodes."""
     before = standing.shape()
     pause(standing.site())
@@ -101,7 +104,7 @@ def test_creation_resumes_as_well(standing: Desk) -> None:
     assert standing.shape() == before
 
 
-def test_a_dry_run_pauses_nothing(standing: Desk) -> None:
+def test_a_dry_run_pauses_nothing(standing: Terminal) -> None:
     """It shows the three calls."""
     before = nodes(standing)
     standing.lines.clear()
@@ -110,12 +113,12 @@ def test_a_dry_run_pauses_nothing(standing: Desk) -> None:
     assert nodes(standing) == before
 
 
-def nodes(standing: Desk) -> dict[str, int]:
+def nodes(standing: Terminal) -> dict[str, int]:
     """By group."""
     return {name: group.desired for name, group in standing.shape()["groups"].items()}
 
 
-def test_a_dry_run_shows_what_would_go(standing: Desk) -> None:
+def test_a_dry_run_shows_what_would_go(standing: Terminal) -> None:
     """Every command, no effect."""
     before, num_changes = standing.shape(), len(standing.cloud.changes)
     standing.delete(is_dry=True)
@@ -125,7 +128,7 @@ def test_a_dry_run_shows_what_would_go(standing: Desk) -> None:
     assert standing.shape() == before
 
 
-def test_what_runs_already_is_not_asked_for_again(standing: Desk) -> None:
+def test_what_runs_already_is_not_asked_for_again(standing: Terminal) -> None:
     """A cluster that stands needs no further quota for what it has."""
     standing.cloud.quotas |= {"L-3819A6DF": 0, "L-DB2E81BA": 0, "L-1216C47A": 0}
     found, _ = check(standing.site())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from controller.simulation.scenario import Outage, Scenario
+from controller.simulation.scenario import Scenario, WorkerOutage
 from tests.controller.test_core import own_partition
 
 
@@ -34,5 +34,5 @@ def disturbed(
         holdings=own_partition(workers),
         unit_time=lambda body, worker: times.uniform(0.5, 4.0),
         outcome=outcome,
-        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
+        outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
     )

@@ -1,4 +1,4 @@
-"""Plans made beside the run: asked for when they can matter, followed only when better, void when the crew changes."""
+"""Plans made beside the run: asked for when they can matter, followed if better, void when the workers change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cerebro.scheduling.validator import validate
 from cerebro.state import schedule_of
 from cerebro.state.experiment import fold
 from controller.advisor import ChildHelper
-from controller.advisor.question import from_json, question, to_json
+from controller.advisor.planner_query import from_json, planner_query, to_json
 from controller.core import Core
 from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
+from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 
 
@@ -52,7 +52,7 @@ def simulated(
     *,
     epochs: int,
     helper: Any,
-    outages: tuple[Outage, ...] = (),
+    outages: tuple[WorkerOutage, ...] = (),
     crash_before: frozenset[int] = frozenset(),
     **options: Any,
 ) -> Simulation:
@@ -113,7 +113,7 @@ def test_nothing_is_asked_when_no_planner_is_wanted(options: dict[str, Any]) -> 
 def test_a_plan_is_void_when_a_worker_is_lost() -> None:
     """What was planned for other workers is forgotten; dispatch goes on and a new plan is looked for."""
     helper = InlineHelper(plan_s=0.1, solve_s=0.1)
-    outage = Outage(worker="worker-2", start=80.0, length=60.0)
+    outage = WorkerOutage(worker="worker-2", start=80.0, length=60.0)
     simulation = simulated(narrow(5), 5, epochs=4, helper=helper, outages=(outage,))
     core = Core(simulation.store.experiment(EXPERIMENT))
     voided = False
@@ -165,7 +165,7 @@ def test_a_question_survives_json() -> None:
     core, asked = Core(simulation.store.experiment(EXPERIMENT)), 0
     for event in simulation.log:
         core.apply(event)
-        found = question(core.fit) if core.fit else None
+        found = planner_query(core.fit) if core.fit else None
         if found is not None:
             told = from_json(to_json(found.problem))
             assert (told.strategies, told.left, told.holders) == (
@@ -185,7 +185,7 @@ def test_a_process_answers_and_is_gone_after_rest() -> None:
     for event in simulation.log:
         core.apply(event)
         if asked is None and core.fit is not None:
-            asked = question(core.fit)
+            asked = planner_query(core.fit)
     assert asked is not None
     helper = ChildHelper()
     message = {"ask": "plan", "problem": to_json(asked.problem), "sigma": 0.0}

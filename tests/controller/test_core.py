@@ -30,7 +30,7 @@ from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import DATASET, EXPERIMENT, Outage, Scenario
+from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
 
 
 def request(models: int, epochs: int) -> FitRequest:
@@ -142,7 +142,7 @@ def test_workers_that_go_away_and_return_lose_nothing(shape, outages) -> None:  
     scenario = Scenario(
         holdings=own_partition(workers),
         unit_time=lambda body, worker: 3.0,
-        outages=[Outage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
+        outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
     )
     simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs)
     state = fold(EXPERIMENT, simulation.log)
@@ -155,7 +155,7 @@ def test_a_replica_takes_over_while_its_holder_is_away() -> None:
     """With two holders of each partition the loss of one stops nobody (paper, sections 5.5 and 5.6)."""
     scenario = Scenario(
         holdings={"worker-0": [0, 1], "worker-1": [0, 1]},
-        outages=[Outage(worker="worker-1", start=0.5, length=1e6)],
+        outages=[WorkerOutage(worker="worker-1", start=0.5, length=1e6)],
         lease_s=2.0,
     )
     simulation = simulate(scenario, models=3, partitions=2)

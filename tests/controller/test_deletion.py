@@ -101,7 +101,7 @@ def finish(made: Deletion, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its data set, too; what was written for it is forgotten first; who wished it is kept."""
+    """Its data set, too; what was written for it is forgotten first; who asked for it is kept."""
     ward.store.append("one", DeletionRequested(by="ann"))
     finish(ward.controller(), ward, monkeypatch)
     assert ward.left("one") == []
@@ -112,8 +112,8 @@ def test_an_experiment_goes_with_its_files_and_no_other(ward: Ward, monkeypatch:
     assert [(entry.by, entry.what) for entry in ward.store.audit()] == [("ann", "deleted experiment one")]
 
 
-def test_nothing_goes_that_nobody_wishes_gone(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller that starts, and a bell that rings for something else, delete nothing."""
+def test_nothing_is_deleted_without_a_command(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that starts, and a notification of something else, delete nothing."""
     made = ward.controller()
     finish(made, ward, monkeypatch)
     made.look_again()
@@ -121,7 +121,7 @@ def test_nothing_goes_that_nobody_wishes_gone(ward: Ward, monkeypatch: pytest.Mo
     assert ward.left("one") + ward.left("two") == ward.files("one") + ward.files("two")
 
 
-def test_a_wish_is_found_when_the_bell_rings(ward: Ward) -> None:
+def test_a_deletion_is_found_after_a_notification(ward: Ward) -> None:
     """And not looked for otherwise: an idle controller asks the store nothing."""
     made = ward.controller()
     made.tend(ward.term)

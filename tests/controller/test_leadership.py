@@ -39,7 +39,7 @@ def test_a_store_that_is_away_is_not_waited_for() -> None:
 
 def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Path) -> None:
     """SIGTERM: a standby leads as soon as the process has ended, which is before the lease has."""
-    kvs.ask_size(SizeRequest(workers=2))
+    kvs.request_size(SizeRequest(workers=2))
     environment = {
         **os.environ,
         "CEREBRO_SERVER": kvs.address,
@@ -49,9 +49,9 @@ def test_a_controller_that_is_asked_to_end_resigns(kvs: KvsClient, tmp_path: Pat
     }
     with subprocess.Popen([sys.executable, "-P", "-m", "controller"], env=environment) as process:
         try:
-            # Only the controller that leads answers wishes.
+            # Only the controller that leads answers commands.
             deadline = time.monotonic() + 60
-            while (wish := kvs.size()) is None or not wish.problem:
+            while (request := kvs.size_request()) is None or not request.problem:
                 assert time.monotonic() < deadline
                 assert process.poll() is None
                 kvs.watch({}, 10**9, 0.05)

@@ -66,7 +66,7 @@ class Nobody:
         """See `Observer`."""
 
 
-def test_a_wish_for_workers_does_not_wait_for_a_long_planning(
+def test_a_size_request_does_not_wait_for_a_long_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Made while the metadata is cut, it is handed on before that is done."""
@@ -88,12 +88,12 @@ def test_a_wish_for_workers_does_not_wait_for_a_long_planning(
     told_meanwhile: list[int] = []
 
     def with_a_wish(*given: Any, **named: Any) -> EtlPlan:
-        store.ask_size(SizeRequest(workers=5))
+        store.request_size(SizeRequest(workers=5))
         plan = preparation_process.prepare_etl(*given, **named)
         told_meanwhile.extend(manager.sizes)
         return plan
 
-    monkeypatch.setattr(preparation_process, "_PACE_S", 0.01)
+    monkeypatch.setattr(preparation_process, "_POLL_S", 0.01)
     monkeypatch.setattr(loop, "prepare_etl", with_a_wish)
     controller.run()
     assert told_meanwhile == [5]

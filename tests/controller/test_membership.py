@@ -1,4 +1,4 @@
-"""Wishes for another number of workers, workers that do not come back, and those that do not start."""
+"""Size requests, workers that do not come back, and those that do not start."""
 
 from __future__ import annotations
 
@@ -59,45 +59,45 @@ def fleet(*numbers: int, size: int, **fields: Any) -> Fleet:
     return Fleet(pods={f"w-{n}": Pod(uid=f"uid-{n}", **fields) for n in numbers}, size=size)
 
 
-def test_a_wish_is_handed_on_once(store: VirtualStore) -> None:
+def test_a_size_request_is_handed_on_once(store: VirtualStore) -> None:
     """It is done when the cluster manager has been told."""
     manager = Manager()
-    store.ask_size(SizeRequest(workers=5))
+    store.request_size(SizeRequest(workers=5))
     for _ in range(3):
         membership(store, manager).tend()
     assert manager.sizes == [5]
-    assert store.size() is None
+    assert store.size_request() is None
 
 
-def test_a_refusal_is_kept_for_who_wished(store: VirtualStore) -> None:
+def test_a_refusal_is_kept_for_who_asked(store: VirtualStore) -> None:
     """And not tried again and again."""
     manager = Manager(error=ClusterError("the quota is 4 nodes"))
-    store.ask_size(SizeRequest(workers=5))
+    store.request_size(SizeRequest(workers=5))
     membership(store, manager).tend()
     manager.error = None
     membership(store, manager).tend()
-    assert store.size() == SizeRequest(workers=5, problem="the quota is 4 nodes")
+    assert store.size_request() == SizeRequest(workers=5, problem="the quota is 4 nodes")
     assert manager.sizes == []
 
 
 def test_a_manager_that_is_away_is_asked_again(store: VirtualStore) -> None:
-    """The wish stays pending."""
+    """The request stays pending."""
     manager = Manager(error=StoreUnavailableError("no answer"))
-    store.ask_size(SizeRequest(workers=5))
+    store.request_size(SizeRequest(workers=5))
     membership(store, manager).tend()
-    assert store.size() == SizeRequest(workers=5)
+    assert store.size_request() == SizeRequest(workers=5)
     manager.error = None
     membership(store, manager).tend()
     assert manager.sizes == [5]
 
 
-def test_without_a_manager_a_wish_is_answered(store: VirtualStore) -> None:
+def test_without_a_manager_a_size_request_is_answered(store: VirtualStore) -> None:
     """Nobody waits for what cannot be."""
-    store.ask_size(SizeRequest(workers=5))
+    store.request_size(SizeRequest(workers=5))
     membership(store, None).tend()
-    wish = store.size()
-    assert wish is not None
-    assert "no cluster manager" in wish.problem
+    request = store.size_request()
+    assert request is not None
+    assert "no cluster manager" in request.problem
 
 
 def test_registrations_of_pods_that_do_not_come_back_are_removed(store: VirtualStore) -> None:
@@ -148,7 +148,7 @@ def test_who_takes_over_tells_what_keeps_pods_again(store: VirtualStore) -> None
     """Another controller may have told otherwise meanwhile."""
     watcher = membership(store, Manager(pods=fleet(0, size=1, trouble="no node fits")))
     watcher.tend()
-    store.tell_troubles(Troubles())
+    store.set_troubles(Troubles())
     watcher.take_over()
     watcher.tend()
     assert store.troubles() == Troubles(pods={"w-0": "no node fits"})
@@ -165,24 +165,24 @@ def test_what_keeps_pods_from_starting_is_told(store: VirtualStore) -> None:
     assert store.troubles() == Troubles()
 
 
-def test_the_store_is_asked_for_a_wish_only_when_there_may_be_one(
+def test_the_store_is_asked_for_a_size_request_only_when_there_may_be_one(
     store: VirtualStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At first, when the bell rings, and while one waits for the cluster manager: not every tick."""
+    """At first, after a notification, and while one waits for the cluster manager: not every tick."""
     asked: list[SizeRequest | None] = []
-    size = store.size
+    size = store.size_request
 
     def counted() -> SizeRequest | None:
         asked.append(size())
         return asked[-1]
 
-    monkeypatch.setattr(store, "size", counted)
+    monkeypatch.setattr(store, "size_request", counted)
     manager = Manager()
     watcher = membership(store, manager)
     for _ in range(3):
         watcher.tend()
     assert asked == [None]
-    store.ask_size(SizeRequest(workers=5))
+    store.request_size(SizeRequest(workers=5))
     watcher.hear()
     manager.error = StoreUnavailableError("no answer")
     for _ in range(2):

@@ -84,7 +84,7 @@ def test_the_caller_goes_on_meanwhile(
         monkeypatch,
         f"open({str(tmp_path / 'gate')!r}).read(); from controller.preparation_process import main; main()",
     )
-    monkeypatch.setattr(preparation_process, "_PACE_S", 0.01)
+    monkeypatch.setattr(preparation_process, "_POLL_S", 0.01)
     called: list[int] = []
 
     def meanwhile() -> None:

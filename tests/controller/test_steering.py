@@ -1,4 +1,4 @@
-"""Users steer a run that the core works on: whatever they wish whenever, and wherever the controller dies."""
+"""Commands on a run that the core works on: any of them at any time, wherever the controller dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Outage, Scenario
+from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_fit_dispatch import all_here, core_of, told_step_by_step
@@ -35,22 +35,27 @@ from tests.state.stories import Story, unit
 
 
 class Steered(Simulation):
-    """A simulated fit of which users wish something at times; `wishes`: (seconds, event)."""
+    """A simulated fit with commands of users; `commands`: (seconds, event)."""
 
     def __init__(
-        self, scenario: Scenario, wishes: list[tuple[float, ClientEvent]], *, models: int = 3, epochs: int = 2
+        self,
+        scenario: Scenario,
+        commands: list[tuple[float, ClientEvent]],
+        *,
+        models: int = 3,
+        epochs: int = 2,
     ) -> None:
         self._has_ended = False
         super().__init__(scenario, request(models, epochs), plan(models, len(scenario.holdings)))
-        for time, event in wishes:
+        for time, event in commands:
             self.at(time, event)
 
     def at(self, time: float, event: ClientEvent) -> None:
-        """Have it wished."""
+        """Give the command."""
         self._at(time, lambda: self._wish(event) if not self._has_ended else None)
 
     def go_on(self, *events: ClientEvent) -> None:
-        """What is wished of a run that has ended, and what comes of it; wishes that were to come later do not."""
+        """Commands on a run that has ended, and what they do; commands that were to come later are dropped."""
         self._has_ended = True
         for event in events:
             self._wish(event)
@@ -141,27 +146,27 @@ def test_a_retried_model_goes_on_from_where_it_failed() -> None:
 @pytest.mark.parametrize("scheduler", [*POLICIES, "nonsense"])
 def test_another_scheduler_dispatches_from_then_on(scheduler: str) -> None:
     """An unknown one is taken for the default."""
-    wish = SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ann")
-    simulation = Steered(Scenario(holdings=own_partition(2)), [(1.5, wish)], models=4)
+    command = SchedulerChanged(run="fit-1", scheduler=scheduler, planner=False, by="ann")
+    simulation = Steered(Scenario(holdings=own_partition(2)), [(1.5, command)], models=4)
     simulation.run()
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=2, partitions=2)
     story = Story()
     story.fit(models=2)
-    story.tell(wish)
+    story.tell(command)
     dispatch_state = core_of(story).fit
     assert dispatch_state is not None
     assert dispatch_state.dispatch is dispatch_state.policy is POLICIES.get(scheduler, POLICIES["lrptw"])
 
 
-WISHES: list[Callable[[str], ClientEvent]] = [stop, resume, retry]
+COMMANDS: list[Callable[[str], ClientEvent]] = [stop, resume, retry]
 moments = st.lists(
-    st.tuples(st.floats(0.1, 25.0), st.sampled_from(WISHES), st.integers(0, 3)), min_size=1, max_size=8
+    st.tuples(st.floats(0.1, 25.0), st.sampled_from(COMMANDS), st.integers(0, 3)), min_size=1, max_size=8
 )
 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    wishes=moments,
+    commands=moments,
     shape=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
     outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=2),
     faults=st.dictionaries(
@@ -171,12 +176,12 @@ moments = st.lists(
     ),
     times=st.randoms(use_true_random=False),
 )
-def test_whatever_is_wished_whenever_the_promises_hold(wishes, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
+def test_the_promises_hold_under_any_commands_at_any_time(commands, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
     """Models visit each partition once per epoch, one worker each; the dispatch state says what the state says; nothing
     is left in the queue, and models that were stopped or failed in the end can go on to their end."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times)
-    made = [(time, wish(f"m{model:02}")) for time, wish, model in wishes]
+    made = [(time, command(f"m{model:02}")) for time, command, model in commands]
     simulation = Steered(scenario, made, models=models, epochs=epochs)
     simulation.run()
     assert told_step_by_step(simulation)
@@ -201,11 +206,11 @@ def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
         is_hit = isinstance(body, TrainTask) and body.model == "m02" and body.unit == 1 and attempt == 1
         return Failure(kind=FailureKind.USER_ERROR, message="boom") if is_hit else None
 
-    wishes = [(0.5, stop("m00")), (2.5, resume("m00")), (3.2, stop("m01")), (3.4, retry("m02"))]
+    commands = [(0.5, stop("m00")), (2.5, resume("m00")), (3.2, stop("m01")), (3.4, retry("m02"))]
 
     def steered(crash_before: frozenset[int]) -> Simulation:
         scenario = Scenario(holdings=own_partition(2), outcome=outcome, crash_before=crash_before)
-        simulation = Steered(scenario, wishes)
+        simulation = Steered(scenario, commands)
         simulation.run()
         simulation.go_on(resume("m01"))
         return simulation
@@ -221,7 +226,7 @@ def test_the_controller_may_die_around_any_write_of_a_steered_run() -> None:
 
 
 def test_what_a_user_has_just_resumed_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wish comes between the controller's decision that the run is over and its writing: it is refused, the run
+    """The command comes between the controller's decision that the run is over and its writing: it is refused, the run
     goes on."""
     simulation = Steered(Scenario(holdings=own_partition(2)), [(0.5, stop("m01"))])
     decide = simulation.store.decide
@@ -256,7 +261,9 @@ def test_a_queued_unit_is_not_taken_back_for_who_cannot_have_it(
     scenario = Scenario(
         holdings=own_partition(4),
         unit_time=lambda body, worker: 3.0,
-        outages=[Outage(worker=f"worker-{w}", start=start, length=length) for w, start, length in outages],
+        outages=[
+            WorkerOutage(worker=f"worker-{w}", start=start, length=length) for w, start, length in outages
+        ],
     )
     simulation = Simulation(scenario, request(5, 1), plan(5, 4))
     perform, left = simulation._perform, [400]
@@ -271,7 +278,7 @@ def test_a_queued_unit_is_not_taken_back_for_who_cannot_have_it(
 
 
 def test_a_unit_assigned_as_its_model_is_stopped_is_taken_back() -> None:
-    """The assignment may reach the log behind the wish."""
+    """The assignment may reach the log behind the command."""
     story = Story()
     story.fit(models=2)
     story.tell(stop("m00"))

@@ -23,7 +23,7 @@ import urllib3
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 WORKERS = 2
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 _AS_A_POD = (
     "--network=host", "--read-only", "--tmpfs=/tmp:exec,mode=1777", "--user=1000:1000", "--cap-drop=ALL",
     "--security-opt=no-new-privileges",
@@ -187,7 +187,7 @@ class Platform:
         """Wait until a container answers a path with 200; an assertion shows its log if it does not, or ends."""
         url = f"http://127.0.0.1:{self.ports[of]}{path}"
         some = urllib3.Retry(5, status_forcelist=[503], backoff_factor=0.2, backoff_max=2)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         with urllib3.PoolManager(timeout=10.0, retries=some) as http:
             while True:
                 assert self.state(of)["Running"], f"{of} has ended:\n{self.logs(of)}"

@@ -63,7 +63,7 @@ class FakeStore:
     entries: tuple[AuditEntry, ...] = ()
     unneeded: Reclaim = field(default_factory=Reclaim)
     in_trouble: Troubles = field(default_factory=Troubles)
-    wish: SizeRequest | None = None
+    size_asked: SizeRequest | None = None
     is_away: bool = False
     problem: Exception | None = None
     calls: list[str] = field(default_factory=list)
@@ -147,9 +147,9 @@ class FakeStore:
         self._called("troubles")
         return self.in_trouble
 
-    def size(self) -> SizeRequest | None:
+    def size_request(self) -> SizeRequest | None:
         self._called("size")
-        return self.wish
+        return self.size_asked
 
     def audit(self) -> tuple[AuditEntry, ...]:
         self._called("audit")

@@ -81,8 +81,8 @@ def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: p
     """Else one hanging call would hold a page for half a minute."""
     asked: dict[str, float] = {}
 
-    def client(*_: object, patience_s: float, timeout_s: float, pool: int) -> None:
-        asked.update(patience_s=patience_s, timeout_s=timeout_s)
+    def client(*_: object, retry_for_s: float, timeout_s: float, pool: int) -> None:
+        asked.update(retry_for_s=retry_for_s, timeout_s=timeout_s)
         raise SystemExit
 
     for name, value in (("CEREBRO_TOKEN", "secret"), ("CEREBRO_SERVER", "http://127.0.0.1:1")):
@@ -91,10 +91,10 @@ def test_store_that_hangs_is_given_up_as_soon_as_one_that_is_away(monkeypatch: p
     monkeypatch.setattr(logs, "set_up", lambda *_, **__: None)
     with pytest.raises(SystemExit):
         main_module.main()
-    assert asked["timeout_s"] <= asked["patience_s"] == 3.0
+    assert asked["timeout_s"] <= asked["retry_for_s"] == 3.0
 
 
-def test_wish_is_tried_although_the_store_was_away(bench: Bench) -> None:
+def test_a_command_is_tried_although_the_store_was_away(bench: Bench) -> None:
     """Who sends a form just after an outage is not told of the outage."""
     browser = bench.signed_in()
     bench.store.is_away = True

@@ -53,9 +53,9 @@ def dispatcher(port: int, **environment: str) -> Iterator[subprocess.Popen[str]]
 
 def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
     # Connecting is retried by urllib3 with growing pauses: no fixed sleep, and a bound.
-    patience = urllib3.Retry(connect=12, backoff_factor=0.05, backoff_max=1.0)
+    retries = urllib3.Retry(connect=12, backoff_factor=0.05, backoff_max=1.0)
     with urllib3.PoolManager() as http:
-        return http.request("GET", f"http://127.0.0.1:{port}/health", retries=patience, timeout=_STARTS_S)
+        return http.request("GET", f"http://127.0.0.1:{port}/health", retries=retries, timeout=_STARTS_S)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -81,7 +81,7 @@ def test_a_blocked_read_is_answered_before_the_process_ends(service: Service) ->
     service.client().create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     with dispatcher(port, CEREBRO_SERVER=service.address, CEREBRO_TOKEN=STORE_TOKEN) as process:
         wait_until_healthy(port)
-        client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, patience_s=0.0)
+        client = KvsClient(f"http://127.0.0.1:{port}/api", STORE_TOKEN, retry_for_s=0.0)
         with ThreadPoolExecutor() as pool:
             blocked = pool.submit(lambda: client.events("one", wait_s=3.0))
             # The second answer shows that the first question has been taken in.

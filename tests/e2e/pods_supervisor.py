@@ -17,15 +17,19 @@ from cerebro.local import liveness, readiness
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
 from cerebro.local.ports import HOST
-from cerebro.local.services import Plan, Service, health_port, services
+from cerebro.local.services import Service, ServiceOptions, health_port, services
 
 
 def build(
-    plan: Plan, home: ClusterHome, ports: Mapping[str, int], database: Path, inherited: Mapping[str, str]
+    options: ServiceOptions,
+    home: ClusterHome,
+    ports: Mapping[str, int],
+    database: Path,
+    inherited: Mapping[str, str],
 ) -> Sequence[Service]:
     """The services of a local cluster, each worker replaced by a pair."""
     listed = []
-    for service in services(plan, home, ports, database, inherited):
+    for service in services(options, home, ports, database, inherited):
         is_worker = "CEREBRO_WORKER" in service.environment
         listed += list(_pair(service, ports)) if is_worker else [service]
     return listed

@@ -100,18 +100,18 @@ def watch(walk: Walk, running: Future[Any]) -> None:
     before = walk.points
 
     other = page.context.new_page()  # a second tab: the first is left alone, to be seen growing
-    desk = Walk(lab=walk.lab, page=other, address=walk.address, folder=walk.folder)
-    change_scheduler(desk)
-    desk.go(f"/experiments/{NAME}/models/m00")
-    desk.says(other.locator(".model-heading"), "running")
-    desk.says(other.locator("[data-key=units]"), re.compile("running"))
+    second = Walk(lab=walk.lab, page=other, address=walk.address, folder=walk.folder)
+    change_scheduler(second)
+    second.go(f"/experiments/{NAME}/models/m00")
+    second.says(other.locator(".model-heading"), "running")
+    second.says(other.locator("[data-key=units]"), re.compile("running"))
     other.get_by_role("button", name="Stop model").click()
-    desk.says(other.locator(".model-heading"), "stopped")
-    desk.says(other.locator("[data-key=units]"), "revoked")
+    second.says(other.locator(".model-heading"), "stopped")
+    second.says(other.locator("[data-key=units]"), "revoked")
     assert len(walk.lab.log(Experiment.attach(NAME)).state().runs["fit-1"].models["m00"].visits) == 2
     knock.let_through()
-    desk.tab("History")
-    desk.says(other.locator("tr", has_text="stopped model m00"), USER)
+    second.tab("History")
+    second.says(other.locator("tr", has_text="stopped model m00"), USER)
 
     page.bring_to_front()
     page.wait_for_function(

@@ -53,7 +53,7 @@ def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) 
     experiment.resume()
     assert experiment.watch(progress=False).state == "finished"
     assert lab.check(experiment).scheduler == "fifo"
-    done = [action.what for action in experiment.state().actions if action.run == run]
+    done = [command.what for command in experiment.state().commands if command.run == run]
     assert done[-3:] == [
         f"stopped {run}",
         f"changed the scheduler of {run} to fifo, without a planner",
@@ -112,7 +112,7 @@ def left(lab: Lab, name: str) -> list[str]:
 
 
 def until(holds: Callable[[], bool], lab: Lab) -> None:
-    """Wait, by the cluster's bell, until something holds."""
+    """Wait, by the cluster's notifications, until something holds."""
     for _ in range(600):
         if holds():
             return

@@ -23,7 +23,7 @@ from cerebro.runtime.tracebacks import text_of
 from cerebro.spec import ETLSpec, Mode
 from cerebro.worker.preprocessing.job import EtlJob, EtlProgress
 from etl_worker.errors import TooManyFailedError
-from etl_worker.tally import SEARCH_S, Tally
+from etl_worker.shard_counts import SEARCH_S, ShardCounts
 from tests.etl_worker.jobs import Double, FailOn, make_job, nothing, preprocess, stored, write_metadata
 
 
@@ -179,16 +179,16 @@ def test_a_job_that_fails_for_one_row_looks_for_more(tmp_path: Path, cores: int)
 def test_looking_for_more_failed_rows_takes_no_longer_than_it_may(tmp_path: Path) -> None:
     """Rows may be slow: some seconds after the first one too many it ends with what is known."""
     job, now = make_job(tmp_path, list(range(100))), [0.0]
-    tally = Tally(job, 100, (), nothing, clock=lambda: now[0])
-    tally.update(1, 0)
+    shard_counts = ShardCounts(job, 100, (), nothing, clock=lambda: now[0])
+    shard_counts.update(1, 0)
     now[0] = 50.0
-    tally.saw_failure(7, FailedRow(id=7, error="ValueError: bad", traceback="Traceback"))
-    tally.update(8, 1)
+    shard_counts.saw_failure(7, FailedRow(id=7, error="ValueError: bad", traceback="Traceback"))
+    shard_counts.update(8, 1)
     now[0] += SEARCH_S - 0.1
-    tally.update(9, 1)
+    shard_counts.update(9, 1)
     now[0] += 0.1
     with pytest.raises(TooManyFailedError, match=r"(?s)1 of the 100 rows .*row 7: ValueError: bad"):
-        tally.update(10, 1)
+        shard_counts.update(10, 1)
 
 
 def test_as_many_failures_as_allowed_are_no_error(tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ class Service:
         """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
-    def client(self, token: str = TOKEN, *, patience_s: float = 20.0, timeout_s: float = 20.0) -> KvsClient:
+    def client(self, token: str = TOKEN, *, retry_for_s: float = 20.0, timeout_s: float = 20.0) -> KvsClient:
         """A client of it."""
-        return KvsClient(self.address, token, patience_s=patience_s, timeout_s=timeout_s)
+        return KvsClient(self.address, token, retry_for_s=retry_for_s, timeout_s=timeout_s)
 
     def close(self) -> None:
         """Answer no more. Twice is safe."""
@@ -161,4 +161,4 @@ class Replica:
 
     def client(self) -> KvsClient:
         """A patient client of it."""
-        return KvsClient(f"http://127.0.0.1:{self.port}", TOKEN, patience_s=30.0)
+        return KvsClient(f"http://127.0.0.1:{self.port}", TOKEN, retry_for_s=30.0)

@@ -53,7 +53,7 @@ def deleted(bench: Bench) -> None:
 class SteeringContract:
     """The tests; `bench` is made anew for each."""
 
-    # --- wishes ----------------------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         "event",
@@ -64,7 +64,7 @@ class SteeringContract:
             SchedulerChanged(run="etl-1", scheduler="fifo", by="ann"),
         ],
     )
-    def test_a_wish_is_in_the_log_with_who_wished_it(self, bench: Bench, event: ClientEvent) -> None:
+    def test_a_command_is_in_the_log_with_its_author(self, bench: Bench, event: ClientEvent) -> None:
         """Of a run that was requested; of another one it is refused."""
         with pytest.raises(NotFoundError, match="'etl-1'"):
             bench.store.append("one", event)
@@ -74,7 +74,7 @@ class SteeringContract:
 
     @pytest.mark.parametrize("event", REOPENING)
     def test_a_run_that_ended_is_queued_again_once(self, bench: Bench, event: ClientEvent) -> None:
-        """However often it is wished; behind those that wait."""
+        """However often it is asked for; behind those that wait."""
         ended(bench).store.append("one", requested("etl-2"))
         for _ in range(2):
             bench.store.append("one", event)
@@ -93,7 +93,7 @@ class SteeringContract:
         assert bench.decide(note(FINISHED), after=0) == ["refused"]
         assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
         assert bench.decide(note(FINISHED), after=1) == ["done"]
-        # The answer was lost, and a wish came before the controller asked again.
+        # The answer was lost, and a command came before the controller asked again.
         bench.store.append("one", RunResumed(run="etl-1"))
         assert bench.decide(note(FINISHED), after=1) == ["already"]
         assert [entry.run for entry in bench.store.queue()] == ["etl-1"]
@@ -151,7 +151,7 @@ class SteeringContract:
         assert bench.store.append("one-b", DeletionRequested(by="ann")) == 1
 
     def test_nothing_is_requested_of_what_is_to_be_deleted(self, bench: Bench) -> None:
-        """Nor reopened, nor is its name given away; wishing it again changes nothing."""
+        """Nor reopened, nor is its name given away; a second command changes nothing."""
         seq = ended(bench).store.append("one", DeletionRequested(by="ann"))
         for event in (requested("etl-2"), relocated(bench), *REOPENING):
             with pytest.raises(ConflictError, match="being deleted"):
@@ -195,7 +195,7 @@ class SteeringContract:
         assert bench.assign(1) == "done"
         assert bench.inbox()[-1] == (TASK, 1, False)
 
-    def test_only_the_leader_deletes_and_only_what_somebody_wished(self, bench: Bench) -> None:
+    def test_only_the_leader_deletes_and_only_after_a_command(self, bench: Bench) -> None:
         """Anything else is refused and changes nothing."""
         with pytest.raises(ConflictError, match="nobody asked to delete"):
             bench.store.delete_experiment("one", bench.term)

@@ -19,7 +19,7 @@ from tests.kvs_api.test_contract import pass_a_moment
 
 @pytest.fixture
 def bench(kvs: KvsClient) -> Bench:
-    """With a task, and somebody who wishes that all of it goes."""
+    """With a task, and a command to delete all of it."""
     bench = Bench(store=kvs, pass_a_moment=pass_a_moment)
     bench.run_until("commit")
     kvs.append("one", DeletionRequested(by="ann"))

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from cerebro.contract import api
-from cerebro.contract.records import WorkerUsage
+from cerebro.contract.records import SizeRequest, WorkerUsage
 from cerebro.contract.tasks import Position, TrainTask
 from cerebro.runtime.kvs import KvsClient
 from kvs_api import keys
@@ -116,7 +116,7 @@ def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
         epoch=1,
         partition=0,
         unit=0,
-        place=Position(epochs=3, units=6),
+        position=Position(epochs=3, units=6),
         checkpoint=None,
     )
     step = api.Assign(task=unit.key, attempt=1, worker="worker-0", incarnation="a", body=unit)
@@ -125,4 +125,14 @@ def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
     status, content = send(service, "GET /v1/workers/worker-0/inbox?incarnation=a")
     (item,) = json.loads(content)["items"]
     assert (status, item["task"]) == (200, unit.key)
-    assert item["body"] == unit.model_dump(mode="json", exclude={"place"})
+    assert item["body"] == unit.model_dump(mode="json", exclude={"position"})
+
+
+def test_names_on_the_wire_stay(bench: Bench, service: Service) -> None:
+    """Versions 0.1 and later read each other's size request and a unit's position: by the names that 0.1 gave them."""
+    bench.store.request_size(SizeRequest(workers=3))
+    _, content = send(service, "GET /v1/cluster/size")
+    assert json.loads(content).keys() == {"wish"}
+    assert bench.store.size_request() == SizeRequest(workers=3)
+    position = TrainTask.model_fields["position"]
+    assert (position.validation_alias, position.serialization_alias) == ("place", "place")

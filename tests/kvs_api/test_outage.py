@@ -54,10 +54,12 @@ def test_a_store_that_is_away_is_503(own: Service, database: Database) -> None:
         )
 
 
-def test_patience_is_bounded_and_the_error_says_where_to_look(own: Service, database: Database) -> None:
-    """A client gives up after its patience, as an error that may be tried again."""
+def test_a_call_is_retried_for_so_long_and_the_error_says_where_to_look(
+    own: Service, database: Database
+) -> None:
+    """A client gives up after `retry_for_s`, as an error that may be tried again."""
     database.kill()
-    client = own.client(patience_s=0.2)
+    client = own.client(retry_for_s=0.2)
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError, match="cerebro status"):
         client.queue()
@@ -190,7 +192,7 @@ def _one_message(source: socket.socket) -> bytes:
 def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
     """The service dies after the write and before its answer: each kind of call is repeated without harm."""
     proxy = Deaf(service, 0)
-    client = KvsClient(proxy.address, TOKEN, patience_s=20)
+    client = KvsClient(proxy.address, TOKEN, retry_for_s=20)
     bench = Bench(store=client, pass_a_moment=lambda: None)
 
     def losing_an_answer(call: object) -> object:
@@ -221,7 +223,7 @@ def test_a_call_whose_answer_is_lost_counts_once(service: Service) -> None:
     proxy.close()
 
 
-def test_a_wish_that_was_made_twice_is_in_the_log_twice(kvs: KvsClient) -> None:
+def test_a_command_that_was_given_twice_is_in_the_log_twice(kvs: KvsClient) -> None:
     """Only repetitions of one call are one event: a user may stop what somebody has resumed meanwhile."""
     bench = Bench(store=kvs, pass_a_moment=lambda: None)
     kvs.append("one", requested("etl-1"))
@@ -231,7 +233,7 @@ def test_a_wish_that_was_made_twice_is_in_the_log_twice(kvs: KvsClient) -> None:
 
 
 def test_a_killed_store_still_knows_what_is_to_be_deleted(own: Service, database: Database) -> None:
-    """Wishes, lists and the audit entry are durable; the deletion goes on behind a restart."""
+    """Commands, lists and the audit entry are durable; the deletion goes on behind a restart."""
     bench = Bench(store=own.client(), pass_a_moment=lambda: None)
     bench.decide(note(started()))
     bench.store.append("one", DeletionRequested(by="ann"))
@@ -251,7 +253,7 @@ def test_a_server_that_hangs_is_given_up() -> None:
     """One that accepts and never answers is bounded by the client's time limit, not by the operating system."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = KvsClient(
-            f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=0.1, timeout_s=0.1
+            f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, retry_for_s=0.1, timeout_s=0.1
         )
         began = time.monotonic()
         with pytest.raises(StoreUnavailableError, match="ReadTimeoutError"):
@@ -268,7 +270,7 @@ def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
         ("it was stopped: `cerebro up`", "^it was stopped: `cerebro up`$"),
         ("", "did not answer"),
     ):
-        client = KvsClient(address, TOKEN, patience_s=0.0, gone=partial(str, gone))
+        client = KvsClient(address, TOKEN, retry_for_s=0.0, gone=partial(str, gone))
         with pytest.raises(StoreUnavailableError, match=told):
             client.queue()
         client.close()
@@ -277,7 +279,7 @@ def test_who_knows_why_nothing_answers_is_asked_at_the_end() -> None:
 def test_the_time_limit_is_on_top_of_the_wait_asked_for(kvs: KvsClient, service: Service) -> None:
     """A blocking read longer than the limit is no hang."""
     Bench(store=kvs, pass_a_moment=lambda: None)
-    client = service.client(timeout_s=0.3, patience_s=0.0)
+    client = service.client(timeout_s=0.3, retry_for_s=0.0)
     assert client.events("one", 0, wait_s=0.6) == ()
     client.close()
 
@@ -293,7 +295,7 @@ def test_an_answer_that_is_no_problem_is_told_as_it_is() -> None:
                 client.sendall(b"HTTP/1.1 418 Teapot\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
 
         threading.Thread(target=answer, daemon=True).start()
-        client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=1)
+        client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, retry_for_s=1)
         with pytest.raises(BadRequestError, match=r"418.*<html>"):
             client.queue()
         client.close()
@@ -313,7 +315,7 @@ def test_another_schema_is_refused_by_name() -> None:
                 )
 
         threading.Thread(target=answer, daemon=True).start()
-        client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, patience_s=1)
+        client = KvsClient(f"http://127.0.0.1:{listener.getsockname()[1]}", TOKEN, retry_for_s=1)
         with pytest.raises(ConflictError, match="schema 2"):
             client.health()
         client.close()

@@ -16,12 +16,12 @@ import pytest
 import redis
 
 from cerebro import cli
+from cerebro.cli import experiment_commands
 from cerebro.cli import status as cli_status
-from cerebro.cli import steer as cli_steer
+from cerebro.client.commands import CommandsMixin
 from cerebro.client.session import Session
-from cerebro.client.steered import Steered
 from cerebro.commands.command import Command
-from cerebro.commands.rules import Action
+from cerebro.commands.rules import CommandKind
 from cerebro.contract.events import DeletionRequested, RunFinished, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from cerebro.errors import ConflictError, UnreadableError
@@ -274,17 +274,17 @@ def session(store: Store) -> Session:
 
 
 def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
-    """`status` shows what came before, and what cannot be read; other wishes say the same."""
+    """`status` shows what came before, and what cannot be read; other commands say the same."""
     found = session(bad)
     assert "etl-1: queued" in found.status()
     assert "event 2 of experiment 'bad' cannot be read (it is of type 'ModelSold'" in found.status()
     with pytest.raises(UnreadableError, match="event 2"):
-        found.steer(Command(action=Action.STOP_RUN))
+        found.steer(Command(kind=CommandKind.STOP_RUN))
     with pytest.raises(ConflictError, match="repeat its exact name"):
-        found.steer(Command(action=Action.DELETE, confirm="good"))
-    steered = Steered()
-    steered._session = found
-    steered.delete(confirm="bad")
+        found.steer(Command(kind=CommandKind.DELETE, confirm="good"))
+    commands = CommandsMixin()
+    commands._session = found
+    commands.delete(confirm="bad")
     assert bad.kvs.deleting() == ("bad",)
 
 
@@ -297,10 +297,10 @@ def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path
     store.write("bad", NEWER)
     if is_first:
         with pytest.raises(ConflictError, match="etl-1"):
-            session(store).steer(Command(action=Action.DELETE, confirm="bad"))
+            session(store).steer(Command(kind=CommandKind.DELETE, confirm="bad"))
         assert len(store.kvs.queue()) == 2
     else:
-        session(store).steer(Command(action=Action.DELETE, confirm="bad"))
+        session(store).steer(Command(kind=CommandKind.DELETE, confirm="bad"))
         assert [entry.experiment for entry in store.kvs.queue()] == ["good"]
         assert store.kvs.deleting() == ("bad",)
 
@@ -316,9 +316,9 @@ def test_a_readable_one_is_not_deleted_while_a_run_waits(store: Store, tmp_path:
 
 def test_a_notebook_may_restore_it(bad: Store) -> None:
     """Its run is queued again."""
-    steered = Steered()
-    steered._session = session(bad)
-    steered.restore()
+    commands = CommandsMixin()
+    commands._session = session(bad)
+    commands.restore()
     assert bad.mark("bad") is None
     assert len(bad.kvs.queue()) == 1
 
@@ -326,9 +326,9 @@ def test_a_notebook_may_restore_it(bad: Store) -> None:
 @pytest.fixture
 def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     """Types a command."""
-    monkeypatch.setattr(cli_steer, "cluster_client", lambda home: bad.kvs)
+    monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: bad.kvs)
     monkeypatch.setattr(cli_status, "remote_client", lambda environment: bad.kvs)
-    monkeypatch.setattr(cli_steer, "_GONE_S", 0.0)
+    monkeypatch.setattr(experiment_commands, "_GONE_S", 0.0)
     return lambda command: cli.main(command.split())
 
 

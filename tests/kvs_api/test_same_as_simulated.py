@@ -95,13 +95,15 @@ def remove(name: str, incarnation: str | None) -> Named:
     return Named(f"remove {name}/{incarnation}", lambda bench: bench.store.remove_worker(name, incarnation))
 
 
-def wish(workers: int, problem: str) -> Named:
+def size_request(workers: int, problem: str) -> Named:
     request = SizeRequest(workers=workers, problem=problem)
-    return Named(f"wish {workers} {problem}", lambda bench: bench.store.ask_size(request))
+    return Named(f"request {workers} {problem}", lambda bench: bench.store.request_size(request))
 
 
 def drop_wish(workers: int) -> Named:
-    return Named(f"drop the wish for {workers}", lambda bench: bench.store.drop_size(workers))
+    return Named(
+        f"withdraw the request for {workers}", lambda bench: bench.store.withdraw_size_request(workers)
+    )
 
 
 def lead(number: int, ttl_s: float) -> Named:
@@ -129,7 +131,7 @@ def decide_note(kind: int, after: int) -> Named:
     return Named(f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after))
 
 
-def wish_for(number: int) -> Named:
+def command_for(number: int) -> Named:
     event = (
         RunStopRequested(run="etl-1"),
         RunResumed(run="etl-1"),
@@ -137,7 +139,7 @@ def wish_for(number: int) -> Named:
         ExperimentArchived(is_archived=True),
         DeletionRequested(by="ann"),
     )[number]
-    return Named(f"wish {event.type}", lambda bench: bench.store.append("one", event))
+    return Named(f"command {event.type}", lambda bench: bench.store.append("one", event))
 
 
 def begin(run: int, dataset: str) -> Named:
@@ -173,12 +175,12 @@ calls = st.one_of(
     st.builds(revoke, attempts, st.booleans()),
     st.builds(register, names, incarnations),
     st.builds(remove, names, st.none() | incarnations),
-    st.builds(wish, st.integers(1, 2), st.sampled_from(["", "quota"])),
+    st.builds(size_request, st.integers(1, 2), st.sampled_from(["", "quota"])),
     st.builds(drop_wish, st.integers(1, 2)),
     st.builds(lead, st.integers(0, 1), leases),
     st.builds(append, st.integers(1, 2), st.integers(0, 1)),
     st.builds(decide_note, st.integers(0, 2), st.integers(0, 6)),
-    st.builds(wish_for, st.integers(0, 4)),
+    st.builds(command_for, st.integers(0, 4)),
     st.builds(begin, st.integers(1, 2), st.sampled_from("de")),
     st.builds(delete, st.booleans()),
     st.builds(dequeue, st.integers(1, 2), st.integers(0, 6)),
@@ -223,7 +225,7 @@ def facts(bench: Bench) -> dict[str, object]:
     return whole | {
         "log": [event.model_copy(update=untimed) for event in bench.log()],
         "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
-        "wish": bench.store.size(),
+        "size_request": bench.store.size_request(),
         "workers": [status.record for status in bench.store.workers()],
         "inboxes": {
             (name, incarnation): bench.store.inbox(name, incarnation, 0, wait_s=0)

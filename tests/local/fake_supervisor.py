@@ -12,11 +12,15 @@ from pathlib import Path
 from cerebro.local.__main__ import main
 from cerebro.local.home import ClusterHome
 from cerebro.local.processes import MARKER
-from cerebro.local.services import Plan, Service
+from cerebro.local.services import Service, ServiceOptions
 
 
 def build(
-    plan: Plan, home: ClusterHome, ports: Mapping[str, int], socket: Path, inherited: Mapping[str, str]
+    options: ServiceOptions,
+    home: ClusterHome,
+    ports: Mapping[str, int],
+    socket: Path,
+    inherited: Mapping[str, str],
 ) -> Sequence[Service]:
     """The services of the JSON file: each a program text for Python and how it is to be treated."""
     return [
@@ -26,7 +30,7 @@ def build(
             environment={
                 "PATH": os.defpath,
                 "FAKE_HOME": str(home.path),
-                "FAKE_LINKS": " ".join(plan.listening),
+                "FAKE_LINKS": " ".join(options.listening),
                 MARKER: str(home.path),
             },
             stage=fake["stage"],

@@ -11,7 +11,7 @@ import pytest
 from cerebro.errors import ClusterError
 from cerebro.local import cluster, notebooks
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Plan, Service, health_port, services
+from cerebro.local.services import Service, ServiceOptions, health_port, services
 
 SHELL = {
     "PATH": "/bin",
@@ -25,9 +25,9 @@ def listed(folder: Path, **chosen: bool) -> tuple[dict[str, Service], Mapping[st
     """Services and ports of a cluster with one worker."""
     home = ClusterHome(folder)
     home.create()
-    plan = Plan(workers=1, tensorboard=False, **chosen)
-    ports = {name: number for number, name in enumerate(plan.listening, start=1)}
-    return {one.name: one for one in services(plan, home, ports, home.socket, SHELL)}, ports
+    options = ServiceOptions(workers=1, tensorboard=False, **chosen)
+    ports = {name: number for number, name in enumerate(options.listening, start=1)}
+    return {one.name: one for one in services(options, home, ports, home.socket, SHELL)}, ports
 
 
 def test_jupyterlab_runs_only_where_it_is_chosen(tmp_path: Path) -> None:

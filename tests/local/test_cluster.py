@@ -90,7 +90,7 @@ def test_a_supervisor_that_does_not_answer_is_killed(make_cluster: MakeCluster) 
     info = fake.start()
     service = fake.process("one")
     processes.send(info.supervisor, signal.SIGSTOP)
-    assert cluster.stop(fake.home.path, patience_s=0.2)
+    assert cluster.stop(fake.home.path, timeout_s=0.2)
     assert not processes.is_alive(service)
     assert find_running(fake.home) is None
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cerebro.local import liveness, processes, readiness
-from cerebro.local.child import START_S, Child
 from cerebro.local.home import ClusterHome
 from cerebro.local.liveness import EVERY_S, LOOKS, Watch
 from cerebro.local.processes import ProcessId
+from cerebro.local.service_process import START_S, ServiceProcess
 from cerebro.local.services import Service
 
 GOOD, BAD = b"HTTP/1.0 200 OK\r\n\r\nok\n", b"HTTP/1.0 503 Service Unavailable\r\n\r\nthe loop stands still\n"
@@ -122,7 +122,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-Make = Callable[..., tuple[Child, ProcessId]]
+Make = Callable[..., tuple[ServiceProcess, ProcessId]]
 
 
 @pytest.fixture
@@ -130,9 +130,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """A service that answers on a port of its own, and has just been started, at 0 of the test's clock."""
     home = ClusterHome(tmp_path)
     home.create()
-    made: list[Child] = []
+    made: list[ServiceProcess] = []
 
-    def start(*, is_ever_ready: bool) -> tuple[Child, ProcessId]:
+    def start(*, is_ever_ready: bool) -> tuple[ServiceProcess, ProcessId]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
@@ -144,7 +144,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
             ready=readiness.http(port, "/live") if is_ever_ready else lambda: False,
             live=liveness.http(port),
         )
-        made.append(Child(service, log=home.log("one"), folder=tmp_path))
+        made.append(ServiceProcess(service, log=home.log("one"), folder=tmp_path))
         made[-1].start(0.0)
         process = made[-1].info().process
         assert process is not None
@@ -173,7 +173,7 @@ def test_a_process_that_is_stopped_is_killed_and_started_anew(make: Make) -> Non
     assert child.problem == f"did not answer for {EVERY_S * LOOKS:g} s and was ended by SIGKILL"
 
 
-def _question(child: Child) -> socket.socket:
+def _question(child: ServiceProcess) -> socket.socket:
     """The connection on which the answer comes."""
     assert child._watch is not None
     assert child._watch._connection is not None

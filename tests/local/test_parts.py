@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cerebro.errors import ClusterError
 from cerebro.local import database, environment, logs, ports, readiness
 from cerebro.local.home import ClusterHome
-from cerebro.local.services import Plan, Service, services
+from cerebro.local.services import Service, ServiceOptions, services
 from cerebro.runtime.usage import cores
 
 SEED = "0badcafe"
@@ -137,11 +137,11 @@ def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
 def _services(folder: Path, *, workers: int) -> tuple[Service, ...]:
     home = ClusterHome(folder)
     home.create()
-    plan = Plan(workers=workers, tensorboard=True)
+    options = ServiceOptions(workers=workers, tensorboard=True)
     numbers = {"kvs_api": 1, "dispatcher": 2, "tensorboard": 3}
-    rest = (name for name in plan.listening if name not in numbers)
+    rest = (name for name in options.listening if name not in numbers)
     numbers |= {name: number for number, name in enumerate(rest, start=4)}
-    return services(plan, home, numbers, home.socket, SHELL)
+    return services(options, home, numbers, home.socket, SHELL)
 
 
 def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tmp_path: Path) -> None:
@@ -158,7 +158,9 @@ def test_every_service_has_its_environment(listed: dict[str, dict[str, str]], tm
     assert (worker["CEREBRO_WORKER"], worker["CEREBRO_WEIGHT"]) == ("worker-1", "2")
     assert worker["CEREBRO_VOLUME_SHARDS"] == f"{tmp_path}/volumes/shards/worker-1"
     assert (
-        worker["CEREBRO_CORES"] == worker["OMP_NUM_THREADS"] == str(Plan(workers=2, tensorboard=True).cores)
+        worker["CEREBRO_CORES"]
+        == worker["OMP_NUM_THREADS"]
+        == str(ServiceOptions(workers=2, tensorboard=True).cores)
     )
     for name in ("controller", "dispatcher", "worker-0", "worker-1"):
         assert listed[name]["CEREBRO_SERVER"] == "http://127.0.0.1:1"
@@ -172,7 +174,7 @@ def test_workers_share_the_cores(workers: int, there: int) -> None:
     """Together they compute with no more threads than there are cores, and each with one at least."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cores, "available", lambda: there)
-        each = Plan(workers=workers, tensorboard=False).cores
+        each = ServiceOptions(workers=workers, tensorboard=False).cores
     assert each >= 1
     assert workers * each <= max(workers, there)
 
@@ -194,9 +196,9 @@ def test_workers_start_anew_when_their_share_changes(tmp_path: Path, monkeypatch
 def test_workers_that_stay_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer workers are no reason to start the others anew in a run."""
     monkeypatch.setattr(cores, "available", lambda: 4)
-    assert Plan(workers=1, tensorboard=False).cores == 4
-    assert Plan(workers=1, tensorboard=False, share=2).cores == 2
-    assert Plan(workers=4, tensorboard=False, share=2).cores == 1
+    assert ServiceOptions(workers=1, tensorboard=False).cores == 4
+    assert ServiceOptions(workers=1, tensorboard=False, share=2).cores == 2
+    assert ServiceOptions(workers=4, tensorboard=False, share=2).cores == 1
 
 
 def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:

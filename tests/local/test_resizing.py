@@ -47,7 +47,7 @@ def test_a_worker_that_does_not_end_is_killed(
 
 
 def test_a_worker_that_cannot_start_is_named(make_cluster: MakeCluster) -> None:
-    """What was wished is not there in time: the message says which one is not, and the rest goes on."""
+    """What was asked for is not there in time: the message says which one is not, and the rest goes on."""
     one, never = Fake(name="worker-0"), Fake(name="worker-1", ready=False)
     fake = make_cluster(one)
     fake.start(workers=1)
@@ -83,8 +83,8 @@ def test_a_notebook_is_added_to_a_cluster_that_runs(
     assert (fake.home.notebooks / "quickstart.ipynb").is_file()
 
 
-def test_wishes_for_an_earlier_cluster_are_forgotten(make_cluster: MakeCluster) -> None:
-    """A number of workers, or a notebook, that was wished for before the cluster was ended and started again."""
+def test_requests_to_an_earlier_cluster_are_forgotten(make_cluster: MakeCluster) -> None:
+    """A number of workers, or a notebook, that was asked for before the cluster was ended and started again."""
     one, two = Fake(name="worker-0"), Fake(name="worker-1")
     fake = make_cluster(one)
     fake.home.create()

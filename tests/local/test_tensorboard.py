@@ -168,16 +168,16 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         MARKER: str(tmp_path),
     }
     arguments = ["--logdir", str(tmp_path / "logs"), "--port", str(port), "--reload_interval", "1"]
-    program = "import sys; from cerebro.local import seclusion, tensorboard; "
+    program = "import sys; from cerebro.local import network_namespace, tensorboard; "
     if request.param == "where they may not":
-        program += "seclusion.private_network = lambda: False; "
+        program += "network_namespace.private_network = lambda: False; "
     command = with_parent_death_signal(
         [sys.executable, "-P", "-c", f"{program} tensorboard.main()", *arguments]
     )
     process = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
-    patience = urllib3.Retry(connect=40, backoff_factor=0.05, backoff_max=1.0)
+    retries = urllib3.Retry(connect=40, backoff_factor=0.05, backoff_max=1.0)
     with urllib3.PoolManager() as http:
-        assert http.request("GET", f"http://127.0.0.1:{port}/live", retries=patience).status == 200
+        assert http.request("GET", f"http://127.0.0.1:{port}/live", retries=retries).status == 200
     yield f"http://127.0.0.1:{port}"
     process.kill()
     process.wait()

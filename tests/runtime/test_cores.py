@@ -55,13 +55,15 @@ def test_only_threads_that_train_at_once_count(beside: WorkerStatus) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.sampled_from("ab")), max_size=12), st.integers(1, 64))
-def test_a_machine_is_named_if_and_only_if_it_is_crowded(crew: list[tuple[int, str]], machine: int) -> None:
+def test_a_machine_is_named_if_and_only_if_it_is_crowded(
+    workers: list[tuple[int, str]], machine: int
+) -> None:
     """Whatever the number of workers and threads."""
     statuses = [
         worker(f"w{number}", threads=threads, machine=machine, host=host)
-        for number, (threads, host) in enumerate(crew)
+        for number, (threads, host) in enumerate(workers)
     ]
-    expected = [host for host in "ab" if sum(t for t, at in crew if at == host) > machine]
+    expected = [host for host in "ab" if sum(t for t, at in workers if at == host) > machine]
     assert [line.split()[-1] for line in cores.crowded(statuses)] == expected
 
 

@@ -40,9 +40,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         }
         process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, env=environment)
         started.append(process)
-        patience = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
+        retries = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
         with urllib3.PoolManager() as http:
-            http.request("GET", f"http://{bind}/live", retries=patience, timeout=LIMIT_S)
+            http.request("GET", f"http://{bind}/live", retries=retries, timeout=LIMIT_S)
         return process, f"http://{bind}"
 
     yield run

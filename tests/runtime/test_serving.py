@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cerebro.runtime.serving import (
     MOST_CONNECTIONS,
-    Limits,
+    ConnectionLimits,
     WebServer,
     create_server,
     most_connections,
@@ -34,7 +34,7 @@ BODY = b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
 class Served:
     """An app that answers, once it may, with the length of what it was sent or as many bytes as it is asked for."""
 
-    def __init__(self, limits: Limits, host: str = "127.0.0.1") -> None:
+    def __init__(self, limits: ConnectionLimits, host: str = "127.0.0.1") -> None:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.asked = threading.Semaphore(0)
@@ -90,7 +90,7 @@ def serve() -> Iterator[Serve]:
     made: list[Served] = []
 
     def run(host: str = "127.0.0.1", **limits: Any) -> Served:
-        made.append(Served(Limits(**limits), host))
+        made.append(Served(ConnectionLimits(**limits), host))
         return made[-1]
 
     yield run

@@ -57,7 +57,7 @@ def test_a_folder_goes_though_the_trash_is_removed_meanwhile(
 def test_a_folder_that_another_process_has_moved_is_nobodys_error(
     tmp_path: Path, trash: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is gone, as was wished."""
+    """It is gone, as was asked."""
 
     def late(path: Path, target: Path) -> Path:
         shutil.rmtree(path)

@@ -16,7 +16,7 @@ import pytest
 
 from cerebro.runtime.usage import volumes
 from cerebro.runtime.usage.gpus import Gpus
-from cerebro.runtime.usage.meter import Meter
+from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.usage.volumes import VolumeCollector
 
 GIB = 2**30
@@ -38,14 +38,14 @@ class Clock:
         return self.now
 
 
-def meter(root: Path, **options: Any) -> Meter:
+def meter(root: Path, **options: Any) -> UsageMeter:
     chosen: dict[str, Any] = {
         "cores": 2,
         "shards": root,
         "gpus": NO_GPUS,
         "is_container": True,
     } | options
-    return Meter(groups=root / "groups", **chosen)
+    return UsageMeter(groups=root / "groups", **chosen)
 
 
 def test_a_container_is_measured_by_its_group(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_processor_time_that_is_lost_is_not_negative(tmp_path: Path) -> None:
 def test_a_real_process_is_measured(tmp_path: Path) -> None:
     """This one, with a child that holds 64 MiB: memory and processor time are seen, at a small part of a core."""
     program = "import sys; held = bytearray(64 * 2**20); sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
-    own = Meter(cores=2, shards=tmp_path, gpus=NO_GPUS, is_container=False)
+    own = UsageMeter(cores=2, shards=tmp_path, gpus=NO_GPUS, is_container=False)
     before = own.measure()
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -278,7 +278,7 @@ def test_usage_never_imports_torch() -> None:
 # --- volumes -------------------------------------------------------------------------------------
 
 
-def test_room_is_told_of_what_is_mounted(tmp_path: Path) -> None:
+def test_free_space_is_told_of_what_is_mounted(tmp_path: Path) -> None:
     """A volume that a service does not mount is left out."""
     began = time.time()
     free, size, at = VolumeCollector({"shared": tmp_path, "logs": tmp_path / "none"}).collect()
@@ -290,7 +290,7 @@ def test_room_is_told_of_what_is_mounted(tmp_path: Path) -> None:
 
 def test_a_volume_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are told of at once, it with what was known before and when; one thread waits, however often."""
-    monkeypatch.setattr(volumes, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(volumes, "_TIMEOUT_S", 0.05)
     measure, let_go, hung = shutil.disk_usage, threading.Event(), list[Path]()
 
     def disk_usage(path: Path) -> Any:

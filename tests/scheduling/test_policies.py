@@ -214,8 +214,8 @@ def test_pairing_is_the_best_there_is(case: tuple[dict[int, int], list[int]]) ->
 
 @pytest.mark.parametrize("shape", ["equal", "narrow", "staircase", "scarce"])
 def test_pairing_thousands(shape: str) -> None:
-    """Neither recursion nor patience ends it: equals, few choices each, a chain that moves everybody, and too few
-    models."""
+    """Neither recursion nor a limit of steps ends it: equals, few choices each, a chain that moves everybody, and
+    too few models."""
     number = 3000
     everything = (1 << number) - 1
     fits = {

@@ -128,12 +128,12 @@ class History(Story):
     def _wish(self) -> bool:
         """A user wants something of a model, sensible or not."""
         model = self.random.choice(["m00", "m01", "m02"])
-        wishes: list[ClientEvent] = [
+        commands: list[ClientEvent] = [
             ModelStopRequested(run="fit-1", model=model),
             ModelResumed(run="fit-1", model=model),
             ModelRetried(run="fit-1", model=model),
         ]
-        self.tell(self.random.choice(wishes))
+        self.tell(self.random.choice(commands))
         return True
 
     def _steer(self) -> bool:

@@ -32,21 +32,21 @@ def assert_sound(state: ExperimentState) -> None:
 
 def assert_counted(run: Run) -> None:
     """What the fold counts is what there is."""
-    tally, models = run.tally, run.models.values()
-    assert tally.active == sum(model.state is ModelState.ACTIVE for model in models)
-    assert tally.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
-    assert all(tally.reached.values())
+    counts, models = run.counts, run.models.values()
+    assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)
+    assert counts.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
+    assert all(counts.reached.values())
     due = [m for m in models if m.state is ModelState.ACTIVE and len(m.validations) < m.completed_epochs]
-    assert tally.in_order(tally.unvalidated) == [model.id for model in due if run.is_validated]
+    assert counts.in_order(counts.unvalidated) == [model.id for model in due if run.is_validated]
     if isinstance(run.request, FitRequest):
         metric = run.request.metric
         shown = {m.id: m.validations.get(1) for m in models}
         if not run.is_validated:
             shown = {m.id: m.visits[0].metrics if m.visits else None for m in models}
         lacking = {name for name, metrics in shown.items() if metrics is not None and metric not in metrics}
-        assert tally.lacking == lacking
-        assert not tally.pending
+        assert counts.lacking == lacking
+        assert not counts.pending
         return
     own = run.own_tasks()
-    assert tally.pending == {str(t.key): t for t in own if t.state is TaskState.PENDING}
-    assert tally.unfinished == sum(task.state is not TaskState.COMMITTED for task in own)
+    assert counts.pending == {str(t.key): t for t in own if t.state is TaskState.PENDING}
+    assert counts.unfinished == sum(task.state is not TaskState.COMMITTED for task in own)

@@ -53,7 +53,7 @@ KEYS = [
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Any:
+def commands(draw: st.DrawFn) -> Any:
     """What a user may ask for, whether it makes sense or not."""
     run = draw(st.sampled_from(["fit-1", "fit-1", "fit-1", "fit-2", "fit-9"]))
     model = draw(st.sampled_from(["m00", "m01", "m99"]))
@@ -74,7 +74,7 @@ def wishes(draw: st.DrawFn) -> Any:
 @st.composite
 def events(draw: st.DrawFn, state: ExperimentState) -> Any:
     """An event that might follow, or might not: most name the attempt and worker that the state expects."""
-    kind = draw(st.sampled_from([*["task"] * 8, "run", "worker", "worker", "wish"]))
+    kind = draw(st.sampled_from([*["task"] * 8, "run", "worker", "worker", "command"]))
     if kind == "run":
         run = draw(st.sampled_from(["fit-1", "fit-1", "fit-2", "fit-9"]))
         return draw(
@@ -89,8 +89,8 @@ def events(draw: st.DrawFn, state: ExperimentState) -> Any:
                 ]
             )
         ) or RunResumed(run=run)
-    if kind == "wish":
-        return draw(wishes())
+    if kind == "command":
+        return draw(commands())
     number = draw(st.integers(0, 2))
     if kind == "worker":
         return draw(st.sampled_from([joined(number, incarnation="b"), lost(number), joined(number)]))
@@ -140,9 +140,9 @@ def test_an_illegal_event_raises_and_changes_nothing(data: st.DataObject, valida
 
 
 def assert_late_wishes_change_nothing(state: ExperimentState, before: str) -> None:
-    """The newest event's wish, if it was one and came too late, shows in the list alone."""
-    if state.actions and state.actions[-1].seq == state.seq and state.actions[-1].is_late:
-        unheard = dataclasses.replace(state, seq=state.seq - 1, actions=state.actions[:-1])
+    """The newest event's command, if it was one and came too late, shows in the list alone."""
+    if state.commands and state.commands[-1].seq == state.seq and state.commands[-1].is_late:
+        unheard = dataclasses.replace(state, seq=state.seq - 1, commands=state.commands[:-1])
         assert repr(unheard) == before
 
 

@@ -40,7 +40,7 @@ def run_in(state: RunState) -> Story:
 @pytest.mark.parametrize("state", list(RunState))
 @pytest.mark.parametrize("kind", ["RunStarted", "RunPaused", "RunResumed", "RunStopRequested", "RunFinished"])
 def test_runs_move_by_the_table_and_no_other_way(state: RunState, kind: str) -> None:
-    """Each pair of state and event: the table's target, no effect for a wish that came too late, else a refusal."""
+    """Each pair of state and event: the table's target, no effect for a command that came too late, else a refusal."""
     story, plan = run_in(state), run_in(RunState.RUNNING).run.plan
     event: Event = {
         "RunStarted": RunStarted(run="fit-1", plan=plan) if plan else RunResumed(run="fit-1"),

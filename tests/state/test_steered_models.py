@@ -9,7 +9,7 @@ from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.state import ModelState, TaskState, wording
 from cerebro.state.failures import MAX_REOPENED
 from tests.state.stories import Story, unit, validation
-from tests.state.wishes import failed, resume, retry, states, stop
+from tests.state.user_commands import failed, resume, retry, states, stop
 
 
 def test_a_stopped_model_trains_no_further_and_keeps_what_it_has() -> None:

@@ -1,4 +1,4 @@
-"""Runs that go on after they ended, and wishes that come too late."""
+"""Runs that go on after they ended, and commands that come too late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.state import RunState, schedule_now, wording
 from tests.state.runs import TimedStory
 from tests.state.stories import Story, unit
-from tests.state.wishes import ended, facts, failed, resume, retry, states, stop
+from tests.state.user_commands import ended, facts, failed, resume, retry, states, stop
 
 
 # --- runs that have ended -----------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
 
 # --- what comes too late -----------------------------------------------------------------
 @pytest.mark.parametrize(
-    "wish",
+    "command",
     [
         stop("m01"),
         stop("m99"),
@@ -126,54 +126,54 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
         retry("m01"),
         RunResumed(run="fit-1"),
     ],
-    ids=lambda wish: f"{wish.type}-{getattr(wish, 'model', '')}",
+    ids=lambda command: f"{command.type}-{getattr(command, 'model', '')}",
 )
-def test_a_wish_that_comes_too_late_changes_nothing(wish: ClientEvent) -> None:
+def test_a_command_that_comes_too_late_changes_nothing(command: ClientEvent) -> None:
     """m00 is active, m01 has finished, there is no m99, and the run goes on. The list tells of it all the same."""
     story = Story()
     story.fit(epochs=1)
     story.epoch(1, model="m01")
     before = facts(story)
-    story.tell(wish)
+    story.tell(command)
     assert facts(story) == before
-    assert story.state.actions[-1].is_late
+    assert story.state.commands[-1].is_late
 
 
-@pytest.mark.parametrize("wish", [stop(), RunStopRequested(run="fit-1"), RunResumed(run="fit-1")])
+@pytest.mark.parametrize("command", [stop(), RunStopRequested(run="fit-1"), RunResumed(run="fit-1")])
 @pytest.mark.parametrize("outcome", ["finished", "failed"])
 def test_a_run_that_has_ended_is_not_stopped_and_not_resumed_as_a_whole(
-    wish: ClientEvent, outcome: str
+    command: ClientEvent, outcome: str
 ) -> None:
     """It has come to its own end."""
     story = Story()
     story.fit()
     story.tell(ended(outcome))
     before = facts(story)
-    story.tell(wish)
+    story.tell(command)
     assert facts(story) == before
 
 
 @pytest.mark.parametrize(
-    "wish", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda wish: wish.type
+    "command", [RunResumed(run="fit-1"), resume(), retry("m01")], ids=lambda command: command.type
 )
-def test_a_run_is_not_opened_again_beside_another_one(wish: ClientEvent) -> None:
+def test_a_run_is_not_opened_again_beside_another_one(command: ClientEvent) -> None:
     """The one that was requested since would wait for it, and workers would have both."""
     story = Story()
     story.fit(max_attempts=1)
     story.fail(unit(1, 0, "m01"), 0, FailureKind.USER_ERROR)
     story.tell(ended("stopped"), RunRequested(run="fit-2", request=story.run.request))
     before = facts(story)
-    story.tell(wish)
+    story.tell(command)
     assert facts(story) == before
-    assert story.state.actions[-1].is_late
-    story.tell(RunFinished(run="fit-2", outcome="stopped"), wish)
+    assert story.state.commands[-1].is_late
+    story.tell(RunFinished(run="fit-2", outcome="stopped"), command)
     assert story.state.active_run() is story.state.runs["fit-1"]
-    assert not story.state.actions[-1].is_late
+    assert not story.state.commands[-1].is_late
 
 
-def test_a_wish_for_a_run_that_is_not_there_is_refused() -> None:
+def test_a_command_on_a_run_that_does_not_exist_is_refused() -> None:
     """The store does not take it, so it means a foreign writer."""
     story = Story()
     with pytest.raises(IllegalEventError, match="no run 'fit-1'"):
         story.tell(stop())
-    assert story.state.actions == []
+    assert story.state.commands == []

@@ -17,7 +17,7 @@ from cerebro.state import schedule_now, waiting_for
 from cerebro.state.timeline import tries
 from tests.state.runs import TimedStory
 from tests.state.stories import Story, joined, lost, unit
-from tests.state.wishes import ended, facts, failed, resume, retry, stop
+from tests.state.user_commands import ended, facts, failed, resume, retry, stop
 
 
 # --- scheduler, archive, deletion -----------------------------------------------------------------
@@ -31,7 +31,7 @@ def test_a_changed_scheduler_replaces_the_plan() -> None:
     assert (story.run.scheduler, story.run.planner, story.run.planned) == ("my-policy", False, None)
     story.tell(SchedulerChanged(run="etl-1", scheduler="random"))
     assert story.state.runs["etl-1"].scheduler == ""
-    assert [action.is_late for action in story.state.actions[-2:]] == [False, True]
+    assert [command.is_late for command in story.state.commands[-2:]] == [False, True]
 
 
 def test_archiving_changes_nothing_else() -> None:
@@ -62,22 +62,22 @@ def test_an_experiment_is_deleted_when_nothing_is_open_and_nothing_comes_after()
 
 
 # --- who asked for what -----------------------------------------------------------------
-def test_every_wish_is_in_the_list() -> None:
+def test_every_command_is_in_the_list() -> None:
     """In order, with who, what and when."""
     story = Story(workers=0)
     story.fit()
     story.tell(stop(), ExperimentArchived(is_archived=True, by="bob"), stop())
-    told = [(action.seq, action.by, action.what, action.is_late) for action in story.state.actions]
+    told = [(command.seq, command.by, command.what, command.is_late) for command in story.state.commands]
     assert told == [
         (1, "", "requested fit-1", False),
         (3, "ann", "stopped model m00", False),
         (4, "bob", "archived the experiment", False),
         (5, "ann", "stopped model m00", True),
     ]
-    assert [action.time for action in story.state.actions] == [
+    assert [command.time for command in story.state.commands] == [
         event.time for event in story.log if event.seq != 2
     ]
-    assert story.state.actions[1].model == "m00"
+    assert story.state.commands[1].model == "m00"
 
 
 # --- what others make of it -----------------------------------------------------------------

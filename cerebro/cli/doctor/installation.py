@@ -15,7 +15,7 @@ from cerebro.local import database
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_DATABASE = (6, 2)
-_TORCH_PATIENCE_S = 120
+_TORCH_TIMEOUT_S = 120
 _INSTALL = f"{sys.executable} -m pip install 'cerebro-platform[local]'"
 
 _SERVICES = ("cerebro.worker.agent", "controller", "dispatcher", "etl_worker", "kvs_api", "model_hopper")
@@ -69,11 +69,11 @@ def torch(case: Case) -> Finding:
             [sys.executable, "-P", "-c", _ASK_TORCH],
             capture_output=True,
             text=True,
-            timeout=_TORCH_PATIENCE_S,
+            timeout=_TORCH_TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return fail(f"`import torch` took more than {_TORCH_PATIENCE_S} s", "check what else loads the disk")
+        return fail(f"`import torch` took more than {_TORCH_TIMEOUT_S} s", "check what else loads the disk")
     if asked.returncode != 0:
         said = (asked.stderr.strip().splitlines() or [f"exit status {asked.returncode}"])[-1]
         return fail(f"`import torch` fails: {said}", f"{_INSTALL} --force-reinstall")

@@ -85,12 +85,12 @@ class TrainingTrial:
         loader = self._loader("train", unit_seed(_SEED, _MODEL, epoch, 0))
         # Two epochs over one partition: each is a unit.
         steps = len(loader)
-        place = Position(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
+        position = Position(epochs=2, units=2, step=steps * (epoch - 1), total_steps=2 * steps)
         with self._step("train" if epoch == 1 else "train again") as found:
             metrics = train_unit(
                 self._spec,
                 trainee,
-                InstrumentedLoader(loader, epoch=epoch, unit=epoch - 1, place=place),
+                InstrumentedLoader(loader, epoch=epoch, unit=epoch - 1, position=position),
                 self._hyperparams,
                 seed=_SEED,
                 model=_MODEL,

@@ -12,7 +12,7 @@ from cerebro.state import ExperimentState, Model, Run, RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
+class ProgressBar:
     """One bar: `done` of `total` units of a kind, and what is said beside it."""
 
     name: str
@@ -22,15 +22,15 @@ class Bar:
     note: str = ""
 
 
-def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[Bar]:
+def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:
     """A bar per split for ETL; else one over all tasks. None before the run is planned."""
     if isinstance(run.plan, EtlPlan):
         for split in etl_progress(state.datasets[run.plan.dataset], run, rows):
             note = f"{split.failed:,} failed" if split.failed else ""
-            yield Bar(name=split.split, done=split.done, total=split.rows, unit="row", note=note)
+            yield ProgressBar(name=split.split, done=split.done, total=split.rows, unit="row", note=note)
     elif run.plan is not None:
         done, total = run.progress()
-        yield Bar(
+        yield ProgressBar(
             name=run.id,
             done=done,
             total=total,
@@ -39,7 +39,7 @@ def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[
         )
 
 
-def epoch_bars(run: Run) -> list[Bar]:
+def epoch_bars(run: Run) -> list[ProgressBar]:
     """A bar per epoch of a fit run. What failed and stopped models leave undone is not waited for."""
     models = list(run.models.values())
     if not models:
@@ -49,7 +49,7 @@ def epoch_bars(run: Run) -> list[Bar]:
     epochs = models[0].epochs
     counts = zip(_units_done(models, epochs), _units_done(cut_short, epochs), strict=True)
     return [
-        Bar(name=f"epoch {epoch}", done=done, total=due + left, unit="unit")
+        ProgressBar(name=f"epoch {epoch}", done=done, total=due + left, unit="unit")
         for epoch, (done, left) in enumerate(counts, start=1)
     ]
 

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from cerebro import figures
-from cerebro.client.progress.bars import Bar, bars, epoch_bars, standing
+from cerebro.client.progress.bars import ProgressBar, bars, epoch_bars, standing
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
@@ -73,14 +73,14 @@ def _plain(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> str:
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def _folded(found: list[Bar]) -> list[Bar]:
+def _folded(found: list[ProgressBar]) -> list[ProgressBar]:
     """Of many epochs: those that are done as one bar, and some that are not."""
     done = sum(bar.done >= bar.total for bar in found)
     hidden = max(0, min(done, len(found) - _MOST_EPOCHS))
     if not hidden:
         return found[:_MOST_EPOCHS]
     past = found[:hidden]
-    whole = Bar(
+    whole = ProgressBar(
         name=f"epochs 1 to {hidden}",
         done=sum(b.done for b in past),
         total=sum(b.total for b in past),
@@ -89,7 +89,7 @@ def _folded(found: list[Bar]) -> list[Bar]:
     return [whole, *found[hidden : hidden + _MOST_EPOCHS]]
 
 
-def _bars(found: Iterable[Bar]) -> str:
+def _bars(found: Iterable[ProgressBar]) -> str:
     rows = [
         f"<tr><th scope='row' style='text-align:left'>{escape(bar.name)}</th>"
         f"<td><progress value='{bar.done}' max='{max(bar.total, 1)}' style='width:20em'></progress></td>"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cerebro.client.progress.bars import Bar, bars
+from cerebro.client.progress.bars import ProgressBar, bars
 from cerebro.state import ExperimentState, Run
 
 _STEADY_S = 1.0
@@ -44,7 +44,7 @@ class TerminalScreen:
         for drawn in self._bars.values():
             drawn.close()
 
-    def _draw(self, bar: Bar) -> None:
+    def _draw(self, bar: ProgressBar) -> None:
         import tqdm
 
         drawn = self._bars.get(bar.name)

@@ -203,12 +203,12 @@ def _located(record: ExperimentRecord | None) -> _Table:
 
 
 def _actions(state: ExperimentState) -> _Table:
-    newest = state.actions[-_MOST_ACTIONS:]
+    newest = state.commands[-_MOST_ACTIONS:]
     rows = [
         (_moment(a.time), a.by or "somebody", f"{a.what}{' (too late)' if a.is_late else ''}") for a in newest
     ]
-    is_cut = len(newest) < len(state.actions)
-    note = f"the newest {_MOST_ACTIONS:,} of {len(state.actions):,}" if is_cut else ""
+    is_cut = len(newest) < len(state.commands)
+    note = f"the newest {_MOST_ACTIONS:,} of {len(state.commands):,}" if is_cut else ""
     return _Table("Who asked for what", ("time", "who", "what"), rows, note)
 
 

@@ -30,7 +30,7 @@ TIMEOUT_S = 600.0
 VALID_ROWS = 80
 ROWS_PER_WORKER = 120
 """Shares follow the workers' weights: with these, one with an eighth of another's still fills a batch."""
-_FAREWELL_S = 10.0
+_STOP_TIMEOUT_S = 10.0
 LEAST_ACCURACY = 0.6
 """Chance is 0.25; the models that are trained reach 0.9."""
 
@@ -66,7 +66,7 @@ def run(home: str | None = None, *, timeout_s: float = TIMEOUT_S) -> int:
                 experiment = Experiment(name, locators=locators)
                 _try(experiment, locators)
     except _Expired as cause:
-        raise TrialError(f"not done after {timeout_s:g} s{_farewell(experiment)}") from cause
+        raise TrialError(f"not done after {timeout_s:g} s{_stop_run(experiment)}") from cause
     _say(f"selftest passed in {time.monotonic() - began:.0f} s")
     return 0
 
@@ -178,12 +178,12 @@ def _limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _farewell(experiment: Experiment | None) -> str:
+def _stop_run(experiment: Experiment | None) -> str:
     """Stop what still runs; tells what it waited for."""
     if experiment is None:
         return ": the store did not answer; is kvs-api well?"
     try:
-        with _limit(_FAREWELL_S):
+        with _limit(_STOP_TIMEOUT_S):
             status = experiment.status()
             if experiment.state().active_run() is not None:
                 experiment.stop()

@@ -27,7 +27,7 @@ PAUSE_S = 10.0
 """Between two measurements: a page shows them, nothing is decided on them."""
 
 
-class Meter:
+class UsageMeter:
     """Measures one worker. To be used by one thread.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cerebro.runtime.background_query import BackgroundQuery
 
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 """How long an answer to Prometheus waits for volumes: it gives up a service that does not answer within seconds."""
 
 
@@ -42,7 +42,7 @@ class VolumeCollector:
             "When a volume's file system answered last; 0: not yet.",
             labels=["volume"],
         )
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         asked = {name: look.ask() for name, look in self._looks.items()}
         for name, look in self._looks.items():
             has_answered = look.wait(asked[name], max(0.0, deadline - time.monotonic()))

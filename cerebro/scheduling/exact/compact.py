@@ -22,7 +22,7 @@ from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact import gurobi
 from cerebro.scheduling.exact.gurobi import Formulation
 from cerebro.scheduling.exact.result import ExactResult
-from cerebro.scheduling.exact.visits import Visit
+from cerebro.scheduling.exact.visits import RequiredVisit
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -41,7 +41,7 @@ def solve(problem: Problem, *, time_limit_s: float, hint: Schedule | None = None
     return gurobi.run("gurobi", formulate, problem, time_limit_s=time_limit_s, hint=hint)
 
 
-def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) -> Formulation:
+def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredVisit]) -> Formulation:
     """The compact form."""
     compact = _Compact(model, problem, wanted)
     for visit in wanted:
@@ -54,15 +54,15 @@ def formulate(model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) 
 
 
 class _Compact:
-    def __init__(self, model: gurobipy.Model, problem: Problem, wanted: Sequence[Visit]) -> None:
+    def __init__(self, model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredVisit]) -> None:
         self.model, self.problem, self.wanted = model, problem, wanted
         self.U = gurobi.large(problem, wanted)
         self.C = model.addVar(lb=lower_bound(problem), name="C", obj=1.0)
-        self.S: dict[Visit, gurobipy.Var] = {}
-        self.B: dict[Visit, Sequence[gurobipy.Var | int]] = {}
-        self.seconds: dict[Visit, Linear] = {}
+        self.S: dict[RequiredVisit, gurobipy.Var] = {}
+        self.B: dict[RequiredVisit, Sequence[gurobipy.Var | int]] = {}
+        self.seconds: dict[RequiredVisit, Linear] = {}
 
-    def add_visit(self, visit: Visit) -> None:
+    def add_visit(self, visit: RequiredVisit) -> None:
         """One option is taken, after model and worker are ready, and ends before C (4.1 and 4.2)."""
         from gurobipy import quicksum
 
@@ -82,7 +82,7 @@ class _Compact:
                 model.addConstr(S >= ready * self.is_on(visit, worker))
         model.addConstr(self.C >= S + self.seconds[visit])
 
-    def is_on(self, visit: Visit, worker: int) -> Linear:
+    def is_on(self, visit: RequiredVisit, worker: int) -> Linear:
         """Whether the visit is made on the worker."""
         from gurobipy import quicksum
 
@@ -90,7 +90,7 @@ class _Compact:
             return 1
         return quicksum(b for o, b in zip(visit.options, self.B[visit], strict=True) if o.worker == worker)
 
-    def follows(self, one: Visit, other: Visit, unless: Linear) -> None:
+    def follows(self, one: RequiredVisit, other: RequiredVisit, unless: Linear) -> None:
         """`other` starts when `one` has ended, unless that is 1 or more."""
         self.model.addConstr(self.S[other] >= self.S[one] + self.seconds[one] - self.U * unless)
 
@@ -129,7 +129,7 @@ class _Compact:
         ready = self.problem.worker_ready[worker] if is_needed else 0.0
         self.model.addConstr(gpus * self.C >= gpus * ready + load)
 
-    def add_exclusive(self, worker: int, mine: list[Visit]) -> None:
+    def add_exclusive(self, worker: int, mine: list[RequiredVisit]) -> None:
         """A worker on which no two visits could run side by side: every two have an order."""
         for one, other in combinations(mine, 2):
             if one.model != other.model:
@@ -138,11 +138,11 @@ class _Compact:
                 self.follows(one, other, 1 - A + elsewhere)
                 self.follows(other, one, A + elsewhere)
 
-    def add_shared(self, worker: int, mine: list[Visit]) -> None:
+    def add_shared(self, worker: int, mine: list[RequiredVisit]) -> None:
         """A worker on which visits may run side by side: those have an order that share a GPU."""
         from gurobipy import quicksum
 
-        P: dict[Visit, list[gurobipy.Var]] = defaultdict(list)
+        P: dict[RequiredVisit, list[gurobipy.Var]] = defaultdict(list)
         for visit in mine:
             P[visit] = [self.model.addVar(vtype="B", name="P") for _ in range(self.problem.gpus[worker])]
             needed = sum(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cerebro.scheduling.exact.result import TOLERANCE
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import Option, Placed, Visit, canonical, starts, twins
+from cerebro.scheduling.exact.visits import Option, Placed, RequiredVisit, canonical, starts, twins
 from cerebro.scheduling.problem import Problem
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _MAX_COUNTED = 200
 class _Use(NamedTuple):
     """A way in which a visit may use a worker."""
 
-    visit: Visit
+    visit: RequiredVisit
     option: Option
     ticks: int
     taken: Taken
@@ -51,7 +51,12 @@ class Programme:
     """
 
     def __init__(
-        self, problem: Problem, wanted: Sequence[Visit], ticks: Ticks, known: list[Placed], bound: float
+        self,
+        problem: Problem,
+        wanted: Sequence[RequiredVisit],
+        ticks: Ticks,
+        known: list[Placed],
+        bound: float,
     ) -> None:
         from ortools.sat.python import cp_model
 
@@ -65,7 +70,7 @@ class Programme:
             for item, start in zip(self.known, self.starts_of(self.known), strict=True)
         )
         self.makespan = self.cp.new_int_var(min(self.horizon, ticks.at_least(bound)), self.horizon, "C")
-        self.start: dict[Visit, cp_model.IntVar] = {}
+        self.start: dict[RequiredVisit, cp_model.IntVar] = {}
         self.uses = {visit: self._uses(visit) for visit in wanted}
         self.has_choice = any(len(uses) > 1 for uses in self.uses.values())
         self.of_worker: dict[int, list[_Use]] = defaultdict(list)
@@ -85,7 +90,7 @@ class Programme:
 
     # --- which options ---------------------------------------------------------------------------
 
-    def _uses(self, visit: Visit) -> list[_Use]:
+    def _uses(self, visit: RequiredVisit) -> list[_Use]:
         """One of the options is taken (equation 4.2 of the thesis)."""
         taken: list[Taken] = [1]
         if len(visit.options) > 1:
@@ -126,21 +131,21 @@ class Programme:
         least = self.makespan.proto.domain[0]
         for length in sorted({use.ticks for use in uses}):
             for k in range(1, _MAX_SIDE_BY_SIDE + 1):
-                room = (k + 1) * length + ready
+                needed = (k + 1) * length + ready
                 long = [use for use in uses if use.ticks >= length]
-                if room <= least or sum(use.option.gpus for use in long) <= k * gpus:
+                if needed <= least or sum(use.option.gpus for use in long) <= k * gpus:
                     continue
                 few = self.cp.add(sum(use.option.gpus * use.taken for use in long) <= k * gpus)
-                if room <= self.horizon:
-                    has_room = self.cp.new_bool_var("")
-                    self.cp.add(self.makespan >= room).only_enforce_if(has_room)
-                    few.only_enforce_if(~has_room)
+                if needed <= self.horizon:
+                    is_long_enough = self.cp.new_bool_var("")
+                    self.cp.add(self.makespan >= needed).only_enforce_if(is_long_enough)
+                    few.only_enforce_if(~is_long_enough)
 
     # --- when ------------------------------------------------------------------------------------
 
     def add_times(self) -> None:
         """Starts, and who must not overlap whom."""
-        of_model: dict[int, list[Visit]] = defaultdict(list)
+        of_model: dict[int, list[RequiredVisit]] = defaultdict(list)
         of_worker: dict[int, list[Any]] = defaultdict(list)
         intervals = {visit: self._interval(visit, of_worker) for visit in self.wanted}
         for visit in self.wanted:
@@ -160,7 +165,7 @@ class Programme:
             for one, other in pairwise(first[m] for m in same if m in first):
                 self.cp.add(self.start[one] <= self.start[other])
 
-    def _interval(self, visit: Visit, of_worker: dict[int, list[Any]]) -> Any:
+    def _interval(self, visit: RequiredVisit, of_worker: dict[int, list[Any]]) -> Any:
         """The visit's interval, whichever option is taken; those of its options are noted by worker."""
         uses = self.uses[visit]
         earliest = max(
@@ -185,9 +190,9 @@ class Programme:
         self.cp.add(end <= self.makespan)
         return self.cp.new_interval_var(start, size, end, "")
 
-    def _add_epochs(self, mine: list[Visit], intervals: dict[Visit, Any]) -> None:
+    def _add_epochs(self, mine: list[RequiredVisit], intervals: dict[RequiredVisit, Any]) -> None:
         """A model's epochs follow each other."""
-        epochs: dict[int, list[Visit]] = defaultdict(list)
+        epochs: dict[int, list[RequiredVisit]] = defaultdict(list)
         for visit in mine:
             epochs[visit.epoch].append(visit)
         for before, after in pairwise(epochs.values()):

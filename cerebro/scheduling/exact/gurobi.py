@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
-from cerebro.scheduling.exact.visits import Placed, Visit, placed, timed, visits
+from cerebro.scheduling.exact.visits import Placed, RequiredVisit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -36,11 +36,11 @@ class Formulation:
         taken: of each visit, whether each of its options is taken; 1 where there is one only.
     """
 
-    start: dict[Visit, gurobipy.Var]
-    taken: dict[Visit, Sequence[gurobipy.Var | int]]
+    start: dict[RequiredVisit, gurobipy.Var]
+    taken: dict[RequiredVisit, Sequence[gurobipy.Var | int]]
 
 
-Formulate = Callable[["gurobipy.Model", Problem, Sequence[Visit]], Formulation]
+Formulate = Callable[["gurobipy.Model", Problem, Sequence[RequiredVisit]], Formulation]
 """Writes a problem's visits into an empty model."""
 
 
@@ -118,7 +118,7 @@ def run(
     )
 
 
-def _check_size(wanted: Sequence[Visit]) -> None:
+def _check_size(wanted: Sequence[RequiredVisit]) -> None:
     """Every formulation orders each two visits of a model, and of a worker: with too many, writing the model alone
     takes minutes and gigabytes."""
     models = Counter(visit.model for visit in wanted)
@@ -139,7 +139,7 @@ def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
         return model.NumVars, model.NumConstrs
 
 
-def large(problem: Problem, wanted: Sequence[Visit]) -> float:
+def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
     """What no makespan of a sensible schedule exceeds (U of the thesis): everything one after the other."""
     longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
     return max(*problem.model_ready, *problem.worker_ready, 0.0) + longest

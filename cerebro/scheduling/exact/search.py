@@ -15,7 +15,7 @@ from cerebro.scheduling.bounds import lower_bound
 from cerebro.scheduling.exact.cpsat import Programme, is_installed
 from cerebro.scheduling.exact.result import TOLERANCE, ExactResult, SolverUnavailableError
 from cerebro.scheduling.exact.ticks import Ticks
-from cerebro.scheduling.exact.visits import Placed, Visit, placed, timed, visits
+from cerebro.scheduling.exact.visits import Placed, RequiredVisit, placed, timed, visits
 from cerebro.scheduling.problem import Problem
 from cerebro.scheduling.schedule import Schedule
 
@@ -56,7 +56,7 @@ class _Search:
     """The best schedule and the best bound so far, improved by one start after the other."""
 
     problem: Problem
-    wanted: tuple[Visit, ...]
+    wanted: tuple[RequiredVisit, ...]
     ticks: Ticks
     best: Schedule
     bound: float
@@ -116,7 +116,7 @@ class _Search:
         self.bound = max(self.bound, self.ticks.bound(ticks, shortest))
 
 
-def _cyclic(problem: Problem, wanted: Sequence[Visit]) -> list[Placed]:
+def _cyclic(problem: Problem, wanted: Sequence[RequiredVisit]) -> list[Placed]:
     """Some order to begin with: models start at different partitions and go round, on as many GPUs as they can."""
     width = problem.num_partitions
     order = sorted(wanted, key=lambda v: (v.epoch, (v.partition - v.model) % width, v.model))

@@ -25,7 +25,7 @@ class Option(NamedTuple):
     technique: str
 
 
-class Visit(NamedTuple):
+class RequiredVisit(NamedTuple):
     """Something that has to be done once: a model on a partition in an epoch (from 1), by one of its options."""
 
     model: int
@@ -37,14 +37,14 @@ class Visit(NamedTuple):
 class Placed(NamedTuple):
     """A visit and the option taken for it."""
 
-    visit: Visit
+    visit: RequiredVisit
     option: Option
 
 
-def visits(problem: Problem) -> tuple[Visit, ...]:
+def visits(problem: Problem) -> tuple[RequiredVisit, ...]:
     """All visits that are left, by model, epoch and partition."""
     return tuple(
-        Visit(m, p, epoch, _options(problem, m, p))
+        RequiredVisit(m, p, epoch, _options(problem, m, p))
         for m in range(problem.num_models)
         for epoch in range(1, problem.epochs + 1)
         for p in range(problem.num_partitions)
@@ -52,7 +52,7 @@ def visits(problem: Problem) -> tuple[Visit, ...]:
     )
 
 
-def placed(schedule: Schedule, wanted: Sequence[Visit]) -> list[Placed]:
+def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
     """The visits of a schedule in the order of its starts, each with the option that is no worse than its unit."""
     find = {(v.model, v.partition, v.epoch): v for v in wanted}
     return [_place(find[unit.model, unit.partition, unit.epoch], unit) for unit in schedule.units]
@@ -147,6 +147,6 @@ def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]
     return tuple(kept)
 
 
-def _place(visit: Visit, unit: Unit) -> Placed:
+def _place(visit: RequiredVisit, unit: Unit) -> Placed:
     fitting = [o for o in visit.options if o.worker == unit.worker and o.gpus <= unit.gpus]
     return Placed(visit, min(fitting, key=lambda option: option.seconds))

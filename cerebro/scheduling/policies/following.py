@@ -23,7 +23,7 @@ from cerebro.scheduling.policies.critical_first import CriticalFirst
 from cerebro.scheduling.policies.policy import Policy
 from cerebro.scheduling.schedule import Schedule
 
-_PATIENCE = 0.3
+_MAX_DELAY = 0.3
 """Share of a unit by which it may start later than planned before its worker runs another one meanwhile. A tight plan
 needs waits as long as its noise; where one would wait longer, things have come about otherwise than planned."""
 
@@ -103,7 +103,7 @@ class Following:
 
 def _is_late(state: DispatchState, entry: Entry) -> bool:
     unit_s = state.seconds(entry.model, entry.partition, entry.worker)
-    return state.now > entry.start + _PATIENCE * unit_s
+    return state.now > entry.start + _MAX_DELAY * unit_s
 
 
 def _is_ahead(state: DispatchState, entry: Entry) -> bool:

@@ -12,15 +12,15 @@ Kinds: zip, tar, tar.gz. An archive comes from whoever can reach the web page, s
 
 from __future__ import annotations
 
-from cerebro.usercode.archive.opening import ArchiveListing, ArchiveMember, extract, inspect
 from cerebro.usercode.archive.packing import pack
-from cerebro.usercode.archive.rules import DEFAULT_LIMITS, Limits, human_bytes
+from cerebro.usercode.archive.rules import DEFAULT_LIMITS, ArchiveLimits, human_bytes
+from cerebro.usercode.archive.unpacking import ArchiveListing, ArchiveMember, extract, inspect
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "ArchiveLimits",
     "ArchiveListing",
     "ArchiveMember",
-    "Limits",
     "extract",
     "human_bytes",
     "inspect",

@@ -1,4 +1,4 @@
-"""Reads zip, tar and tar.gz as one stream of members, front to back, under a `Meter` and `Names`.
+"""Reads zip, tar and tar.gz as one stream of members, front to back, under an `UnpackMeter` and `Names`.
 
 The only module that touches `zipfile` and `tarfile`, and it touches no file system. Both libraries trust
 headers with memory and time; each place where that would hurt is closed here and says why.
@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from typing import Literal, Protocol
 
 from cerebro.errors import ArchiveError
-from cerebro.usercode.archive.rules import Meter, Names, too_many_members
+from cerebro.usercode.archive.rules import Names, UnpackMeter, too_many_members
 
 Kind = Literal["zip", "tar", "tar.gz"]
 
@@ -67,7 +67,7 @@ def kind_of(content: bytes, archive: str) -> Kind:
     )
 
 
-def members(content: bytes, meter: Meter) -> Iterator[Member]:
+def members(content: bytes, meter: UnpackMeter) -> Iterator[Member]:
     """All members in the archive's order, each checked before it is handed out.
 
     Raises:
@@ -104,7 +104,7 @@ def _foreign_errors(archive: str) -> Iterator[None]:
 # --- zip ----------------------------------------------------------------------------------------
 
 
-def _zip_members(content: bytes, meter: Meter, names: Names) -> Iterator[Member]:
+def _zip_members(content: bytes, meter: UnpackMeter, names: Names) -> Iterator[Member]:
     # zipfile builds an object per entry before anybody can count them: 32 MiB hold 700,000 entries, half a
     # GiB of them. Counted here is also what only looks like an entry: archives inside this one.
     if content.count(_ZIP_ENTRY) > _ENTRIES_PER_MEMBER * meter.limits.members:
@@ -153,7 +153,7 @@ def _check_zip_member(info: zipfile.ZipInfo, mode: int, name: str, archive: str)
     _check_privileges(mode, name, archive)
 
 
-def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, meter: Meter) -> Iterator[bytes]:
+def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, meter: UnpackMeter) -> Iterator[bytes]:
     with _foreign_errors(meter.archive), opened.open(info) as stream:
         while chunk := stream.read(CHUNK_BYTES):
             meter.add(len(chunk))
@@ -171,7 +171,7 @@ class _TarStream:
     """The unpacked tar, forward only. Measures every byte, and bounds what tarfile may read at once for a
     header."""
 
-    def __init__(self, raw: _Readable, meter: Meter) -> None:
+    def __init__(self, raw: _Readable, meter: UnpackMeter) -> None:
         self._raw, self._meter, self._at, self._headers_bytes = raw, meter, 0, 0
         self.last = b""
 
@@ -209,7 +209,7 @@ class _TarStream:
         return chunk
 
 
-def _tar_members(raw: _Readable, meter: Meter, names: Names) -> Iterator[Member]:
+def _tar_members(raw: _Readable, meter: UnpackMeter, names: Names) -> Iterator[Member]:
     stream = _TarStream(raw, meter)
     opened = tarfile.TarFile(fileobj=stream, mode="r", encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
     while (info := opened.next()) is not None:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cerebro.errors import ArchiveError
-from cerebro.usercode.archive.opening import inspect
-from cerebro.usercode.archive.rules import DEFAULT_LIMITS, MIB, Limits, human_bytes, too_many_members
+from cerebro.usercode.archive.rules import DEFAULT_LIMITS, MIB, ArchiveLimits, human_bytes, too_many_members
+from cerebro.usercode.archive.unpacking import inspect
 
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
@@ -24,7 +24,7 @@ _STORED_UP_TO_BYTES = 4 * MIB
 _UNIX = 3
 
 
-def pack(folder_or_file: Path, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def pack(folder_or_file: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> bytes:
     """Bytes of a code archive.
 
     A folder becomes a zip of its files: sorted, with fixed times, without ``__pycache__``, hidden files and
@@ -47,7 +47,7 @@ def pack(folder_or_file: Path, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return content
 
 
-def _zip_folder(folder: Path, limits: Limits) -> bytes:
+def _zip_folder(folder: Path, limits: ArchiveLimits) -> bytes:
     files: list[tuple[str, Path]] = []
     total_bytes = 0
     for path in _files(folder):

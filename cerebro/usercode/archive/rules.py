@@ -1,6 +1,6 @@
 """What an archive may hold: bounds on sizes and counts, and which names are safe.
 
-Knows no archive format. `Meter` and `Names` are fed while an archive is read and raise `ArchiveError` at
+Knows no archive format. `UnpackMeter` and `Names` are fed while an archive is read and raise `ArchiveError` at
 the first breach, so that a bomb costs what the bounds allow and not what it would unpack to.
 """
 
@@ -23,7 +23,7 @@ _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ArchiveLimits:
     """Bounds of one archive.
 
     Attributes:
@@ -41,7 +41,7 @@ class Limits:
     ratio_free_bytes: int = 8 * MIB
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ArchiveLimits()
 
 
 def human_bytes(size: int) -> str:
@@ -55,12 +55,12 @@ def human_bytes(size: int) -> str:
 
 
 @dataclass(kw_only=True)
-class Meter:
+class UnpackMeter:
     """Counts unpacked bytes of the archive called `archive`; `member` is being read, for messages."""
 
     archive: str
     packed_bytes: int
-    limits: Limits
+    limits: ArchiveLimits
     member: str = ""
     unpacked_bytes: int = 0
 
@@ -101,7 +101,7 @@ class Names:
     """The tree of names seen so far; refuses what leaves the archive's folder or meets itself there."""
 
     archive: str
-    limits: Limits
+    limits: ArchiveLimits
     members: int = 0
     _seen: dict[str, tuple[str, bool]] = field(default_factory=dict)
 
@@ -162,7 +162,7 @@ class Names:
         return ArchiveError(f"{self.archive}: member {name!r} {reason}")
 
 
-def too_many_members(archive: str, limits: Limits) -> ArchiveError:
+def too_many_members(archive: str, limits: ArchiveLimits) -> ArchiveError:
     """The error of an archive with more members than `limits` allow."""
     return ArchiveError(
         f"{archive} has more than {limits.members:,} files and folders: leave out environments and data"

@@ -21,9 +21,9 @@ from cerebro.runtime import health, logs
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.gpus import Gpus
-from cerebro.runtime.usage.meter import Meter
+from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.volumes import Volumes
-from cerebro.worker.agent import secrecy
+from cerebro.worker.agent import process_hardening
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
@@ -38,9 +38,9 @@ def main() -> None:
     try:
         settings = Settings.from_environment(os.environ)
         logs.set_up("worker", os.environ, secrets=(settings.token,), worker=settings.worker)
-        secrecy.forget_secrets(os.environ)
+        process_hardening.forget_secrets(os.environ)
         if settings.pod is not None:
-            secrecy.hide_process()
+            process_hardening.hide_process()
     except CerebroError as error:
         sys.exit(f"worker: {error}")
     handlers: dict[str, str] = {}
@@ -53,7 +53,7 @@ def main() -> None:
     resources = Resources(
         gpus=gpus.names,
         holdings=lambda: holdings(settings.volumes),
-        meter=Meter(
+        meter=UsageMeter(
             cores=settings.cores,
             shards=settings.volumes.shards,
             gpus=gpus,
@@ -65,8 +65,8 @@ def main() -> None:
         pid=os.getpid(),
     )
     metrics = Metrics({name: getattr(settings.volumes, name) for name in ("shards", "checkpoints")})
-    # Ten minutes of patience: a store that is away longer is a reason to start over.
-    kvs = KvsClient(settings.server, settings.token, patience_s=600)
+    # Ten minutes: a store that is away for longer is a reason to start anew.
+    kvs = KvsClient(settings.server, settings.token, retry_for_s=600)
     agent = Agent(kvs, settings, handlers, resources, metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: agent.stop(signal.Signals(signum).name))

@@ -15,7 +15,7 @@ from cerebro.contract.events import LivePoint
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
 from cerebro.data.durable import discard_leftovers
 from cerebro.runtime.volumes import Volumes, checkpoint_file
-from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess
@@ -52,14 +52,14 @@ class AttemptRunner:
         worker: str,
         limit_s: float,
         lease: Lease,
-        ending: Ending,
+        drain: Drain,
         notification: Mailbox,
         on_notification: Callable[[], None],
     ) -> None:
         self._child, self._item, self._worker, self._limit_s = child, item, worker, limit_s
-        self._lease, self._ending, self._notification, self._on_notification = (
+        self._lease, self._drain, self._notification, self._on_notification = (
             lease,
-            ending,
+            drain,
             notification,
             on_notification,
         )
@@ -90,7 +90,7 @@ class AttemptRunner:
             while True:
                 message = child.channel.pending()
                 if message is None:
-                    timeout_s = min(self._patience_s(), self._ending.left_s, _LONGEST_WAIT_S)
+                    timeout_s = min(self._left_s(), self._drain.left_s, _LONGEST_WAIT_S)
                     ready = {key.fileobj for key, _ in selector.select(timeout_s)}
                     verdict = self._verdict()
                     if verdict is not None:
@@ -102,7 +102,7 @@ class AttemptRunner:
                     message = child.channel.pending()
                     if message is None and (child.end in ready or child.channel.is_closed):
                         return child.reap()
-                    if message is None and self._patience_s() <= 0:
+                    if message is None and self._left_s() <= 0:
                         return self._hung()
                 answer = self._understood(message) if message is not None else None
                 if answer is not None:
@@ -110,14 +110,14 @@ class AttemptRunner:
 
     def _verdict(self) -> Failure | None:
         """Why the attempt is not to go on, its process ended by then; `None` while it may."""
-        if self._lease.is_lost or self._ending.is_superseded:
+        if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
-        if self._ending.is_asked and not self._has_asked:
+        if self._drain.is_asked and not self._has_asked:
             self._has_asked = True
-            self._child.ask_to_end(self._ending.why)
-        if self._ending.left_s <= 0:
+            self._child.ask_to_end(self._drain.why)
+        if self._drain.left_s <= 0:
             reason = "it came to no batch boundary in time, so its process was ended"
-            return self._kill(FailureKind.PREEMPTED, f"{self._ending.why}; {reason}")
+            return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
         return None
 
     def _hung(self) -> Failure:
@@ -140,14 +140,14 @@ class AttemptRunner:
             return TaskResult.model_validate(message["result"])
         elif message["is"] == "failed":
             return self._child.explained(Failure.model_validate(message["failure"]))
-        elif message["is"] == "preempted" and not self._ending.is_asked:
+        elif message["is"] == "preempted" and not self._drain.is_asked:
             # Told as a preemption, it would mean to the controller that this worker ends.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
             hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         elif message["is"] == "preempted":
             reason = "it was left between two batches and is done again from its start"
-            return Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why}; {reason}")
+            return Failure(kind=FailureKind.PREEMPTED, message=f"{self._drain.why}; {reason}")
         else:
             point = self._point(message)
             position = (point.rows, point.batch)
@@ -156,7 +156,7 @@ class AttemptRunner:
             self._lease.progress(point)
         return None
 
-    def _patience_s(self) -> float:
+    def _left_s(self) -> float:
         """Seconds until the child counts as hung."""
         # Importing torch is not the user's code and may take long on a busy machine.
         limit_s = self._limit_s if self._child.is_ready else max(self._limit_s, _START_S)

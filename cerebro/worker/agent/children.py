@@ -27,7 +27,7 @@ _LOOK_S = 5.0
 """Pause between two looks at memory while nothing runs."""
 
 
-class Children:
+class ChildPool:
     """A worker's child processes: started for tasks, reused, and ended as the module says."""
 
     def __init__(self, settings: Settings, memory: MemoryGroup) -> None:
@@ -42,7 +42,7 @@ class Children:
             self._end(setting.handler)
             child = self._children[setting.handler] = ChildProcess(setting, self._settings, self._memory)
         self._busy = child
-        self.make_room()
+        self.end_idle_if_memory_is_short()
         for other in self._idle():
             other.rest()
         return child
@@ -75,7 +75,7 @@ class Children:
                 self._end(child.setting.handler)
             elif now - child.used >= REST_S:
                 child.rest()
-        self.make_room()
+        self.end_idle_if_memory_is_short()
 
     def tidy_in_s(self) -> float:
         """When `tidy` will have something to do."""
@@ -83,10 +83,10 @@ class Children:
         return (_LOOK_S if all(child.is_resting for child in idle) else REST_S) if idle else IDLE_S
 
     def is_crowded(self) -> bool:
-        """Whether `make_room` has something to do. Safe in any thread."""
+        """Whether `end_idle_if_memory_is_short` has something to do. Safe in any thread."""
         return bool(self._idle()) and self._memory.is_short()
 
-    def make_room(self) -> None:
+    def end_idle_if_memory_is_short(self) -> None:
         """End the children without a task if memory is short."""
         if self.is_crowded():
             self.end_idle("memory is short")

@@ -2,7 +2,7 @@
 
 Threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the controller
 assigns; *reports* keeps leases and says how far the task is; one sees to it that a wanted end comes. They meet in
-`Mailbox`, `Lease` and `Ending`, which are safe for that. What the worker could do without is `Upkeep`'s, in one more.
+`Mailbox`, `Lease` and `Drain`, which are safe for that. One more does the `Housekeeping`, which no task waits for.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from cerebro.runtime.tracebacks import line_of
 from cerebro.runtime.usage.memory import own_group
 from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.attempt_runner import AttemptRunner, clear_up
-from cerebro.worker.agent.children import Children
+from cerebro.worker.agent.children import ChildPool
 from cerebro.worker.agent.discarding import Discarder, outdated_by
-from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.agent.housekeeping import Housekeeping
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.metrics import Metrics
@@ -45,7 +46,6 @@ from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.agent.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +83,12 @@ class Agent:
     ) -> None:
         self._metrics = metrics or Metrics({})
         self._kvs, self._settings, self._handlers = kvs, settings, handlers
-        self._mailbox, self._lease, self._ending = Mailbox(), Lease(), Ending()
-        self._reports = Reports(kvs, settings, resources, self._lease, self._ending)
+        self._mailbox, self._lease, self._drain = Mailbox(), Lease(), Drain()
+        self._reports = Reports(kvs, settings, resources, self._lease, self._drain)
         self._reclaimer = Reclaimer(kvs, settings.volumes)
         self._discarder = Discarder()
-        self._upkeep = Upkeep(resources.meter, self._reclaimer, self._metrics, self._reports)
-        self._children = Children(settings, own_group())
+        self._housekeeping = Housekeeping(resources.meter, self._reclaimer, self._metrics, self._reports)
+        self._children = ChildPool(settings, own_group())
         self._previous: TaskBody | None = None
         """What the child did last, where it did it to its end."""
         self._early: tuple[InboxItem, ChildProcess] | None = None
@@ -98,27 +98,29 @@ class Agent:
 
     def stop(self, why: str) -> None:
         """End soon: what waits is given back now, the running attempt at its next batch. Safe in a signal handler."""
-        self._ending.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
+        self._drain.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
         self._mailbox.wake()
 
     def unready(self) -> str:
         """Why tasks cannot come: for readiness probes. Safe in any thread."""
         if not self._threads:
             return f"{self._settings.worker} has not registered yet"
-        return self._ending.why or self.unwell()
+        return self._drain.why or self.unwell()
 
     def unwell(self) -> str:
         """What a new start would mend: for liveness probes. A store that is away is none of it. Safe in any thread."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
-        return "" if self._ending.is_asked or not dead else f"{', '.join(dead)} has ended"
+        return "" if self._drain.is_asked or not dead else f"{', '.join(dead)} has ended"
 
     def run(self) -> None:
         """Register and work."""
         last_duty = _started(self._end_in_time)
         self._reports.register(sorted(self._handlers))
         self._threads = [last_duty, _started(self._read_inbox), _started(self._report_regularly)]
-        upkeep = (self._finished, self._settings.report_s)
-        threading.Thread(target=self._upkeep.run, args=upkeep, name="upkeep", daemon=True).start()
+        housekeeping = (self._finished, self._settings.report_s)
+        threading.Thread(
+            target=self._housekeeping.run, args=housekeeping, name="housekeeping", daemon=True
+        ).start()
         try:
             self._work()
         except SupersededError:
@@ -132,7 +134,7 @@ class Agent:
     def _work(self) -> None:
         steps: list[api.Report] = []
         outdated: tuple[Path, ...] = ()
-        while not self._ending.is_asked:
+        while not self._drain.is_asked:
             item = self._mailbox.next() if steps else self._await_item()
             if item is not None:
                 steps.append(api.Start(**_named(item)))
@@ -215,8 +217,8 @@ class Agent:
     def _attempt(self, item: InboxItem) -> TaskResult | Failure:
         self._lease.begin(item)
         try:
-            if self._ending.is_asked and self._early is None:
-                reason = f"{self._ending.why} before this task began"
+            if self._drain.is_asked and self._early is None:
+                reason = f"{self._drain.why} before this task began"
                 return Failure(kind=FailureKind.PREEMPTED, message=reason)
             return self._answer(item)
         except (RetryableError, PermanentError) as error:
@@ -266,7 +268,7 @@ class Agent:
             worker=self._settings.worker,
             limit_s=limit_s,
             lease=self._lease,
-            ending=self._ending,
+            drain=self._drain,
             notification=self._mailbox,
             on_notification=lambda: self._on_notification(child),
         ).follow()
@@ -287,10 +289,10 @@ class Agent:
         return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
 
     def _on_notification(self, child: ChildProcess) -> None:
-        self._children.make_room()
-        if not self._ending.is_asked:
+        self._children.end_idle_if_memory_is_short()
+        if not self._drain.is_asked:
             self._hint(child)
-        elif not self._ending.is_superseded:
+        elif not self._drain.is_superseded:
             self._announce_leaving([])
 
     def _hint(self, child: ChildProcess) -> None:
@@ -324,7 +326,7 @@ class Agent:
 
     def _announce_leaving(self, steps: list[api.Report]) -> None:
         """Report `steps`, and give back what waits in the inbox, so that others take it at once."""
-        failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._ending.why} before this task began")
+        failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._drain.why} before this task began")
         while (item := self._mailbox.next()) is not None:
             steps.append(api.Fail(**_named(item), failure=failure))
         try:
@@ -336,10 +338,10 @@ class Agent:
 
     def _end_in_time(self) -> None:
         """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
-        self._ending.wait()
+        self._drain.wait()
         if not self._threads:
             os._exit(0)  # not registered yet: there is nothing to give back
-        if self._ending.is_superseded or self._finished.wait(self._ending.left_s + _LEAVING_TIMEOUT_S):
+        if self._drain.is_superseded or self._finished.wait(self._drain.left_s + _LEAVING_TIMEOUT_S):
             return
         log.warning("not done in time; ending now")
         last_word = threading.Thread(target=self._give_up, daemon=True)
@@ -350,7 +352,7 @@ class Agent:
     def _give_up(self) -> None:
         item = self._lease.item
         if item is not None:
-            reason = f"{self._ending.why}; it was not done in time"
+            reason = f"{self._drain.why}; it was not done in time"
             failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
             self._reports.send([api.Fail(**_named(item), failure=failure)])
 
@@ -362,12 +364,12 @@ class Agent:
             item = self._lease.item
             renewals: list[api.Report] = [api.Renew(**_named(item))] if item is not None else []
             try:
-                outcomes = self._reports.send(renewals, self._upkeep.newest_usage())
+                outcomes = self._reports.send(renewals, self._housekeeping.newest_usage())
             except RetryableError as error:
                 log.warning("no report: %s", error)
                 continue
             except SupersededError:
-                self._ending.ask("superseded", 0.0, is_superseded=True)
+                self._drain.ask("superseded", 0.0, is_superseded=True)
                 self._mailbox.wake()
                 return
             if self._children.is_crowded():

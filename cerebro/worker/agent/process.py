@@ -134,9 +134,9 @@ class ChildProcess:
         if failure.kind not in _OF_MEMORY or kills is None or kills == self._kills:
             return failure
         limit = self._memory.limit_bytes()
-        room = f"the limit of this worker, {limit / 2**30:.2f} GiB" if limit else "the machine's memory"
+        used_up = f"the limit of this worker, {limit / 2**30:.2f} GiB" if limit else "the machine's memory"
         message = (
-            f"killed by the kernel for lack of memory: {room}, was used up. Use a smaller batch_size or model (ETL: "
+            f"killed by the kernel for lack of memory: {used_up}, was used up. Use a smaller batch_size or model (ETL: "
             f"fewer CEREBRO_CORES), or raise the memory limit of the workers. Seen here: {failure.message}"
         )
         return failure.model_copy(update={"kind": FailureKind.OUT_OF_MEMORY, "message": message})

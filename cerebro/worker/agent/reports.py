@@ -17,8 +17,8 @@ from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
-from cerebro.runtime.usage.meter import Meter
-from cerebro.worker.agent.ending import Ending
+from cerebro.runtime.usage.meter import UsageMeter
+from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.settings import Settings
 
@@ -39,7 +39,7 @@ class Resources:
     gpus: tuple[str, ...]
     holdings: Callable[[], tuple[Holding, ...]]
     """Looks at the volume: complete training partitions found there."""
-    meter: Meter | None = None
+    meter: UsageMeter | None = None
     """Of what the worker uses of it; `None`: it does not say."""
     host: str
     machine_cores: int = 0
@@ -52,17 +52,17 @@ class Reports:
     kept."""
 
     def __init__(
-        self, kvs: KvsClient, settings: Settings, resources: Resources, lease: Lease, ending: Ending
+        self, kvs: KvsClient, settings: Settings, resources: Resources, lease: Lease, drain: Drain
     ) -> None:
         self._kvs, self._settings, self._resources = kvs, settings, resources
-        self._lease, self._ending = lease, ending
+        self._lease, self._drain = lease, drain
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
         """Number of the list of data sets that nobody uses, as last heard."""
         self._holdings = BackgroundQuery("holdings", resources.holdings)
         self._told = 0
         """Number of the newest answer about holdings that the store has."""
-        self._free_bytes = BackgroundQuery("checkpoints", self._look_for_room)
+        self._free_bytes = BackgroundQuery("checkpoints", self._query_free_bytes)
         self._sending = threading.Lock()
 
     def register(self, kinds: Sequence[str]) -> None:
@@ -99,7 +99,7 @@ class Reports:
 
         Raises:
             SupersededError: another process has this worker's name now.
-            RetryableError: the store was away for longer than the client's patience.
+            RetryableError: the store was away for longer than the client's `retry_for_s`.
         """
         self._look(steps)
         for step in steps:
@@ -116,7 +116,7 @@ class Reports:
                 checkpoint_free_bytes=self._free_bytes.newest()[1],
                 running=self._lease.described,
                 holdings=holdings if number > self._told else None,
-                leaving="" if self._ending.is_superseded else self._ending.why,
+                leaving="" if self._drain.is_superseded else self._drain.why,
                 usage=usage,
             )
             answer = self._kvs.report(self._settings.worker, request)
@@ -135,13 +135,13 @@ class Reports:
         Not while a report is sent, which renews a lease: a file system may hang. What was not found in time is told by
         a later report.
         """
-        room = self._free_bytes.ask()
+        asked = self._free_bytes.ask()
         if any(isinstance(s, api.Fail) and s.failure.kind is FailureKind.STORAGE_FULL for s in steps):
-            self._free_bytes.wait(room, _LOOK_S)
+            self._free_bytes.wait(asked, _LOOK_S)
         if any(isinstance(s, api.Commit) and "/etl/train/" in s.task for s in steps):
             self._holdings.wait(self._holdings.ask(), _LOOK_S)
 
-    def _look_for_room(self) -> int | None:
+    def _query_free_bytes(self) -> int | None:
         try:
             return shutil.disk_usage(self._settings.volumes.checkpoints).free
         except OSError:

@@ -19,7 +19,7 @@ class InstrumentedLoader:
     """A `cerebro.spec.DataLoader` over a `PartitionLoader`.
 
     Args:
-        epoch, unit, place: what the unit is and where; of an evaluation the epoch that the model has reached.
+        epoch, unit, position: what the unit is and where; of an evaluation the epoch that the model has reached.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
     """
@@ -32,18 +32,18 @@ class InstrumentedLoader:
         *,
         epoch: int = 1,
         unit: int = 0,
-        place: Position | None = None,
+        position: Position | None = None,
     ) -> None:
         self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
         self._latest: dict[str, Any] = {}
         self._batches = 0
         self.num_rows = loader.num_rows
         self.batch_size = loader.batch_size
-        place = place or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
-        self.epoch, self.epochs = epoch, place.epochs
-        self.unit, self.units = unit, place.units
-        self.step, self.total_steps = place.step, place.total_steps
-        self._first_step = place.step
+        position = position or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
+        self.epoch, self.epochs = epoch, position.epochs
+        self.unit, self.units = unit, position.units
+        self.step, self.total_steps = position.step, position.total_steps
+        self._first_step = position.step
 
     @property
     def ids(self) -> list[RowId]:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from controller.kubernetes.watching import PATIENCE_S, WATCH_S
+from controller.kubernetes.watching import TIMEOUT_S, WATCH_S
 from tests.controller.kubernetes.emulator import SET, Emulator, Fault, Request, creation, worker_set
 from tests.controller.kubernetes.pods import deleted, pod
 from tests.controller.kubernetes.watching import Watched
@@ -219,7 +219,7 @@ def test_a_list_that_changes_between_its_pages_is_begun_again(emulator: Emulator
 
 def test_silence_makes_the_view_out_of_date(watched: Watched) -> None:
     """A connection that died without a word is not taken for one without news; the next sign of life ends it."""
-    watched.now += WATCH_S + PATIENCE_S
+    watched.now += WATCH_S + TIMEOUT_S
     assert watched.orchestrator.fleet() is not None
     watched.now += 0.1
     assert watched.orchestrator.fleet() is None

@@ -21,7 +21,7 @@ RELEASE = "cerebro"
 
 Object = dict[str, Any]
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 VALUES: Mapping[str, Mapping[str, Any]] = {
     "defaults": {},
@@ -236,7 +236,7 @@ def run(*arguments: str, stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
         check=False,
     )
     if done.returncode:

@@ -42,9 +42,9 @@ class Served:
             handed_on=blocked_reads + 1,
             blocked_reads=blocked_reads,
             sent_files=sent_files,
-            patience_s=1.0,
+            retry_for_s=1.0,
         )
-        app = create_app(settings, KvsClient(server, TOKEN, patience_s=1.0))
+        app = create_app(settings, KvsClient(server, TOKEN, retry_for_s=1.0))
         self._sockets: dict[int, Any] = {}
         self._web: Any = waitress.create_server(
             app, map=self._sockets, host="127.0.0.1", port=port, threads=8
@@ -55,7 +55,7 @@ class Served:
 
     def client(self) -> KvsClient:
         """The store's client, through the gateway."""
-        return KvsClient(f"{self.address}/api", TOKEN, patience_s=20.0)
+        return KvsClient(f"{self.address}/api", TOKEN, retry_for_s=20.0)
 
     def ask(
         self, method: str, path: str, *, headers: dict[str, str] = BEARER, body: bytes | None = None

@@ -39,7 +39,7 @@ def checkpoint(served: Served) -> CheckpointRef:
 
 @pytest.fixture
 def fetched(served: Served, tmp_path: Path) -> FetchedFiles:
-    return FetchedFiles(f"{served.address}/api", TOKEN, tmp_path / "cache", patience_s=5.0)
+    return FetchedFiles(f"{served.address}/api", TOKEN, tmp_path / "cache", timeout_s=5.0)
 
 
 @pytest.mark.parametrize("volume", ["checkpoints", "shared", "metrics", "logs"])
@@ -188,7 +188,7 @@ def test_a_transfer_that_stands_still_is_given_up(checkpoint: CheckpointRef, tmp
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}/api"
-        files = FetchedFiles(address, TOKEN, tmp_path / "cache", patience_s=0.1)
+        files = FetchedFiles(address, TOKEN, tmp_path / "cache", timeout_s=0.1)
         with pytest.raises(errors.StoreUnavailableError, match="sent nothing more after 0 bytes"):
             files.checkpoints(checkpoint)
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []

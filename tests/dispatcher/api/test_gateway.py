@@ -54,10 +54,10 @@ def test_every_call_of_a_client_works_alike(served: Served, kvs: KvsClient) -> N
     assert outside.queue() == kvs.queue()
     assert outside.workers() == kvs.workers()
     assert outside.watch({"one": 0}, 0, 1.0).events["one"] == kvs.events("one")
-    outside.ask_size(SizeRequest(workers=3))
-    assert outside.size() == kvs.size() == SizeRequest(workers=3)
-    outside.drop_size(3)
-    assert outside.size() is None
+    outside.request_size(SizeRequest(workers=3))
+    assert outside.size_request() == kvs.size_request() == SizeRequest(workers=3)
+    outside.withdraw_size_request(3)
+    assert outside.size_request() is None
     assert outside.troubles() == kvs.troubles()
     with pytest.raises(errors.NotFoundError, match="two"):
         outside.experiment("two")
@@ -199,7 +199,7 @@ def test_half_an_answer_is_not_passed_off_as_a_whole_one(sent: int, problem: str
     hasty = Hasty(sent)
     served = Served(hasty.address, tmp_path)
     try:
-        client = KvsClient(f"{served.address}/api", TOKEN, patience_s=0.0)
+        client = KvsClient(f"{served.address}/api", TOKEN, retry_for_s=0.0)
         with pytest.raises(errors.StoreUnavailableError, match=problem):
             client.queue()
     finally:

@@ -153,11 +153,11 @@ def test_queue_says_why() -> None:
     assert (rows[1].state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
 
 
-def test_page_tells_troubles_wishes_and_deeds() -> None:
+def test_the_page_shows_troubles_the_size_request_and_the_audit_list() -> None:
     """In words, escaped."""
     bench = Bench()
     bench.store.in_trouble = Troubles(pods={"worker-3": "no node has <room>"})
-    bench.store.wish = SizeRequest(workers=8, by="ada", problem="the quota is 4")
+    bench.store.size_asked = SizeRequest(workers=8, by="ada", problem="the quota is 4")
     bench.store.entries = (AuditEntry(time=NOW - 60, by="ada", what="deleted experiment whales"),)
     page = bench.signed_in().get("/cluster").text
     assert "no node has &lt;room&gt;" in page

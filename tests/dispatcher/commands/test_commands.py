@@ -50,7 +50,7 @@ def told(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
         ({"action": "archive"}, "ExperimentArchived"),
     ],
 )
-def test_wish_becomes_an_event_with_a_name(
+def test_a_command_becomes_an_event_with_a_name(
     bench: Bench, browser: Browser, fields: dict[str, object], event: str
 ) -> None:
     """And the browser goes back to where it was."""
@@ -67,7 +67,7 @@ def test_several_models_at_once(bench: Bench, browser: Browser) -> None:
 
 
 def test_one_model_that_cannot_keeps_all(bench: Bench, browser: Browser) -> None:
-    """Half a wish would be nobody's."""
+    """Half a command is what nobody asked for."""
     before = len(bench.store.logs["digits"])
     fields = {"action": "stop_model", "run": "fit-1", "model": ["m01", "m07"]}
     answer = browser.post(ACTIONS, fields, form=FORM)

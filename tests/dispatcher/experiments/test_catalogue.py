@@ -13,7 +13,7 @@ from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import Story
 
 
-class Desk:
+class CatalogueBench:
     """A catalogue over a store in memory, none of whose rows there is time to read at once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, experiments: int) -> None:
@@ -42,55 +42,55 @@ class Desk:
 
 
 def test_filling_looks_at_each_row_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(monkeypatch, 300)
-    assert desk.read() == 0
-    assert desk.fill(steps=1000)
-    assert desk.looked < 5 * 300
-    assert desk.read() == 300
+    bench = CatalogueBench(monkeypatch, 300)
+    assert bench.read() == 0
+    assert bench.fill(steps=1000)
+    assert bench.looked < 5 * 300
+    assert bench.read() == 300
 
 
 def test_filling_ends_with_more_experiments_than_rows_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "_MAX_KEPT", 20)
-    desk = Desk(monkeypatch, 50)
-    desk.read()
-    assert desk.fill(steps=1000)
-    assert desk.read() == 20
+    bench = CatalogueBench(monkeypatch, 50)
+    bench.read()
+    assert bench.fill(steps=1000)
+    assert bench.read() == 20
 
 
 def test_open_lists_are_not_made_anew_with_each_row_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(monkeypatch, 20)
-    desk.read()
+    bench = CatalogueBench(monkeypatch, 20)
+    bench.read()
     versions = set()
     for _ in range(20):
-        desk.fill(steps=1)
-        versions.add(desk.catalogue.version())
+        bench.fill(steps=1)
+        versions.add(bench.catalogue.version())
     assert len(versions) <= 2
-    desk.clock.now += FILLED_S
-    assert desk.catalogue.version() not in versions  # what was read since is shown then
-    desk.clock.now += FILLED_S
-    assert desk.catalogue.version() == desk.catalogue.version()
+    bench.clock.now += FILLED_S
+    assert bench.catalogue.version() not in versions  # what was read since is shown then
+    bench.clock.now += FILLED_S
+    assert bench.catalogue.version() == bench.catalogue.version()
 
 
 def test_a_row_is_read_after_an_outage_in_its_midst(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(monkeypatch, 3)
-    desk.read()
-    desk.store.is_away = True
-    desk.fill(steps=5)
-    desk.store.is_away = False
-    desk.clock.now += 10
-    desk.read()
-    assert desk.fill(steps=20)
-    assert desk.read() == 3
+    bench = CatalogueBench(monkeypatch, 3)
+    bench.read()
+    bench.store.is_away = True
+    bench.fill(steps=5)
+    bench.store.is_away = False
+    bench.clock.now += 10
+    bench.read()
+    assert bench.fill(steps=20)
+    assert bench.read() == 3
 
 
 def test_archived_experiment_is_gone_from_the_next_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its row was read before, and its log not since."""
-    desk = Desk(monkeypatch, 2)
-    assert desk.read() == 0
-    assert desk.fill(steps=100)
-    assert len(desk.catalogue.view(ListQuery()).rows) == 2
-    summaries = desk.store.experiments()
+    bench = CatalogueBench(monkeypatch, 2)
+    assert bench.read() == 0
+    assert bench.fill(steps=100)
+    assert len(bench.catalogue.view(ListQuery()).rows) == 2
+    summaries = bench.store.experiments()
     archived = (summaries[0].model_copy(update={"is_archived": True}), *summaries[1:])
-    monkeypatch.setattr(desk.store, "experiments", lambda: archived)
-    desk.reader.expect_news("x-0")
-    assert [row.name for row in desk.catalogue.view(ListQuery()).rows] == ["x-1"]
+    monkeypatch.setattr(bench.store, "experiments", lambda: archived)
+    bench.reader.expect_news("x-0")
+    assert [row.name for row in bench.catalogue.view(ListQuery()).rows] == ["x-1"]

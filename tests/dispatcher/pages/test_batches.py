@@ -1,4 +1,4 @@
-"""One wish for several experiments: done where it can be, and the page says of each what became of it."""
+"""One command for several experiments: done where it can be, and the page says of each what became of it."""
 
 from __future__ import annotations
 

@@ -15,20 +15,20 @@ from tests.dispatcher.fakes import Clock, FakeStore
 from tests.dispatcher.stories import NOW, Story, running_story, status
 
 
-class Desk:
+class ReaderBench:
     """A reader over a store in memory, with a clock to turn."""
 
     def __init__(self) -> None:
         self.store, self.clock = FakeStore(), Clock()
         self.reader = Reader(self.store, clock=self.clock, monotonic=self.clock)
 
-    def seq(self, name: str = "digits", patience_s: float = 2.0) -> int:
-        return self.reader.look(name, lambda read_model: read_model.state.seq, patience_s=patience_s)
+    def seq(self, name: str = "digits", timeout_s: float = 2.0) -> int:
+        return self.reader.look(name, lambda read_model: read_model.state.seq, timeout_s=timeout_s)
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def bench() -> ReaderBench:
+    return ReaderBench()
 
 
 def long_story(models: int = 500) -> Story:
@@ -42,151 +42,151 @@ def long_story(models: int = 500) -> Story:
     return story
 
 
-def test_an_experiment_is_read_once_in_half_a_second_however_many_look(desk: Desk) -> None:
-    desk.store.add(running_story())
+def test_an_experiment_is_read_once_in_half_a_second_however_many_look(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
     for _ in range(50):
-        desk.seq()
-        desk.reader.version("digits")
-    assert Counter(desk.store.calls) == {"experiment": 1, "events": 1, "live": 1}
-    desk.clock.now += FRESH_S
-    desk.seq()
-    assert Counter(desk.store.calls) == {"experiment": 1, "events": 2, "live": 2}
+        bench.seq()
+        bench.reader.version("digits")
+    assert Counter(bench.store.calls) == {"experiment": 1, "events": 1, "live": 1}
+    bench.clock.now += FRESH_S
+    bench.seq()
+    assert Counter(bench.store.calls) == {"experiment": 1, "events": 2, "live": 2}
 
 
-def test_the_version_changes_with_the_log_with_live_points_and_with_an_outage(desk: Desk) -> None:
+def test_the_version_changes_with_the_log_with_live_points_and_with_an_outage(bench: ReaderBench) -> None:
     story = running_story()
-    desk.store.add(story)
-    versions = [desk.reader.version("digits")]
-    desk.clock.now += 1
-    assert desk.reader.version("digits") == versions[0]
+    bench.store.add(story)
+    versions = [bench.reader.version("digits")]
+    bench.clock.now += 1
+    assert bench.reader.version("digits") == versions[0]
     story.pause("no room")
-    desk.clock.now += 1
-    versions.append(desk.reader.version("digits"))
-    desk.store.points["digits"] = [LivePoint(seq=1, task="fit-1/train/m05/e1/p0", attempt=1, rows=5)]
-    desk.clock.now += 1
-    versions.append(desk.reader.version("digits"))
-    desk.store.is_away = True
-    desk.clock.now += 1
-    versions.append(desk.reader.version("digits"))
+    bench.clock.now += 1
+    versions.append(bench.reader.version("digits"))
+    bench.store.points["digits"] = [LivePoint(seq=1, task="fit-1/train/m05/e1/p0", attempt=1, rows=5)]
+    bench.clock.now += 1
+    versions.append(bench.reader.version("digits"))
+    bench.store.is_away = True
+    bench.clock.now += 1
+    versions.append(bench.reader.version("digits"))
     assert len(set(versions)) == 4
 
 
-def test_a_long_log_goes_on_in_the_background_and_says_that_it_is_not_complete(desk: Desk) -> None:
-    desk.store.add(long_story())
-    is_complete = desk.reader.look("long", lambda read_model: read_model.is_complete, patience_s=-1.0)
+def test_a_long_log_goes_on_in_the_background_and_says_that_it_is_not_complete(bench: ReaderBench) -> None:
+    bench.store.add(long_story())
+    is_complete = bench.reader.look("long", lambda read_model: read_model.is_complete, timeout_s=-1.0)
     assert not is_complete
-    first = desk.seq("long", patience_s=0.0)
+    first = bench.seq("long", timeout_s=0.0)
     assert first == 1000
-    desk.reader.background.run()
-    assert desk.reader.look("long", lambda read_model: read_model.is_complete)
-    assert desk.seq("long") == len(desk.store.logs["long"])
+    bench.reader.background.run()
+    assert bench.reader.look("long", lambda read_model: read_model.is_complete)
+    assert bench.seq("long") == len(bench.store.logs["long"])
 
 
-def test_while_a_log_is_read_in_the_background_nobody_else_reads_it(desk: Desk) -> None:
-    desk.store.add(long_story())
-    desk.seq("long", patience_s=-1.0)
-    before = Counter(desk.store.calls)["events"]
+def test_while_a_log_is_read_in_the_background_nobody_else_reads_it(bench: ReaderBench) -> None:
+    bench.store.add(long_story())
+    bench.seq("long", timeout_s=-1.0)
+    before = Counter(bench.store.calls)["events"]
     for _ in range(5):
-        desk.seq("long", patience_s=0.0)
-    assert Counter(desk.store.calls)["events"] == before
+        bench.seq("long", timeout_s=0.0)
+    assert Counter(bench.store.calls)["events"] == before
 
 
-def test_a_name_that_was_given_to_another_experiment_shows_the_other_one(desk: Desk) -> None:
-    desk.store.add(running_story())
-    assert desk.seq() > 0
-    desk.store.add(Story("digits", began=NOW - 10))
-    desk.clock.now += 10
-    assert desk.seq() == 0
+def test_a_name_that_was_given_to_another_experiment_shows_the_other_one(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    assert bench.seq() > 0
+    bench.store.add(Story("digits", began=NOW - 10))
+    bench.clock.now += 10
+    assert bench.seq() == 0
 
 
-def test_a_deleted_experiment_is_not_found_any_more(desk: Desk) -> None:
-    desk.store.add(running_story())
-    desk.seq()
-    del desk.store.records["digits"], desk.store.logs["digits"]
-    desk.clock.now += 10
+def test_a_deleted_experiment_is_not_found_any_more(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    bench.seq()
+    del bench.store.records["digits"], bench.store.logs["digits"]
+    bench.clock.now += 10
     with pytest.raises(NotFoundError):
-        desk.seq()
+        bench.seq()
     with pytest.raises(NotFoundError):
-        desk.reader.version("digits")
+        bench.reader.version("digits")
 
 
 def test_only_so_many_events_are_kept_and_the_oldest_looked_at_go_first(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    bench: ReaderBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stories = [running_story(name) for name in ("a", "b", "c")]
     monkeypatch.setattr(reading, "_MAX_EVENTS", 2 * len(stories[0].events) + 1)
     for story in stories:
-        desk.store.add(story)
-        desk.seq(story.record.name)
-        desk.clock.now += 10
-    desk.store.is_away = True
-    assert desk.seq("c") > 0
-    assert desk.seq("b") > 0
+        bench.store.add(story)
+        bench.seq(story.record.name)
+        bench.clock.now += 10
+    bench.store.is_away = True
+    assert bench.seq("c") > 0
+    assert bench.seq("b") > 0
     with pytest.raises(StoreUnavailableError):
-        desk.seq("a")
+        bench.seq("a")
 
 
-def test_live_points_count_for_what_is_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_points_count_for_what_is_kept(bench: ReaderBench, monkeypatch: pytest.MonkeyPatch) -> None:
     stories = [running_story(name) for name in ("a", "b")]
     monkeypatch.setattr(reading, "_MAX_EVENTS", 2 * len(stories[0].events) + 10)
     for story in stories:
         name = story.record.name
-        desk.store.add(story)
-        desk.store.points[name] = [
+        bench.store.add(story)
+        bench.store.points[name] = [
             LivePoint(
                 seq=n, time=NOW + n, task="fit-1/train/m05/e1/p0", attempt=1, rows=n, values={"loss": 1.0 / n}
             )
             for n in range(1, 101)
         ]
-        desk.seq(name)
-        desk.clock.now += 10
-    desk.store.is_away = True
-    assert desk.seq("b") > 0
+        bench.seq(name)
+        bench.clock.now += 10
+    bench.store.is_away = True
+    assert bench.seq("b") > 0
     with pytest.raises(StoreUnavailableError):
-        desk.seq("a")
+        bench.seq("a")
 
 
-def test_the_list_of_experiments_is_read_for_a_small_share_of_the_time(desk: Desk) -> None:
+def test_the_list_of_experiments_is_read_for_a_small_share_of_the_time(bench: ReaderBench) -> None:
     def slow() -> tuple[object, ...]:
-        desk.clock.now += 1.0
-        return FakeStore.experiments(desk.store)
+        bench.clock.now += 1.0
+        return FakeStore.experiments(bench.store)
 
-    desk.store.experiments = slow  # type: ignore[method-assign, assignment]
-    desk.reader.summaries()
-    desk.clock.now += 25
-    desk.reader.summaries()
-    assert desk.store.calls.count("experiments") == 1
-    desk.clock.now += 10
-    desk.reader.summaries()
-    assert desk.store.calls.count("experiments") == 2
+    bench.store.experiments = slow  # type: ignore[method-assign, assignment]
+    bench.reader.summaries()
+    bench.clock.now += 25
+    bench.reader.summaries()
+    assert bench.store.calls.count("experiments") == 1
+    bench.clock.now += 10
+    bench.reader.summaries()
+    assert bench.store.calls.count("experiments") == 2
 
 
-def test_the_list_has_a_new_version_only_when_it_differs(desk: Desk) -> None:
+def test_the_list_has_a_new_version_only_when_it_differs(bench: ReaderBench) -> None:
     story = running_story()
-    desk.store.add(story)
-    desk.reader.summaries()
-    first = desk.reader.summaries.version()
-    desk.clock.now += 10
-    desk.reader.summaries()
-    assert desk.reader.summaries.version() == first
+    bench.store.add(story)
+    bench.reader.summaries()
+    first = bench.reader.summaries.version()
+    bench.clock.now += 10
+    bench.reader.summaries()
+    assert bench.reader.summaries.version() == first
     story.pause("no room")
-    desk.clock.now += 10
-    desk.reader.summaries()
-    assert desk.reader.summaries.version() > first
+    bench.clock.now += 10
+    bench.reader.summaries()
+    assert bench.reader.summaries.version() > first
 
 
-def test_a_worker_that_falls_silent_changes_the_version_of_the_crew(desk: Desk) -> None:
-    desk.store.statuses = [status("worker-0")]
-    first = desk.reader.workers.version()
-    desk.store.statuses = [status("worker-0", silent_s=0.9)]
-    desk.clock.now += 10
-    assert desk.reader.workers.version() == first
-    desk.store.statuses = [status("worker-0", silent_s=40)]
-    desk.clock.now += 10
-    assert desk.reader.workers.version() != first
+def test_a_worker_that_falls_silent_changes_the_version_of_the_workers(bench: ReaderBench) -> None:
+    bench.store.statuses = [status("worker-0")]
+    first = bench.reader.workers.version()
+    bench.store.statuses = [status("worker-0", silent_s=0.9)]
+    bench.clock.now += 10
+    assert bench.reader.workers.version() == first
+    bench.store.statuses = [status("worker-0", silent_s=40)]
+    bench.clock.now += 10
+    assert bench.reader.workers.version() != first
 
 
-def test_what_fails_in_the_background_is_given_up_and_ends_nothing(desk: Desk) -> None:
+def test_what_fails_in_the_background_is_given_up_and_ends_nothing(bench: ReaderBench) -> None:
     def fails() -> bool:
         raise NotFoundError("gone")
 
@@ -196,67 +196,71 @@ def test_what_fails_in_the_background_is_given_up_and_ends_nothing(desk: Desk) -
         done.append(1)
         return len(done) == 3
 
-    desk.reader.background.submit("a", fails)
-    desk.reader.background.submit("b", works)
-    desk.reader.background.submit("b", lambda: pytest.fail("there is such a job"))
-    desk.reader.background.run()
+    bench.reader.background.submit("a", fails)
+    bench.reader.background.submit("b", works)
+    bench.reader.background.submit("b", lambda: pytest.fail("there is such a job"))
+    bench.reader.background.run()
     assert done == [1, 1, 1]
 
 
-def test_the_state_of_a_log_that_was_never_read_is_not_made_up(desk: Desk) -> None:
-    desk.store.add(running_story())
-    record = desk.store.records["digits"]
-    desk.store.is_away = True
+def test_the_state_of_a_log_that_was_never_read_is_not_made_up(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    record = bench.store.records["digits"]
+    bench.store.is_away = True
     with pytest.raises(StoreUnavailableError):
-        desk.reader.glance(record, ReadModel.fits, patience_s=1.0)
+        bench.reader.glance(record, ReadModel.fits, timeout_s=1.0)
 
 
-def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(desk: Desk) -> None:
-    desk.store.add(running_story())
-    desk.store.statuses = [status("worker-0")]
-    summaries, workers = desk.reader.summaries(), desk.reader.workers()
-    desk.clock.now += 100
-    desk.store.records.clear()
-    desk.store.statuses.clear()
-    with desk.reader.summaries._asking, desk.reader.workers._asking:
-        assert desk.reader.summaries() == summaries
-        assert desk.reader.workers() == workers
-    assert desk.reader.summaries() == ()
+def test_while_a_list_is_waited_for_the_others_are_shown_the_one_before(bench: ReaderBench) -> None:
+    bench.store.add(running_story())
+    bench.store.statuses = [status("worker-0")]
+    summaries, workers = bench.reader.summaries(), bench.reader.workers()
+    bench.clock.now += 100
+    bench.store.records.clear()
+    bench.store.statuses.clear()
+    with bench.reader.summaries._asking, bench.reader.workers._asking:
+        assert bench.reader.summaries() == summaries
+        assert bench.reader.workers() == workers
+    assert bench.reader.summaries() == ()
 
 
-def test_an_old_list_does_not_bring_a_deleted_experiment_back(desk: Desk) -> None:
+def test_an_old_list_does_not_bring_a_deleted_experiment_back(bench: ReaderBench) -> None:
     old, new = Story("digits", began=NOW - 900), running_story()
-    desk.store.add(new)
-    assert desk.seq() == len(new.events)
+    bench.store.add(new)
+    assert bench.seq() == len(new.events)
     with pytest.raises(NotFoundError, match="was deleted"):
-        desk.reader.glance(old.record, ReadModel.fits, patience_s=1.0)
-    desk.store.calls.clear()
-    assert desk.seq() == len(new.events)
-    assert not desk.store.calls
+        bench.reader.glance(old.record, ReadModel.fits, timeout_s=1.0)
+    bench.store.calls.clear()
+    assert bench.seq() == len(new.events)
+    assert not bench.store.calls
 
 
-def test_what_is_read_anew_is_the_callers_alone(desk: Desk) -> None:
-    desk.store.add(long_story())
-    found = desk.reader.read_anew("long")
+def test_what_is_read_anew_is_the_callers_alone(bench: ReaderBench) -> None:
+    bench.store.add(long_story())
+    found = bench.reader.read_anew("long")
     assert found.is_complete
-    assert found.state.seq == len(desk.store.logs["long"])
-    assert desk.reader.look("long", lambda read_model: read_model) is not found
+    assert found.state.seq == len(bench.store.logs["long"])
+    assert bench.reader.look("long", lambda read_model: read_model) is not found
 
 
-def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(desk: Desk) -> None:
-    desk.store.add(running_story())
-    known = desk.seq()
-    desk.clock.now += 10
-    log = desk.reader._logs["digits"]
+def test_while_somebody_waits_for_a_store_that_hangs_the_others_are_shown_what_is_known(
+    bench: ReaderBench,
+) -> None:
+    bench.store.add(running_story())
+    known = bench.seq()
+    bench.clock.now += 10
+    log = bench.reader._logs["digits"]
     with log.reading:
-        assert desk.seq() == known
+        assert bench.seq() == known
 
 
 @pytest.mark.parametrize("error", [KeyError("m99"), MemoryError()])
-def test_no_event_is_shown_in_part(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_no_event_is_shown_in_part(
+    bench: ReaderBench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """Where the fold fails in the middle of one, also while the store is away; it is read again if it may be sound."""
     story = running_story()
-    desk.store.add(story)
+    bench.store.add(story)
 
     def fails(*given: object, **named: object) -> None:
         raise error
@@ -264,14 +268,14 @@ def test_no_event_is_shown_in_part(desk: Desk, monkeypatch: pytest.MonkeyPatch, 
     with monkeypatch.context() as patch:
         patch.setattr("cerebro.state.experiment.commits.commit", fails)
         with pytest.raises((IllegalEventError, MemoryError)):
-            desk.seq()
-    desk.store.is_away = True
+            bench.seq()
+    bench.store.is_away = True
     with pytest.raises(StoreUnavailableError):
-        desk.seq()
-    desk.store.is_away = False
-    desk.clock.now += 60
+        bench.seq()
+    bench.store.is_away = False
+    bench.clock.now += 60
     if isinstance(error, MemoryError):
-        assert desk.seq() == len(desk.store.logs["digits"])
+        assert bench.seq() == len(bench.store.logs["digits"])
     else:
         with pytest.raises(IllegalEventError, match="KeyError"):
-            desk.seq()
+            bench.seq()

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import ArchiveError
-from cerebro.usercode.archive import DEFAULT_LIMITS, Limits, extract, inspect
+from cerebro.usercode.archive import DEFAULT_LIMITS, ArchiveLimits, extract, inspect
 
 MIB = 1024 * 1024
 
@@ -51,7 +51,7 @@ def tgz_of(*files: tuple[str, bytes]) -> bytes:
     return tar_of(*files, compress=True)
 
 
-def refused(content: bytes, folder: Path, match: str, limits: Limits = DEFAULT_LIMITS) -> None:
+def refused(content: bytes, folder: Path, match: str, limits: ArchiveLimits = DEFAULT_LIMITS) -> None:
     """Both looking and unpacking refuse, and unpacking leaves nothing behind."""
     with pytest.raises(ArchiveError, match=match):
         inspect(content, name="code.zip", limits=limits)
@@ -107,7 +107,7 @@ def test_members_that_collide(pack: Packer, names: tuple[str, str], match: str, 
 def test_too_many_members(pack: Packer, tmp_path: Path) -> None:
     """The count is bounded."""
     files = [(f"{index}.py", b"") for index in range(11)]
-    refused(pack(*files), tmp_path, "more than 10 files", Limits(members=10))
+    refused(pack(*files), tmp_path, "more than 10 files", ArchiveLimits(members=10))
 
 
 @PACKERS
@@ -115,7 +115,10 @@ def test_more_than_may_be_unpacked(pack: Packer, tmp_path: Path) -> None:
     """The size is measured while unpacking; the message names member and limit."""
     content = pack(("a.py", b"1"), ("b.bin", bytes(200_000)))
     refused(
-        content, tmp_path, r"unpacks to more than 97\.7 KiB.*b.bin.*locators", Limits(unpacked_bytes=100_000)
+        content,
+        tmp_path,
+        r"unpacks to more than 97\.7 KiB.*b.bin.*locators",
+        ArchiveLimits(unpacked_bytes=100_000),
     )
 
 
@@ -125,7 +128,7 @@ def test_archive_that_is_too_large_as_it_came(tmp_path: Path) -> None:
         zip_of(("a.py", bytes(2000))),
         tmp_path,
         r"is 2\.\d+ KiB, the limit is 1 KiB",
-        Limits(archive_bytes=1024),
+        ArchiveLimits(archive_bytes=1024),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro.errors import ArchiveError
-from cerebro.usercode.archive import Limits, extract, inspect, pack
+from cerebro.usercode.archive import ArchiveLimits, extract, inspect, pack
 
 _PART = st.text(st.characters(codec="ascii", categories=("Ll", "Nd")), min_size=1, max_size=8)
 _TREES = st.dictionaries(
@@ -127,7 +127,7 @@ def test_too_much_data_names_the_largest_file(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"")
     (tmp_path / "data.bin").write_bytes(bytes(2000))
     with pytest.raises(ArchiveError, match=r"data\.bin.*locators"):
-        pack(tmp_path, limits=Limits(unpacked_bytes=1000))
+        pack(tmp_path, limits=ArchiveLimits(unpacked_bytes=1000))
 
 
 def test_too_many_files(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_too_many_files(tmp_path: Path) -> None:
     for index in range(4):
         (tmp_path / f"{index}.py").write_bytes(b"")
     with pytest.raises(ArchiveError, match="more than 3 files"):
-        pack(tmp_path, limits=Limits(members=3))
+        pack(tmp_path, limits=ArchiveLimits(members=3))
 
 
 def test_missing_path_and_empty_folder(tmp_path: Path) -> None:
@@ -149,6 +149,6 @@ def test_missing_path_and_empty_folder(tmp_path: Path) -> None:
 def test_large_code_is_deflated(tmp_path: Path) -> None:
     """Past a few MiB, size matters more than the same bytes under every zlib."""
     (tmp_path / "table.csv").write_bytes(b"1,2,3\n" * 1_000_000)
-    listing = inspect(pack(tmp_path), limits=Limits(ratio=2000))
+    listing = inspect(pack(tmp_path), limits=ArchiveLimits(ratio=2000))
     assert listing.unpacked_bytes == 6_000_000
     assert listing.archive_bytes < 100_000

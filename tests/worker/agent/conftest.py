@@ -9,13 +9,13 @@ import pytest
 
 from cerebro.runtime.kvs import KvsClient
 from tests.kvs_api.real import Service
-from tests.worker.agent.crew import Crew
+from tests.worker.agent.agents import Agents
 
 
 @pytest.fixture
-def crew(service: Service, kvs: KvsClient, tmp_path: Path) -> Iterator[Crew]:
+def agents(service: Service, kvs: KvsClient, tmp_path: Path) -> Iterator[Agents]:
     """No worker yet: `start` starts it."""
-    made = Crew(service, kvs, tmp_path)
+    made = Agents(service, kvs, tmp_path)
     yield made
     for process in made.processes:
         process.kill()

@@ -13,28 +13,28 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from tests.kvs_api.real import TOKEN, Service
-from tests.worker.agent.crew import LIMIT_S, Crew, is_running, until
+from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
 
-def test_every_end_of_user_code_is_told_and_the_next_task_runs(crew: Crew, tmp_path: Path) -> None:
+def test_every_end_of_user_code_is_told_and_the_next_task_runs(agents: Agents, tmp_path: Path) -> None:
     """It returns, raises, turns non-finite, exits, is killed, hangs: each has its kind, and the worker goes on."""
-    crew.start()
-    key = crew.give(0, "work")
-    event = crew.end_of(key)
+    agents.start()
+    key = agents.give(0, "work")
+    event = agents.end_of(key)
     assert isinstance(event, TaskCommitted)
     assert (event.result.rows, event.result.metrics) == (5, {"loss": 0.5})
 
-    assert crew.failure(crew.give(1, "raise")) == (FailureKind.USER_ERROR, "ValueError: boom")
-    assert crew.failure(crew.give(2, "nan")) == (FailureKind.NON_FINITE, "loss became nan")
-    kind, message = crew.failure(crew.give(3, "exit"))
+    assert agents.failure(agents.give(1, "raise")) == (FailureKind.USER_ERROR, "ValueError: boom")
+    assert agents.failure(agents.give(2, "nan")) == (FailureKind.NON_FINITE, "loss became nan")
+    kind, message = agents.failure(agents.give(3, "exit"))
     assert (kind, "exit(3)" in message) == (FailureKind.USER_ERROR, True)
-    kind, message = crew.failure(crew.give(4, "crash"))
+    kind, message = agents.failure(agents.give(4, "crash"))
     assert (kind, "SIGKILL" in message) == (FailureKind.CRASH, True)
-    kind, message = crew.failure(crew.give(5, "hang", hang_timeout_s=0.3))
+    kind, message = agents.failure(agents.give(5, "hang", hang_timeout_s=0.3))
     assert (kind, "0.3 s" in message) == (FailureKind.HANG, True)
-    assert isinstance(crew.end_of(crew.give(6, "work")), TaskCommitted)
+    assert isinstance(agents.end_of(agents.give(6, "work")), TaskCommitted)
 
-    points = crew.bench.store.live("one")
+    points = agents.bench.store.live("one")
     assert {(p.task, p.values["loss"]) for p in points if p.values} == {
         (f"fit-1/train/m00/e1/p{n}", 0.5) for n in (0, 6)
     }
@@ -44,23 +44,23 @@ def test_every_end_of_user_code_is_told_and_the_next_task_runs(crew: Crew, tmp_p
     assert TOKEN not in "".join(logs.values())
 
 
-def test_only_the_first_task_of_a_process_waits_for_it(crew: Crew) -> None:
+def test_only_the_first_task_of_a_process_waits_for_it(agents: Agents) -> None:
     """What it waited is told with its result, and with the signs of life before it."""
-    crew.start()
-    first, second = (crew.end_of(crew.give(n, "work")) for n in (0, 1))
+    agents.start()
+    first, second = (agents.end_of(agents.give(n, "work")) for n in (0, 1))
     assert isinstance(first, TaskCommitted)
     assert isinstance(second, TaskCommitted)
     assert first.result.timings.start_s > 0.05  # an interpreter does not start sooner
     assert second.result.timings.start_s == 0.0
-    assert [point.start_s for point in crew.bench.store.live("one")] == [first.result.timings.start_s, 0.0]
+    assert [point.start_s for point in agents.bench.store.live("one")] == [first.result.timings.start_s, 0.0]
 
 
-def test_the_log_tells_start_and_end_of_each_attempt(crew: Crew, tmp_path: Path) -> None:
+def test_the_log_tells_start_and_end_of_each_attempt(agents: Agents, tmp_path: Path) -> None:
     """As records with what they are about, for whoever reads the logs of many workers; what user code prints is not
     among them."""
-    crew.start(CEREBRO_LOG_FORMAT="json")
-    crew.end_of(crew.give(0, "work"))
-    crew.failure(crew.give(1, "raise"))
+    agents.start(CEREBRO_LOG_FORMAT="json")
+    agents.end_of(agents.give(0, "work"))
+    agents.failure(agents.give(1, "raise"))
     records = [json.loads(line) for line in (tmp_path / "agent.log").read_text().splitlines()]
     told = [record for record in records if record["message"].startswith("attempt ")]
     assert [record["message"].split(" after")[0] for record in told] == [
@@ -76,112 +76,112 @@ def test_the_log_tells_start_and_end_of_each_attempt(crew: Crew, tmp_path: Path)
     assert "work attempt 1" not in (tmp_path / "agent.log").read_text()
 
 
-def test_usage_is_reported(crew: Crew) -> None:
+def test_usage_is_reported(agents: Agents) -> None:
     """What the worker uses of its machine, beside its other reports; the store keeps the newest."""
-    crew.start(lease_s=0.5)
-    until(lambda: crew.bench.store.workers()[0].usage is not None, "a report with usage")
-    found = crew.bench.store.workers()[0].usage
+    agents.start(lease_s=0.5)
+    until(lambda: agents.bench.store.workers()[0].usage is not None, "a report with usage")
+    found = agents.bench.store.workers()[0].usage
     assert found is not None
     assert found.cores == 1
     assert found.memory_bytes
     assert found.shards_total_bytes
 
 
-def test_a_long_task_keeps_its_lease_and_can_be_taken_back(crew: Crew) -> None:
+def test_a_long_task_keeps_its_lease_and_can_be_taken_back(agents: Agents) -> None:
     """Far beyond one lease it is renewed, its signs of life go on, and a cancellation still reaches it."""
     lease_s = 0.5
-    crew.start(lease_s=lease_s)
-    key = crew.give(0, "wait")
-    pid = crew.begun(0)
+    agents.start(lease_s=lease_s)
+    key = agents.give(0, "wait")
+    pid = agents.begun(0)
     began = time.monotonic()
-    points = crew.bench.store.live
+    points = agents.bench.store.live
     until(
         lambda: len(points("one")) >= 8 and time.monotonic() > began + 2 * lease_s,
         "eight reports with points",
     )
-    assert crew.bench.store.workers()[0].running == f"one/{key}"
+    assert agents.bench.store.workers()[0].running == f"one/{key}"
     gentle = api.Revoke(task=key, attempt=1, worker="worker-0", reason="idle")
-    assert crew.bench.decide(gentle) == ["refused"]
-    assert crew.bench.decide(gentle.model_copy(update={"force": True})) == ["done"]
+    assert agents.bench.decide(gentle) == ["refused"]
+    assert agents.bench.decide(gentle.model_copy(update={"force": True})) == ["done"]
     until(lambda: not is_running(pid), "end of the task's process")
-    assert isinstance(crew.end_of(crew.give(1, "work")), TaskCommitted)
+    assert isinstance(agents.end_of(agents.give(1, "work")), TaskCommitted)
 
 
-def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(crew: Crew) -> None:
+def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(agents: Agents) -> None:
     """The process is ended, nothing is committed, and the queue goes on."""
-    crew.start()
-    key = crew.give(0, "wait")
-    pid = crew.begun(0)
+    agents.start()
+    key = agents.give(0, "wait")
+    pid = agents.begun(0)
     revoke = api.Revoke(task=key, attempt=1, worker="worker-0", reason="stopped", force=True)
-    assert crew.bench.decide(revoke) == ["done"]
-    assert isinstance(crew.end_of(crew.give(1, "work")), TaskCommitted)
+    assert agents.bench.decide(revoke) == ["done"]
+    assert isinstance(agents.end_of(agents.give(1, "work")), TaskCommitted)
     assert not is_running(pid)
-    assert not [e for e in crew.bench.log() if isinstance(e, TaskCommitted) and e.task == key]
+    assert not [e for e in agents.bench.log() if isinstance(e, TaskCommitted) and e.task == key]
 
 
-def test_a_worker_that_is_asked_to_end_gives_its_work_back(crew: Crew) -> None:
+def test_a_worker_that_is_asked_to_end_gives_its_work_back(agents: Agents) -> None:
     """Running and queued attempts are preempted, not failed; no process stays."""
-    process = crew.start()
-    running, queued = crew.give(0, "wait"), crew.give(1, "work")
-    pid = crew.begun(0)
+    process = agents.start()
+    running, queued = agents.give(0, "wait"), agents.give(1, "work")
+    pid = agents.begun(0)
     process.send_signal(signal.SIGTERM)
     for key in (running, queued):
-        assert crew.failure(key)[0] is FailureKind.PREEMPTED
+        assert agents.failure(key)[0] is FailureKind.PREEMPTED
     assert process.wait(LIMIT_S) == 0
     assert not is_running(pid)
 
 
-def test_the_child_of_a_killed_worker_ends_and_its_successor_works(crew: Crew) -> None:
+def test_the_child_of_a_killed_worker_ends_and_its_successor_works(agents: Agents) -> None:
     """kill -9 of the agent: its child goes with it, the fenced attempt can be taken back, the next one commits."""
-    process = crew.start(lease_s=1.0)
-    key = crew.give(0, "wait")
-    pid = crew.begun(0)
+    process = agents.start(lease_s=1.0)
+    key = agents.give(0, "wait")
+    pid = agents.begun(0)
     process.kill()
     process.wait()
     until(lambda: not is_running(pid), "end of the child")
-    crew.start()
-    crew.gate(0).touch()
+    agents.start()
+    agents.gate(0).touch()
     revoke = api.Revoke(task=key, attempt=1, worker="worker-0", reason="replaced", force=True)
-    assert crew.bench.decide(revoke) == ["done"]
-    crew.give(0, "wait", attempt=2)
-    assert isinstance(crew.end_of(key, 2), TaskCommitted)
+    assert agents.bench.decide(revoke) == ["done"]
+    agents.give(0, "wait", attempt=2)
+    assert isinstance(agents.end_of(key, 2), TaskCommitted)
 
 
-def test_a_superseded_worker_ends_by_itself(crew: Crew) -> None:
+def test_a_superseded_worker_ends_by_itself(agents: Agents) -> None:
     """A newer process of the same name: the older one commits nothing and leaves no process."""
-    old = crew.start(lease_s=1.0)
-    key = crew.give(0, "wait")
-    pid = crew.begun(0)
-    crew.start()
+    old = agents.start(lease_s=1.0)
+    key = agents.give(0, "wait")
+    pid = agents.begun(0)
+    agents.start()
     assert old.wait(LIMIT_S) == 0
     assert not is_running(pid)
-    crew.gate(0).touch()
-    assert [e.type for e in crew.bench.log() if getattr(e, "task", "") == key] == [
+    agents.gate(0).touch()
+    assert [e.type for e in agents.bench.log() if getattr(e, "task", "") == key] == [
         "TaskAssigned",
         "TaskStarted",
     ]
 
 
-def test_a_worker_outlives_the_stores_restart(crew: Crew, service: Service) -> None:
+def test_a_worker_outlives_the_stores_restart(agents: Agents, service: Service) -> None:
     """Its lease is kept and its commit counts once, though the store was killed in the middle of the task."""
-    crew.start()
-    key = crew.give(0, "wait")
-    crew.begun(0)
+    agents.start()
+    key = agents.give(0, "wait")
+    agents.begun(0)
     service.database.kill()
-    crew.gate(0).touch()
+    agents.gate(0).touch()
     service.database.start()
-    assert isinstance(crew.end_of(key), TaskCommitted)
-    assert [e.type for e in crew.bench.log()] == ["TaskAssigned", "TaskStarted", "TaskCommitted"]
+    assert isinstance(agents.end_of(key), TaskCommitted)
+    assert [e.type for e in agents.bench.log()] == ["TaskAssigned", "TaskStarted", "TaskCommitted"]
 
 
 @pytest.mark.parametrize("do", ["preempt", "lie"])
-def test_user_code_cannot_say_that_the_worker_ends(crew: Crew, tmp_path: Path, do: str) -> None:
+def test_user_code_cannot_say_that_the_worker_ends(agents: Agents, tmp_path: Path, do: str) -> None:
     """An end that nobody asked for is the user's error, told as such; the worker goes on."""
-    crew.start()
-    key = crew.give(0, do)
-    kind, message = crew.failure(key)
+    agents.start()
+    key = agents.give(0, do)
+    kind, message = agents.failure(key)
     assert kind is FailureKind.USER_ERROR
     assert "raised PreemptedError, though nobody asked this worker to end" in message
-    assert isinstance(crew.end_of(crew.give(1, "work")), TaskCommitted)
+    assert isinstance(agents.end_of(agents.give(1, "work")), TaskCommitted)
     log = (tmp_path / "logs" / "tasks" / "one" / "fit-1.train.m00.e1.p0.a1.log").read_text()
     assert ("Traceback" in log) == (do == "preempt")

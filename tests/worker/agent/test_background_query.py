@@ -16,7 +16,7 @@ from cerebro.errors import StoreUnavailableError
 from cerebro.runtime import background_query
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.worker.agent import reports
-from cerebro.worker.agent.ending import Ending
+from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.reports import Reports, Resources
 from cerebro.worker.agent.settings import Settings
@@ -50,7 +50,7 @@ def made(store: Any, look: Any) -> Reports:
         {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": "/nowhere"}
     )
     resources = Resources(gpus=(), holdings=look, host="h", pid=1)
-    return Reports(store, settings, resources, Lease(), Ending())
+    return Reports(store, settings, resources, Lease(), Drain())
 
 
 def test_a_new_partition_is_told_with_its_commit_and_once() -> None:
@@ -80,7 +80,7 @@ def test_a_commit_waits_only_a_moment_for_a_volume_that_hangs(monkeypatch: pytes
     assert [request.holdings for request in store.reports] == [None, HELD, None]
 
 
-def test_a_full_volume_is_told_with_the_room_it_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_volume_is_reported_with_its_free_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with what it had before: the run would go on at once, and fail again."""
     free, store = [7, 0], Store()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free.pop(0)))

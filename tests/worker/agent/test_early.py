@@ -11,7 +11,7 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, FailureKind
 from kvs_api.store import Store
-from tests.worker.agent.crew import Crew, is_running, until
+from tests.worker.agent.agents import Agents, is_running, until
 
 CHECKPOINT = CheckpointRef(name="one/fit-1/m00/u1.pt", checksum="0" * 16, size=1)
 Before = Callable[[str], None]
@@ -34,78 +34,80 @@ def before_grant(monkeypatch: pytest.MonkeyPatch) -> list[Before]:
     return calls
 
 
-def has_begun(crew: Crew, partition: int) -> bool:
-    path = crew.gate(partition).with_suffix(".begun")
+def has_begun(agents: Agents, partition: int) -> bool:
+    path = agents.gate(partition).with_suffix(".begun")
     return path.exists() and path.read_text() != ""
 
 
-def test_the_next_unit_trains_while_the_store_is_asked(crew: Crew, before_grant: list[Before]) -> None:
+def test_the_next_unit_trains_while_the_store_is_asked(agents: Agents, before_grant: list[Before]) -> None:
     """The store does not grant it before its process has begun; it is committed once, as any other."""
-    crew.start()
-    first = crew.give(0, "wait")
-    crew.begun(0)
-    second = crew.give(1, "wait", checkpoint=CHECKPOINT)
-    before_grant.append(lambda task: until(lambda: has_begun(crew, 1), f"{task} begins early"))
-    crew.gate(0).touch()
-    crew.gate(1).touch()
-    assert isinstance(crew.end_of(second), TaskCommitted)
-    of_second = [type(event) for event in crew.bench.log() if getattr(event, "task", "") == second]
+    agents.start()
+    first = agents.give(0, "wait")
+    agents.begun(0)
+    second = agents.give(1, "wait", checkpoint=CHECKPOINT)
+    before_grant.append(lambda task: until(lambda: has_begun(agents, 1), f"{task} begins early"))
+    agents.gate(0).touch()
+    agents.gate(1).touch()
+    assert isinstance(agents.end_of(second), TaskCommitted)
+    of_second = [type(event) for event in agents.bench.log() if getattr(event, "task", "") == second]
     assert of_second[1:] == [TaskStarted, TaskCommitted]
-    assert isinstance(crew.end_of(first), TaskCommitted)
+    assert isinstance(agents.end_of(first), TaskCommitted)
 
 
 def test_a_refused_unit_that_had_begun_leaves_nothing(
-    crew: Crew, before_grant: list[Before], tmp_path: Path
+    agents: Agents, before_grant: list[Before], tmp_path: Path
 ) -> None:
     """It is taken back while the worker asks for it: its process ends, no log stays, and the next attempt runs."""
-    crew.start()
-    crew.give(0, "wait")
-    crew.begun(0)
-    key = crew.give(1, "wait", checkpoint=CHECKPOINT)
+    agents.start()
+    agents.give(0, "wait")
+    agents.begun(0)
+    key = agents.give(1, "wait", checkpoint=CHECKPOINT)
     revoke = api.Revoke(task=key, attempt=1, worker="worker-0", reason="stopped", force=True)
     pids: list[int] = []
 
     def take_back(task: str) -> None:
         if task == key and not pids:
-            pids.append(crew.begun(1))
-            assert crew.bench.decide(revoke) == ["done"]
+            pids.append(agents.begun(1))
+            assert agents.bench.decide(revoke) == ["done"]
 
     before_grant.append(take_back)
-    crew.gate(0).touch()
+    agents.gate(0).touch()
     until(lambda: bool(pids) and not is_running(pids[0]), "the process of a refused unit ends")
-    crew.gate(1).touch()
-    assert isinstance(crew.end_of(crew.give(1, "wait", attempt=2, checkpoint=CHECKPOINT), 2), TaskCommitted)
+    agents.gate(1).touch()
+    assert isinstance(
+        agents.end_of(agents.give(1, "wait", attempt=2, checkpoint=CHECKPOINT), 2), TaskCommitted
+    )
     assert not list((tmp_path / "logs/tasks/one").glob("*p1.a1.log"))
-    attempts = [e.attempt for e in crew.bench.log() if isinstance(e, TaskStarted) and e.task == key]
+    attempts = [e.attempt for e in agents.bench.log() if isinstance(e, TaskStarted) and e.task == key]
     assert attempts == [2]
 
 
-def test_a_models_first_unit_waits_for_its_grant(crew: Crew, before_grant: list[Before]) -> None:
+def test_a_models_first_unit_waits_for_its_grant(agents: Agents, before_grant: list[Before]) -> None:
     """It makes the model's folder, and the experiment may have been deleted."""
-    crew.start()
-    crew.give(0, "wait")
-    crew.begun(0)
+    agents.start()
+    agents.give(0, "wait")
+    agents.begun(0)
     begun: list[bool] = []
-    before_grant.append(lambda _: begun.append(has_begun(crew, 1)))
-    key = crew.give(1, "wait")
-    crew.gate(0).touch()
-    crew.gate(1).touch()
-    assert isinstance(crew.end_of(key), TaskCommitted)
+    before_grant.append(lambda _: begun.append(has_begun(agents, 1)))
+    key = agents.give(1, "wait")
+    agents.gate(0).touch()
+    agents.gate(1).touch()
+    assert isinstance(agents.end_of(key), TaskCommitted)
     assert begun == [False]
 
 
 def test_a_unit_that_crashed_before_its_grant_is_told_as_a_crash(
-    crew: Crew, before_grant: list[Before]
+    agents: Agents, before_grant: list[Before]
 ) -> None:
     """It is not run a second time in silence."""
-    crew.start()
-    crew.give(0, "wait")
-    crew.begun(0)
-    key = crew.give(1, "crash", checkpoint=CHECKPOINT)
-    pid = crew.begun(0)
+    agents.start()
+    agents.give(0, "wait")
+    agents.begun(0)
+    key = agents.give(1, "crash", checkpoint=CHECKPOINT)
+    pid = agents.begun(0)
     before_grant.append(lambda task: until(lambda: task != key or not is_running(pid), "the crash"))
-    crew.gate(0).touch()
-    event = crew.end_of(key)
+    agents.gate(0).touch()
+    event = agents.end_of(key)
     assert isinstance(event, TaskFailed)
     assert event.failure.kind is FailureKind.CRASH
-    assert crew.log(1).count("crash attempt 1") == 1
+    assert agents.log(1).count("crash attempt 1") == 1

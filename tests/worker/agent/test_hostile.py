@@ -8,7 +8,7 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted, TaskFailed
 from cerebro.contract.tasks import MAX_MESSAGE, FailureKind
-from tests.worker.agent.crew import Crew
+from tests.worker.agent.agents import Agents
 from tests.worker.agent.fake_handler import HOSTILE
 
 CAUSES = {
@@ -34,14 +34,14 @@ LIMIT_S = 2.0
 
 
 @pytest.fixture
-def warm(crew: Crew) -> Crew:
+def warm(agents: Agents) -> Agents:
     """A worker whose child process runs."""
-    crew.start()
-    assert isinstance(crew.end_of(crew.give(0, "work")), TaskCommitted)
-    return crew
+    agents.start()
+    assert isinstance(agents.end_of(agents.give(0, "work")), TaskCommitted)
+    return agents
 
 
-def test_every_hostile_end_is_told_by_its_cause(warm: Crew) -> None:
+def test_every_hostile_end_is_told_by_its_cause(warm: Agents) -> None:
     """In one attempt, by the same process, which goes on; what it says can be stored and read."""
     incarnation, times = warm.incarnation(), {}
     for number, (do, cause) in enumerate(CAUSES.items(), 1):
@@ -63,7 +63,7 @@ def test_every_hostile_end_is_told_by_its_cause(warm: Crew) -> None:
     assert max(times.values()) < 3 * LIMIT_S, times
 
 
-def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Crew) -> None:
+def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Agents) -> None:
     """100 MB of message are not written to the disk; the next task prints again, after its streams were closed."""
     for number, do in enumerate(("huge", "closed", "raise"), 1):
         warm.end_of(warm.give(number, do))
@@ -75,7 +75,7 @@ def test_the_log_of_an_attempt_is_as_short_as_its_failure(warm: Crew) -> None:
 
 
 @pytest.mark.parametrize("hang_timeout_s", [float("inf"), 1e300])
-def test_a_task_may_never_count_as_hung(warm: Crew, hang_timeout_s: float) -> None:
+def test_a_task_may_never_count_as_hung(warm: Agents, hang_timeout_s: float) -> None:
     """A limit that no clock reaches is one that never ends it."""
     key = warm.give(1, "wait", hang_timeout_s=hang_timeout_s)
     warm.begun(1)
@@ -83,7 +83,7 @@ def test_a_task_may_never_count_as_hung(warm: Crew, hang_timeout_s: float) -> No
     assert isinstance(warm.end_of(key), TaskCommitted)
 
 
-def test_a_task_that_babbles_without_end_counts_as_hung(warm: Crew) -> None:
+def test_a_task_that_babbles_without_end_counts_as_hung(warm: Agents) -> None:
     """Noise is no sign of progress, and is told as what went before."""
     kind, message = warm.failure(warm.give(1, "flood", hang_timeout_s=0.5))
     assert kind is FailureKind.HANG

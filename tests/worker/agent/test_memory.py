@@ -14,7 +14,7 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.crew import ROOT
+from tests.worker.agent.agents import ROOT
 
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
 

@@ -55,7 +55,7 @@ def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
     assert [mailbox.next(), mailbox.next()] == [item("a", 2), item("b", 1)]
 
 
-def test_the_bell_rings_until_it_is_silenced() -> None:
+def test_a_notification_stays_until_it_is_taken_off() -> None:
     """A selector hears both an item and a wake-up, however many there were."""
     mailbox = Mailbox()
     assert not is_ringing(mailbox)
@@ -197,7 +197,7 @@ def test_a_failure_carries_message_and_traceback() -> None:
 
 
 def test_a_task_taken_back_at_once_leaves_the_child_warm() -> None:
-    """A bell without an item is no long idleness: the next unit must not wait for a new process to import torch."""
+    """A notification without an item is no idleness: the next unit must not wait for a new process to import torch."""
     settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
     resources = Resources(gpus=(), holdings=tuple, host="here", pid=1)
     agent = Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)

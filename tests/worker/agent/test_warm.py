@@ -16,10 +16,10 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
-from cerebro.worker.agent.children import IDLE_S, Children
+from cerebro.worker.agent.children import IDLE_S, ChildPool
 from cerebro.worker.agent.process import ChildSpec
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.crew import ROOT, Crew, is_running, until
+from tests.worker.agent.agents import ROOT, Agents, is_running, until
 
 
 class Counted(SubEpochSpec):
@@ -36,8 +36,8 @@ class Counted(SubEpochSpec):
             file.write(f"{self.name} {os.getpid()} {found}\n")
 
 
-def result(crew: Crew, key: str) -> TaskResult:
-    event = crew.end_of(key)
+def result(agents: Agents, key: str) -> TaskResult:
+    event = agents.end_of(key)
     assert isinstance(event, TaskCommitted), event
     return event.result
 
@@ -46,13 +46,13 @@ def lines(path: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()]
 
 
-def test_no_import_is_paid_twice(crew: Crew, tmp_path: Path) -> None:
+def test_no_import_is_paid_twice(agents: Agents, tmp_path: Path) -> None:
     """The same code finds its process, with all that it has imported. Other code gets a process of its own, in which
     the platform's imports are done and nothing is left of the first."""
-    process = crew.start(NOTES=str(tmp_path))
-    one, other = (crew.learn(Counted(tmp_path, name)) for name in ("one", "other"))
+    process = agents.start(NOTES=str(tmp_path))
+    one, other = (agents.learn(Counted(tmp_path, name)) for name in ("one", "other"))
     codes = (one, one, other, other, one)
-    results = [result(crew, crew.give(n, "spec", code=code)) for n, code in enumerate(codes)]
+    results = [result(agents, agents.give(n, "spec", code=code)) for n, code in enumerate(codes)]
     decoded = lines(tmp_path / "decoded")
     assert [line[0] for line in decoded] == ["one", "other", "one"]
     assert len({pid for _, pid, *_ in decoded}) == 3
@@ -63,29 +63,29 @@ def test_no_import_is_paid_twice(crew: Crew, tmp_path: Path) -> None:
     assert [r.timings.start_s > 0 for r in results] == [True, False, True, False, True]
 
 
-def test_what_user_code_left_running_ends_with_its_process(crew: Crew, tmp_path: Path) -> None:
+def test_what_user_code_left_running_ends_with_its_process(agents: Agents, tmp_path: Path) -> None:
     """When other code has its turn; until then it may be of use."""
-    crew.start()
-    other = crew.learn(Counted(tmp_path, "other"))
-    result(crew, crew.give(0, "leave"))
-    left = int(crew.gate(0).read_text())
-    result(crew, crew.give(1, "work"))
+    agents.start()
+    other = agents.learn(Counted(tmp_path, "other"))
+    result(agents, agents.give(0, "leave"))
+    left = int(agents.gate(0).read_text())
+    result(agents, agents.give(1, "work"))
     assert is_running(left)
-    result(crew, crew.give(2, "spec", code=other))
+    result(agents, agents.give(2, "spec", code=other))
     assert not is_running(left)
 
 
 @pytest.mark.parametrize("first", ["work", "crash"])
-def test_the_death_of_user_code_is_told_by_its_signal(crew: Crew, tmp_path: Path, first: str) -> None:
+def test_the_death_of_user_code_is_told_by_its_signal(agents: Agents, tmp_path: Path, first: str) -> None:
     """Though the process that died was not started by the agent; also in a process that was forked later."""
-    crew.start()
-    other = crew.learn(Counted(tmp_path, "other"))
-    crew.end_of(crew.give(0, first))
-    key = crew.give(1, "crash", code=other)
-    kind, message = crew.failure(key)
+    agents.start()
+    other = agents.learn(Counted(tmp_path, "other"))
+    agents.end_of(agents.give(0, first))
+    key = agents.give(1, "crash", code=other)
+    kind, message = agents.failure(key)
     assert kind is FailureKind.CRASH
     assert message.startswith(f"the process ended by signal {signal.SIGKILL.name}")
-    result(crew, crew.give(2, "spec", code=other))
+    result(agents, agents.give(2, "spec", code=other))
 
 
 # --- which children are kept ------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Kept:
         group = MemoryGroup(
             events=self.files / "events", limit=self.files / "memory.max", meminfo=self.files / "meminfo"
         )
-        self.children = Children(settings, group)
+        self.children = ChildPool(settings, group)
 
     def use(self, percent: int, droppable: int = 0) -> None:
         (self.files / "memory.max").write_text("1000000\n")
@@ -161,7 +161,7 @@ def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> N
     model = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
     kept.use(95)
     assert kept.children.is_crowded()
-    kept.children.make_room()
+    kept.children.end_idle_if_memory_is_short()
     assert not is_running(etl)
     assert is_running(model.pid)
     assert not kept.children.is_crowded()

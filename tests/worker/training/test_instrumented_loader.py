@@ -105,7 +105,7 @@ def test_a_unit_knows_where_it_is_and_at_each_batch_which_step_it_is(
 ) -> None:
     """Steps go on from those of the units before; after the last batch it is the next unit's first one."""
     placed = InstrumentedLoader(
-        feed._loader, epoch=2, unit=3, place=Position(epochs=4, units=8, step=30, total_steps=80)
+        feed._loader, epoch=2, unit=3, position=Position(epochs=4, units=8, step=30, total_steps=80)
     )
     assert (placed.epoch, placed.epochs, placed.unit, placed.units) == (2, 4, 3, 8)
     assert (placed.step, placed.total_steps) == (30, 80)

@@ -20,7 +20,7 @@ from cerebro.scheduling.schedule import Schedule, Unit
 from cerebro.state import ExperimentState
 from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
-from controller.simulation.scenario import DATASET, Outage, Scenario
+from controller.simulation.scenario import DATASET, Scenario, WorkerOutage
 
 _ROWS = 10_000
 """Of a partition of size 1: sizes are told to this precision."""
@@ -73,7 +73,7 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
         holdings={name: _held(problem, w) for w, name in enumerate(workers)},
         unit_time=unit_time,
         outages=[
-            Outage(worker=workers[w], start=start, length=end - start)
+            WorkerOutage(worker=workers[w], start=start, length=end - start)
             for w, absences in enumerate(reality.absences)
             for start, end in absences
             if start > 0

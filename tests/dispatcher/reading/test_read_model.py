@@ -164,25 +164,25 @@ def test_time_left_is_work_left_over_throughput(is_running: bool) -> None:
     read_model.apply(story.events)
     run = read_model.fit()
     assert run is not None
-    pace = read_model.pace(story.time)
+    throughput = read_model.throughput(story.time)
     done, total = run.progress()
     committed = sum(len(model.visits) for model in run.models.values())
     elapsed = story.time - run.started
-    assert pace.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
-    assert pace.units_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
-    assert pace.left is not None
-    assert pace.left.seconds == pytest.approx((total - done) * 898 / pace.rows_per_s, rel=0.05)
-    assert pace.left.ends_at == story.time + pace.left.seconds
-    assert pace.left.basis == BASIS
+    assert throughput.rows_per_s == pytest.approx(committed * 898 / elapsed, rel=0.05)
+    assert throughput.units_per_min == pytest.approx(60 * committed / elapsed, rel=0.05)
+    assert throughput.left is not None
+    assert throughput.left.seconds == pytest.approx((total - done) * 898 / throughput.rows_per_s, rel=0.05)
+    assert throughput.left.ends_at == story.time + throughput.left.seconds
+    assert throughput.left.basis == BASIS
 
 
 def test_rows_of_running_units_count_for_throughput() -> None:
     story = running_story()
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
-    before = read_model.pace(story.time + 10)
+    before = read_model.throughput(story.time + 10)
     read_model.take([live("fit-1/train/m05/e1/p0", 500)])
-    after = read_model.pace(story.time + 10)
+    after = read_model.throughput(story.time + 10)
     assert after.rows_per_s > before.rows_per_s
     assert after.left is not None
     assert before.left is not None
@@ -201,9 +201,9 @@ def test_a_test_of_the_whole_split_has_all_of_its_rows_left() -> None:
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
     read_model.take([live("test-1/test/m00", 100)])
-    pace = read_model.pace(story.time + 10)
-    assert pace.left is not None
-    assert pace.left.seconds == pytest.approx(300 / pace.rows_per_s)
+    throughput = read_model.throughput(story.time + 10)
+    assert throughput.left is not None
+    assert throughput.left.seconds == pytest.approx(300 / throughput.rows_per_s)
 
 
 def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
@@ -212,10 +212,10 @@ def test_nothing_is_estimated_before_anything_ran_or_after_all_has() -> None:
     story.etl()
     read_model = ReadModel(story.record)
     read_model.apply(story.events)
-    assert read_model.pace(NOW).left is None
+    assert read_model.throughput(NOW).left is None
     story.fit()
     read_model.apply(story.events[read_model.state.seq :])
-    assert read_model.pace(NOW).left is None
+    assert read_model.throughput(NOW).left is None
     assert header(read_model, now=NOW).left is None
 
 
@@ -232,9 +232,9 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     for at in range(40):
         began, ended = story.time - at - 0.1, story.time - at
         with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
-    found = with_validations.pace(run, table, story.time, lambda task: None)
+    found = with_validations.throughput(run, table, story.time, lambda task: None)
     assert found.left is not None
-    assert found == without.pace(run, table, story.time, lambda task: None)
+    assert found == without.throughput(run, table, story.time, lambda task: None)
 
 
 def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl_worker.plan import MAX_SHARD_ROWS, cut
+from etl_worker.shard_work import MAX_SHARD_ROWS, cut
 
 
 @given(rows=st.integers(0, 200_000), cores=st.integers(1, 64))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cerebro.errors import ArchiveError, StorageFullError
 from cerebro.usercode.archive.formats import Kind, Member, kind_of, members
-from cerebro.usercode.archive.rules import DEFAULT_LIMITS, Limits, Meter
+from cerebro.usercode.archive.rules import DEFAULT_LIMITS, ArchiveLimits, UnpackMeter
 
 _ABANDONED_S = 3600.0
 
@@ -51,7 +51,9 @@ class ArchiveListing:
     members: tuple[ArchiveMember, ...]
 
 
-def inspect(content: bytes, *, name: str = "the archive", limits: Limits = DEFAULT_LIMITS) -> ArchiveListing:
+def inspect(
+    content: bytes, *, name: str = "the archive", limits: ArchiveLimits = DEFAULT_LIMITS
+) -> ArchiveListing:
     """List an archive after reading all of it under `limits`; writes nothing.
 
     Args:
@@ -62,7 +64,7 @@ def inspect(content: bytes, *, name: str = "the archive", limits: Limits = DEFAU
     Raises:
         ArchiveError: unknown kind, damaged, empty, too large, or with a member that is not harmless.
     """
-    meter = Meter(archive=name, packed_bytes=len(content), limits=limits)
+    meter = UnpackMeter(archive=name, packed_bytes=len(content), limits=limits)
     found = [
         ArchiveMember(name=member.path.as_posix(), size=sum(map(len, member.chunks)))
         for member in members(content, meter)
@@ -80,7 +82,7 @@ def inspect(content: bytes, *, name: str = "the archive", limits: Limits = DEFAU
 
 
 def extract(
-    content: bytes, destination: Path, *, name: str = "the archive", limits: Limits = DEFAULT_LIMITS
+    content: bytes, destination: Path, *, name: str = "the archive", limits: ArchiveLimits = DEFAULT_LIMITS
 ) -> None:
     """Unpack into the folder `destination`, which appears complete or not at all.
 
@@ -98,7 +100,7 @@ def extract(
         _sweep(destination)
         aside = Path(tempfile.mkdtemp(dir=destination.parent, prefix=_aside_prefix(destination)))
         try:
-            meter = Meter(archive=name, packed_bytes=len(content), limits=limits)
+            meter = UnpackMeter(archive=name, packed_bytes=len(content), limits=limits)
             for member in members(content, meter):
                 _write(member, aside)
             aside.chmod(0o755)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.client import reach
+from cerebro.client import visibility
 from cerebro.contract.records import Locator, Locators
 from cerebro.errors import LocatorError
 
@@ -29,7 +29,7 @@ def located(
 
 def test_what_is_there_is_not_complained_of(data: Path) -> None:
     """Files, folders and further files."""
-    reach.check_here(located(data))
+    visibility.check_here(located(data))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_there_is_not_complained_of(data: Path) -> None:
 def test_what_is_missing_here_is_told(data: Path, changed: dict[str, str], message: str) -> None:
     """With its place in the locators."""
     with pytest.raises(LocatorError, match=message):
-        reach.check_here(located(data, **changed))
+        visibility.check_here(located(data, **changed))
 
 
 class Mounts:
@@ -67,7 +67,7 @@ def test_a_path_of_this_machine_alone_is_refused_in_the_cluster(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "train.csv").touch()
         with pytest.raises(LocatorError, match=rf"workers do not see it: put it below {shared}"):
-            reach.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
+            visibility.check_inside(Locators(train=Locator(metadata=f"{folder}/train.csv")), shared)
 
 
 def test_a_user_without_a_home_is_no_error(
@@ -80,7 +80,7 @@ def test_a_user_without_a_home_is_no_error(
 
     Mounts(monkeypatch, tmp_path / "home", [data])
     monkeypatch.setattr(Path, "home", no_home)
-    reach.check_inside(located(data), data)
+    visibility.check_inside(located(data), data)
 
 
 def test_the_shared_volume_is_looked_at_in_the_cluster(
@@ -88,9 +88,9 @@ def test_the_shared_volume_is_looked_at_in_the_cluster(
 ) -> None:
     """It is the same for workers, so what is missing there is missing."""
     Mounts(monkeypatch, tmp_path / "home", [data])
-    reach.check_inside(located(data), data)
+    visibility.check_inside(located(data), data)
     with pytest.raises(LocatorError, match=r"trian\.csv does not exist"):
-        reach.check_inside(located(data, metadata="trian.csv"), data)
+        visibility.check_inside(located(data, metadata="trian.csv"), data)
 
 
 def test_what_cannot_be_told_is_left_to_the_controller(
@@ -99,8 +99,8 @@ def test_what_cannot_be_told_is_left_to_the_controller(
     """Another mounted file system, which workers may have too; and paths that are not here."""
     shared = tmp_path / "shared"
     Mounts(monkeypatch, tmp_path / "home", [shared, data])
-    reach.check_inside(located(data), shared)
-    reach.check_inside(Locators(train=Locator(metadata="/datasets/of/workers/train.csv")), shared)
+    visibility.check_inside(located(data), shared)
+    visibility.check_inside(Locators(train=Locator(metadata="/datasets/of/workers/train.csv")), shared)
 
 
 def test_a_shared_volume_on_the_root_file_system_hides_nothing(
@@ -108,7 +108,7 @@ def test_a_shared_volume_on_the_root_file_system_hides_nothing(
 ) -> None:
     """Then workers share that as well: they are on this machine."""
     Mounts(monkeypatch, tmp_path / "home", [])
-    reach.check_inside(located(data), tmp_path / "shared")
+    visibility.check_inside(located(data), tmp_path / "shared")
 
 
 def test_a_path_in_a_closed_folder_is_no_error(
@@ -124,5 +124,5 @@ def test_a_path_in_a_closed_folder_is_no_error(
         return exists(path)
 
     monkeypatch.setattr(Path, "exists", closed)
-    reach.check_inside(located(data), tmp_path / "shared")
-    reach.check_outside(located(data), "http://cluster")
+    visibility.check_inside(located(data), tmp_path / "shared")
+    visibility.check_outside(located(data), "http://cluster")

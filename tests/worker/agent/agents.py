@@ -39,7 +39,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
         threading.Event().wait(0.02)
 
 
-class Crew:
+class Agents:
     """Workers under test and their controller."""
 
     def __init__(self, service: Service, kvs: KvsClient, root: Path) -> None:

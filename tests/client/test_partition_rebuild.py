@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cerebro.client.remaking import _cores, is_same
+from cerebro.client.partition_rebuild import _cores, is_same
 from cerebro.contract.tasks import TaskResult
 
 LOGGED = TaskResult(rows=10, shards=4, checksum="sha256:a", cores=1)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from cerebro.client.session import Session
 from cerebro.commands.command import Command
-from cerebro.commands.rules import Action
+from cerebro.commands.rules import CommandKind
 
 
-class Steered:
+class CommandsMixin:
     """An experiment that can be steered."""
 
     _session: Session
@@ -22,7 +22,7 @@ class Steered:
         Raises:
             ConflictError: it has ended.
         """
-        self._session.steer(Command(action=Action.STOP_RUN, run=run))
+        self._session.steer(Command(kind=CommandKind.STOP_RUN, run=run))
 
     def resume(self, run: str | None = None) -> None:
         """Let a paused or stopped run (the newest of them) go on from its last checkpoints.
@@ -30,7 +30,7 @@ class Steered:
         Raises:
             ConflictError: it is neither, or another run is open.
         """
-        self._session.steer(Command(action=Action.RESUME_RUN, run=run))
+        self._session.steer(Command(kind=CommandKind.RESUME_RUN, run=run))
 
     def stop_model(self, model: str, run: str | None = None) -> None:
         """Train a model of a fit run (the newest) no further; the others go on, `resume_model` takes it up again.
@@ -39,7 +39,7 @@ class Steered:
             NotFoundError: there is no such model; the message names similar ones.
             ConflictError: it trains no more anyway.
         """
-        self._session.steer(Command(action=Action.STOP_MODEL, run=run, models=(model,)))
+        self._session.steer(Command(kind=CommandKind.STOP_MODEL, run=run, models=(model,)))
 
     def resume_model(self, model: str, run: str | None = None) -> None:
         """Let a stopped model go on from its last checkpoint, as if it had not been stopped.
@@ -49,7 +49,7 @@ class Steered:
         Raises:
             NotFoundError, ConflictError: as `stop_model`.
         """
-        self._session.steer(Command(action=Action.RESUME_MODEL, run=run, models=(model,)))
+        self._session.steer(Command(kind=CommandKind.RESUME_MODEL, run=run, models=(model,)))
 
     def retry_model(self, model: str, run: str | None = None) -> None:
         """Let a model that failed go on from its last checkpoint, with as many attempts as at first.
@@ -59,7 +59,7 @@ class Steered:
         Raises:
             NotFoundError, ConflictError: as `stop_model`.
         """
-        self._session.steer(Command(action=Action.RETRY_MODEL, run=run, models=(model,)))
+        self._session.steer(Command(kind=CommandKind.RETRY_MODEL, run=run, models=(model,)))
 
     def set_scheduler(self, name: str, planner: bool = True, run: str | None = None) -> None:
         """Have the units that are left of a fit run (the newest) dispatched by another policy; see `run_fit`.
@@ -68,15 +68,15 @@ class Steered:
             SearchSpaceError: there is no such policy.
             ConflictError: the run has ended.
         """
-        self._session.steer(Command(action=Action.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
+        self._session.steer(Command(kind=CommandKind.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
 
     def archive(self) -> None:
         """Take the experiment out of the list that is shown at first. Nothing else changes."""
-        self._session.steer(Command(action=Action.ARCHIVE))
+        self._session.steer(Command(kind=CommandKind.ARCHIVE))
 
     def unarchive(self) -> None:
         """Put an archived experiment back into the list."""
-        self._session.steer(Command(action=Action.UNARCHIVE))
+        self._session.steer(Command(kind=CommandKind.UNARCHIVE))
 
     def restore(self) -> None:
         """Let the experiment go on whose log could not be read, for example once a newer version is installed.
@@ -101,4 +101,4 @@ class Steered:
         Raises:
             ConflictError: a run has not ended, or `confirm` is another name.
         """
-        self._session.steer(Command(action=Action.DELETE, confirm=confirm))
+        self._session.steer(Command(kind=CommandKind.DELETE, confirm=confirm))

@@ -10,15 +10,15 @@ import pytest
 
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
-from cerebro.worker.agent.secrecy import forget_secrets
+from cerebro.worker.agent.process_hardening import forget_secrets
 from tests.kvs_api.real import TOKEN
-from tests.worker.agent.crew import ROOT, Crew
+from tests.worker.agent.agents import ROOT, Agents
 
 NOBODY = 65534
 
 _AGENT = """
 import ctypes, os, signal, subprocess, sys
-from cerebro.worker.agent.secrecy import hide_process
+from cerebro.worker.agent.process_hardening import hide_process
 
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
@@ -71,12 +71,12 @@ def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_user_code_in_a_pod_does_not_see_the_token(crew: Crew) -> None:
+def test_user_code_in_a_pod_does_not_see_the_token(agents: Agents) -> None:
     """Nor in the environment of the process that started it, where a worker outside pods has it."""
-    crew.start()
-    assert crew.failure(crew.give(0, "spy")) == (FailureKind.USER_ERROR, "ValueError: the token is open")
-    crew.start(CEREBRO_POD="worker-0", CEREBRO_POD_UID="1-2-3", CEREBRO_CONTAINER="worker")
-    assert isinstance(crew.end_of(crew.give(1, "spy")), TaskCommitted)
+    agents.start()
+    assert agents.failure(agents.give(0, "spy")) == (FailureKind.USER_ERROR, "ValueError: the token is open")
+    agents.start(CEREBRO_POD="worker-0", CEREBRO_POD_UID="1-2-3", CEREBRO_CONTAINER="worker")
+    assert isinstance(agents.end_of(agents.give(1, "spy")), TaskCommitted)
 
 
 def test_no_process_inherits_the_token() -> None:

@@ -34,7 +34,7 @@ RunCommand = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
+class CommandRecord:
     """Somebody asked for something; the outcome is in the state, and in the events that followed.
 
     Attributes:
@@ -54,9 +54,9 @@ class Action:
     is_late: bool = False
 
 
-def action(event: ClientEvent, seq: int, *, is_late: bool) -> Action:
+def command_record(event: ClientEvent, seq: int, *, is_late: bool) -> CommandRecord:
     """The entry of the list for an event that is number `seq` of its log."""
-    return Action(
+    return CommandRecord(
         seq=seq,
         time=event.time,
         by=event.author if isinstance(event, RunRequested) else event.by,

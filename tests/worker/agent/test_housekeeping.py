@@ -14,12 +14,12 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
 from cerebro.errors import StoreUnavailableError
-from cerebro.worker.agent import upkeep
+from cerebro.worker.agent import housekeeping
+from cerebro.worker.agent.housekeeping import Housekeeping
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
-from cerebro.worker.agent.upkeep import Upkeep
 
 USAGE = WorkerUsage(cores=2, memory_bytes=7)
 
@@ -37,7 +37,7 @@ class Passes(threading.Event):
 
 
 class Beside:
-    """What `Upkeep` works with; each may be made to fail."""
+    """What `Housekeeping` works with; each may be made to fail."""
 
     def __init__(self) -> None:
         self.reclaim, self.changes, self.acted, self.swept = 3, 0, list[int](), 0
@@ -68,11 +68,11 @@ class Beside:
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "PAUSE_S", 0.0)
+    monkeypatch.setattr(housekeeping, "PAUSE_S", 0.0)
 
 
-def made(beside: Any) -> Upkeep:
-    return Upkeep(beside, beside, Metrics({}), beside)
+def made(beside: Any) -> Housekeeping:
+    return Housekeeping(beside, beside, Metrics({}), beside)
 
 
 def test_it_measures_and_makes_room() -> None:
@@ -152,7 +152,7 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
     if what == "trash":
         monkeypatch.setattr(agent._reclaimer, "sweep", hang)
     # The loop ends by `stop`; what would end the process with it is not what is tested.
-    monkeypatch.setattr(agent, "_end_in_time", agent._ending.wait)
+    monkeypatch.setattr(agent, "_end_in_time", agent._drain.wait)
     thread = threading.Thread(target=agent.run, daemon=True)
     thread.start()
     try:

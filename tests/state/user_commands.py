@@ -1,4 +1,4 @@
-"""Wishes as users make them, and stories to make them in."""
+"""Commands as users make them, and stories to make them in."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from typing import cast
 
 import pytest
 
-from cerebro.cli import main
-from cerebro.cli import steer as cli_steer
+from cerebro.cli import experiment_commands, main
 from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
@@ -50,14 +49,14 @@ class Store(VirtualStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     made = Store()
-    monkeypatch.setattr(cli_steer, "cluster_client", lambda home: cast(KvsClient, made))
+    monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: cast(KvsClient, made))
     monkeypatch.setattr("cerebro.client.session.author", lambda: "ann")
-    monkeypatch.setattr(cli_steer, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(experiment_commands, "_LOOK_AGAIN_S", 0.0)
     return made
 
 
 def newest(store: Store, count: int = 1) -> list[str]:
-    """What the log says was wished last."""
+    """The last command in the log."""
     return [event.model_dump_json(exclude={"seq", "time"}) for event in store.events("one")[-count:]]
 
 
@@ -71,7 +70,7 @@ def newest(store: Store, count: int = 1) -> list[str]:
         ("archive one", {"type": "ExperimentArchived", "is_archived": True}),
     ],
 )
-def test_a_command_is_a_wish_in_the_log(store: Store, command: str, event: dict[str, object]) -> None:
+def test_a_command_is_an_event_in_the_log(store: Store, command: str, event: dict[str, object]) -> None:
     """With the name of who typed it."""
     assert main(command.split()) == 0
     said = store.events("one")[-1].model_dump()
@@ -93,8 +92,8 @@ def test_several_models_at_once(store: Store, capsys: pytest.CaptureFixture[str]
         "one: asked to take the experiment out of the archive.",
     ]
     assert main(["resume", "one", "--model", "m01"]) == 0
-    wishes = [event.type for event in store.events("one") if event.type.startswith("Model")]
-    assert wishes[-3:] == [
+    commands = [event.type for event in store.events("one") if event.type.startswith("Model")]
+    assert commands[-3:] == [
         "ModelStopRequested",
         "ModelStopRequested",
         "ModelResumed",

@@ -25,19 +25,19 @@ PROMPT_S = 1.0
     ("threads", "most"), [(1, 1), (2, 1), (8, 4), (31, 16), (33, 17), (64, 48), (300, 284)]
 )
 def test_sixteen_threads_or_half_of_them_are_for_others(threads: int, most: int) -> None:
-    """Whichever leaves more places to readers."""
+    """Whichever leaves more slots to readers."""
     assert most_waiting(threads) == most
 
 
 def test_places_are_given_back() -> None:
     """Also after an error; nobody gets one that is taken, and a queue that is full does not wait."""
-    places = LongPollSlots(2)
-    with suppress(ValueError), places.place(0.0) as is_held:
+    slots = LongPollSlots(2)
+    with suppress(ValueError), slots.slot(0.0) as is_held:
         assert is_held
         raise ValueError
-    with places.place(0.0) as first, places.place(60.0) as second:
+    with slots.slot(0.0) as first, slots.slot(60.0) as second:
         assert (first, second) == (True, False)
-    with places.place(0.0) as is_held:
+    with slots.slot(0.0) as is_held:
         assert is_held
 
 
@@ -47,7 +47,7 @@ def test_a_reader_without_a_place_is_answered_soon_with_what_is_there(
     """Within about a second of twenty: nothing while there is nothing, and news at once."""
     kvs.create_experiment(ExperimentRecord(name="one", locators=LOCATORS))
     store = Store(service.database.url, threads=4)
-    with store._places.place(0.0), store._places.place(0.0):
+    with store._slots.slot(0.0), store._slots.slot(0.0):
         began = time.monotonic()
         assert list(store.read(keys.log("one"), 0, 20.0)) == []
         assert 0.5 < time.monotonic() - began < 5.0

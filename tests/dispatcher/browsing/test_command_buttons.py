@@ -1,4 +1,4 @@
-"""Steering by buttons: what becomes of a wish is told, and the page stays where it is."""
+"""Commands by buttons: the page says what became of them, and stays where it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) -> None:
-    """The page stays where it is and says what has become of the wish."""
+    """The page stays where it is and says what has become of the command."""
     sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
     page.click("text=Stop model")
     page.wait_for_selector(".model-heading >> text=stopped")
@@ -27,7 +27,7 @@ def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) ->
     assert told == ["ModelStopRequested", "ModelResumed"]
 
 
-def test_refused_wish_says_why(page: Page, address: str) -> None:
+def test_a_refused_command_says_why(page: Page, address: str) -> None:
     """In words that stay until they are read, while the page stays where it is."""
     sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
     page.evaluate("document.querySelector('.model-heading input[name=model]').value = 'nobody'")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from cerebro.contract.records import WorkerUsage
 from cerebro.errors import RetryableError
-from cerebro.runtime.usage.meter import PAUSE_S, Meter
+from cerebro.runtime.usage.meter import PAUSE_S, UsageMeter
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports
@@ -21,7 +21,7 @@ from cerebro.worker.agent.reports import Reports
 log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class Housekeeping:
     """`run` is the thread's; `newest_usage` may be called by any.
 
     Args:
@@ -30,7 +30,9 @@ class Upkeep:
         reports: knows the number of the list of data sets that nobody uses, and is told when holdings change.
     """
 
-    def __init__(self, meter: Meter | None, reclaimer: Reclaimer, metrics: Metrics, reports: Reports) -> None:
+    def __init__(
+        self, meter: UsageMeter | None, reclaimer: Reclaimer, metrics: Metrics, reports: Reports
+    ) -> None:
         self._meter, self._reclaimer, self._metrics, self._reports = meter, reclaimer, metrics, reports
         self._lock = threading.Lock()
         self._newest: WorkerUsage | None = None

@@ -16,7 +16,7 @@ from cerebro.scheduling.dispatch import CALM, dispatch
 from cerebro.scheduling.policies import POLICIES
 from cerebro.scheduling.problem import Problem, Strategy, multi_gpu, open_shop
 from cerebro.scheduling.validator import validate
-from controller.study import run
+from controller.core_simulation import run
 
 
 @st.composite

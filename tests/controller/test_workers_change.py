@@ -1,4 +1,4 @@
-"""Crews that change in a run, with two workers in each pod: lost, preempted, removed for good, joined without data."""
+"""Workers that change in a run, with two in each pod: lost, preempted, removed for good, joined without data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cerebro.state.experiment import fold
 from controller import tasks
 from controller.replication import making
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Outage, Preemption, Scenario, UnitTime
+from controller.simulation.scenario import EXPERIMENT, Preemption, Scenario, UnitTime, WorkerOutage
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,
@@ -109,7 +109,7 @@ def test_both_workers_of_a_lost_pod_are_lost_at_once() -> None:
     scenario = Scenario(
         holdings=own_partition(2),
         unit_time=at_speed(),
-        outages=[Outage(worker="worker-1", start=ETL_S + 1, length=5.0)],
+        outages=[WorkerOutage(worker="worker-1", start=ETL_S + 1, length=5.0)],
         lease_s=1000.0,
     )
     simulation = simulate(scenario)
@@ -317,21 +317,21 @@ happenings = st.lists(
     crashes=st.frozensets(st.integers(0, 60), max_size=3),
     etl_s=st.sampled_from([0.5, 5.0, 40.0]),
 )
-def test_whatever_happens_to_the_crew_every_unit_is_done_once(shape, events, joined, crashes, etl_s) -> None:  # type: ignore[no-untyped-def]
+def test_any_change_of_workers_every_unit_is_done_once(shape, events, joined, crashes, etl_s) -> None:  # type: ignore[no-untyped-def]
     """Any losses, preemptions, removals (of all but the first pod) and joins, with a controller that dies."""
     models, workers, epochs = shape
     holdings: dict[str, Sequence[int]] = dict(own_partition(workers))
     joins = {f"worker-{workers + number}": at for number, at in enumerate(joined)}
     holdings |= dict.fromkeys(joins, ())
     names = list(holdings)
-    outages: list[Outage] = []
+    outages: list[WorkerOutage] = []
     removals: dict[str, float] = {}
     for kind, number, start, length in events:
         name = names[number % len(names)]
         if kind == "removal" and name != "worker-0":
             removals[name] = start
         elif kind == "loss":
-            outages.append(Outage(worker=name, start=start, length=length))
+            outages.append(WorkerOutage(worker=name, start=start, length=length))
         elif kind == "preemption":
             outages.append(Preemption(worker=name, start=start, length=length))
     scenario = Scenario(

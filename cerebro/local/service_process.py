@@ -31,7 +31,7 @@ START_S = 120.0
 service, or hang."""
 
 
-class ChildState(StrEnum):
+class ProcessState(StrEnum):
     """What a service is doing."""
 
     WAITING = "waiting"  # not started yet: services of an earlier stage are not ready
@@ -41,12 +41,12 @@ class ChildState(StrEnum):
     STOPPED = "stopped"  # it was told to stop, and did
 
 
-class Child:
+class ServiceProcess:
     """A service and its process. All methods are for the supervisor's main thread."""
 
     def __init__(self, service: Service, *, log: Path, folder: Path) -> None:
         self.service = service
-        self.state = ChildState.WAITING
+        self.state = ProcessState.WAITING
         self.starts = 0
         self.barren = 0
         """Processes in a row that ended before they were ready."""
@@ -87,7 +87,7 @@ class Child:
             self._ended(now, f"could not be started: {cause}")
             return
         self._id = identify(self._process.pid)
-        self.state = ChildState.STARTING
+        self.state = ProcessState.STARTING
         self._pause_s = FIRST_PROBE_S
         self.due = now + self._pause_s
 
@@ -96,12 +96,12 @@ class Child:
         whether it lives; or start one after its backoff."""
         if self.due is None or now < self.due:
             return
-        if self.state is ChildState.RESTARTING:
+        if self.state is ProcessState.RESTARTING:
             self.start(now)
-        elif self.state is ChildState.READY:
+        elif self.state is ProcessState.READY:
             self._look(now)
         elif self._process is not None and self.service.ready():
-            self.state, self.due, self.problem = ChildState.READY, None, ""
+            self.state, self.due, self.problem = ProcessState.READY, None, ""
             self.barren, self._ready = 0, now
             self._look(now)
         else:
@@ -136,7 +136,7 @@ class Child:
         return True
 
     def _ended(self, now: float, how: str) -> None:
-        was_ready, stopped = self.state is ChildState.READY, self.state is ChildState.STOPPED
+        was_ready, stopped = self.state is ProcessState.READY, self.state is ProcessState.STOPPED
         self._process = self._id = None
         self._is_hung = False
         if self._watch is not None:
@@ -151,7 +151,7 @@ class Child:
         if self._brief > 1:
             pause_s = min(FIRST_BACKOFF_S * 2 ** (self._brief - 2), LONGEST_BACKOFF_S)
         self.problem = how if was_ready else f"{how} before it was ready, {self.barren} in a row"
-        self.state, self.due = ChildState.RESTARTING, now + pause_s
+        self.state, self.due = ProcessState.RESTARTING, now + pause_s
 
     @property
     def runs(self) -> bool:
@@ -162,18 +162,18 @@ class Child:
         """Run it by another description: its process ends in its own time, and the next one is that."""
         self.service = service
         if self._process is not None:
-            self.state, self.due = ChildState.RESTARTING, None
+            self.state, self.due = ProcessState.RESTARTING, None
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """Ask the process to end, and start no other. Its end is noted by `reap`."""
-        self.state, self.due = ChildState.STOPPED, None
+        self.state, self.due = ProcessState.STOPPED, None
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End the process and all of its group at once. Its end is noted by `reap`."""
-        self.state, self.due = ChildState.STOPPED, None
+        self.state, self.due = ProcessState.STOPPED, None
         if self._process is not None:
             self._kill_group(self._process.pid)
 

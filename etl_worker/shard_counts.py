@@ -19,7 +19,7 @@ SEARCH_S = 10.0
 user need not run it again for each."""
 
 
-class Tally:
+class ShardCounts:
     """Shards and counts of one job. Owned by the job's own process, which learns from the cores.
 
     Args:

@@ -93,26 +93,26 @@ def _restore(options: argparse.Namespace) -> int:
 
 def _steer(options: argparse.Namespace, **fields: Any) -> int:
     """Append the command, or one for each model that is named: all of them, or none."""
-    from cerebro.commands.rules import DOES, Action
+    from cerebro.commands.rules import DOES, CommandKind
 
-    kvs, action = cluster_client(options.home), Action(options.action)
+    kvs, kind = cluster_client(options.home), CommandKind(options.action)
     known = _read(kvs, options.experiment)
-    for event in _append(kvs, options.experiment, known, action=action, **fields):
+    for event in _append(kvs, options.experiment, known, kind=kind, **fields):
         named = (getattr(event, "model", ""), getattr(event, "run", ""), options.experiment)
-        print(f"{' of '.join(name for name in named if name)}: asked to {DOES[action]}.")
+        print(f"{' of '.join(name for name in named if name)}: asked to {DOES[kind]}.")
     return 0
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from cerebro.commands.rules import Action, allowed
+    from cerebro.commands.rules import CommandKind, allowed
 
     kvs, name = cluster_client(options.home), options.experiment
     known = state, problem = _read(kvs, name)
-    if options.yes is None and (problem is not None or Action.DELETE in allowed(state)):
+    if options.yes is None and (problem is not None or CommandKind.DELETE in allowed(state)):
         models = sum(len(run.models) for run in state.runs.values())
         lost = "what its log says, all models" if problem else f"{len(state.runs)} runs, {models} models"
         options.yes = _asked(name, f"{lost} with their checkpoints, metrics,")
-    _append(kvs, name, known, action=Action.DELETE, confirm=options.yes or "")
+    _append(kvs, name, known, kind=CommandKind.DELETE, confirm=options.yes or "")
     _await_end(kvs, name)
     print(f"{name} is deleted.")
     return 0
@@ -141,7 +141,7 @@ def _append(
     from cerebro.commands.rules import OF_EXPERIMENT
 
     command, (state, problem) = Command(**fields), known
-    if problem is not None and command.action not in OF_EXPERIMENT:
+    if problem is not None and command.kind not in OF_EXPERIMENT:
         raise problem
     by = author()
     events = (event_of_experiment(command, name, by=by),) if problem else events_of(command, state, by=by)

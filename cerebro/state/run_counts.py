@@ -14,7 +14,7 @@ from cerebro.state.tasks import Task, TaskState
 
 
 @dataclass(kw_only=True, slots=True)
-class Tally:
+class RunCounts:
     """Of one run."""
 
     active: int = 0

@@ -39,10 +39,10 @@ def test_the_steps_of_all_units_follow_each_other_to_the_last(
         partition = random.choice(model.remaining)
         body = tasks.body(RECORD, story.state, story.run, unit(model.epoch, partition))
         assert isinstance(body, TrainTask)
-        assert body.place is not None
-        places.append(body.place)
-        assert (body.place.step, body.unit) == (steps, len(places) - 1)
-        assert (body.place.epochs, body.place.units) == (epochs, epochs * len(rows))
+        assert body.position is not None
+        places.append(body.position)
+        assert (body.position.step, body.unit) == (steps, len(places) - 1)
+        assert (body.position.epochs, body.position.units) == (epochs, epochs * len(rows))
         steps += -(-rows[partition] // size)
         story.train(model.epoch, partition, rows=rows[partition])
     assert {place.total_steps for place in places} == {steps}

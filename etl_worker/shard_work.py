@@ -32,7 +32,7 @@ _PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ShardWork:
     """What is to be done, and what is there."""
 
     todo: tuple[ShardRange, ...]
@@ -54,7 +54,7 @@ def cut(num_rows: int, cores: int) -> tuple[ShardRange, ...]:
     return tuple(ShardRange(index=i, start=edges[i], stop=edges[i + 1]) for i in range(count))
 
 
-def make_plan(folder: Path, num_rows: int, cores: int, source: Source) -> Plan:
+def shard_work(folder: Path, num_rows: int, cores: int, source: Source) -> ShardWork:
     """Continue what ``folder`` holds of the same source, or clear it and begin.
 
     Afterwards the folder holds complete, verified shards of this plan and nothing else. Owned by the caller
@@ -77,7 +77,7 @@ def make_plan(folder: Path, num_rows: int, cores: int, source: Source) -> Plan:
         (folder / PARTITION_FILE).unlink(missing_ok=True)
     _remove_others(folder, done)
     have = {shard.index for shard in done}
-    return Plan(todo=tuple(item for item in ranges if item.index not in have), done=tuple(done))
+    return ShardWork(todo=tuple(item for item in ranges if item.index not in have), done=tuple(done))
 
 
 def forget_doubtful(folder: Path, source: Source) -> None:

@@ -23,7 +23,7 @@ MAX_UNITS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class PlannerQuery:
     """A problem, and what its indices stand for: names, because a dispatch state's own indices may change meanwhile.
 
     Attributes:
@@ -69,7 +69,7 @@ class Question:
         return tuple(found)
 
 
-def question(fit: FitDispatch) -> Question | None:
+def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     """What is left to run; `None` if it is too little or too much to plan."""
     dispatch_state = fit.dispatch_state
     models = tuple(m for m, mask in enumerate(dispatch_state.open) if mask)
@@ -95,7 +95,7 @@ def question(fit: FitDispatch) -> Question | None:
         model_ready=tuple(ready.get(("model", m), 0.0) for m in models),
         worker_ready=tuple(ready.get(("worker", w), 0.0) for w in range(len(fit.workers))),
     )
-    return Question(
+    return PlannerQuery(
         problem=problem,
         models=problem.models,
         workers=problem.workers,

@@ -6,7 +6,7 @@ import threading
 import time
 
 
-class Ending:
+class Drain:
     """Shared by all threads of an agent. What was said first counts.
 
     Attributes:

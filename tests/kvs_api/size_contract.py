@@ -1,4 +1,4 @@
-"""What every store promises about the number of workers: removing them, wishing for others, those that do not start.
+"""What every store promises about the number of workers: removing them, size requests, those that do not start.
 
 Part of `tests.kvs_api.contract.StoreContract`.
 """
@@ -15,7 +15,7 @@ from cerebro.errors import ConflictError, NotFoundError
 from tests.kvs_api.bench import TASK, Bench, worker
 
 
-class CrewContract:
+class SizeContract:
     """The tests; `bench` is made anew for each."""
 
     # --- workers that are gone for good ----------------------------------------------------------
@@ -76,35 +76,35 @@ class CrewContract:
 
     # --- the size of the cluster -----------------------------------------------------------------
 
-    def test_a_wish_is_pending_until_it_is_taken_away(self, bench: Bench) -> None:
-        """Nobody wishes anything at first; the newest wish counts."""
-        assert bench.store.size() is None
-        bench.store.ask_size(SizeRequest(workers=3, by="ann"))
-        bench.store.ask_size(SizeRequest(workers=4, by="bob"))
-        assert bench.store.size() == SizeRequest(workers=4, by="bob")
-        bench.store.drop_size(4)
-        assert bench.store.size() is None
+    def test_a_size_request_is_pending_until_it_is_withdrawn(self, bench: Bench) -> None:
+        """There is none at first; the newest one counts."""
+        assert bench.store.size_request() is None
+        bench.store.request_size(SizeRequest(workers=3, by="ann"))
+        bench.store.request_size(SizeRequest(workers=4, by="bob"))
+        assert bench.store.size_request() == SizeRequest(workers=4, by="bob")
+        bench.store.withdraw_size_request(4)
+        assert bench.store.size_request() is None
 
-    def test_a_wish_that_was_replaced_is_neither_answered_nor_taken_away(self, bench: Bench) -> None:
+    def test_a_size_request_that_was_replaced_is_neither_answered_nor_withdrawn(self, bench: Bench) -> None:
         """Who applied the first one must not lose the second one."""
-        bench.store.ask_size(SizeRequest(workers=4))
+        bench.store.request_size(SizeRequest(workers=4))
         with pytest.raises(ConflictError, match="3"):
-            bench.store.drop_size(3)
+            bench.store.withdraw_size_request(3)
         with pytest.raises(ConflictError, match="3"):
-            bench.store.ask_size(SizeRequest(workers=3, problem="quota"))
-        assert bench.store.size() == SizeRequest(workers=4)
+            bench.store.request_size(SizeRequest(workers=3, problem="quota"))
+        assert bench.store.size_request() == SizeRequest(workers=4)
 
-    def test_a_refused_wish_says_why(self, bench: Bench) -> None:
+    def test_a_refused_size_request_says_why(self, bench: Bench) -> None:
         """Until a new one replaces it."""
-        bench.store.ask_size(SizeRequest(workers=4))
-        bench.store.ask_size(SizeRequest(workers=4, problem="quota"))
-        assert bench.store.size() == SizeRequest(workers=4, problem="quota")
-        bench.store.ask_size(SizeRequest(workers=4))
-        assert bench.store.size() == SizeRequest(workers=4)
+        bench.store.request_size(SizeRequest(workers=4))
+        bench.store.request_size(SizeRequest(workers=4, problem="quota"))
+        assert bench.store.size_request() == SizeRequest(workers=4, problem="quota")
+        bench.store.request_size(SizeRequest(workers=4))
+        assert bench.store.size_request() == SizeRequest(workers=4)
 
     def test_troubles_are_as_last_told(self, bench: Bench) -> None:
         """None at first."""
         assert bench.store.troubles() == Troubles()
         for troubles in (Troubles(pods={"cerebro-worker-1": "no node has 4 GPUs"}), Troubles()):
-            bench.store.tell_troubles(troubles)
+            bench.store.set_troubles(troubles)
             assert bench.store.troubles() == troubles

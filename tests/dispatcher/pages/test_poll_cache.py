@@ -20,7 +20,7 @@ PAGE, VIEW = "/fragments/experiments/digits", "/api/views/experiments/digits"
 OURS = {"Authorization": f"Bearer {TOKEN}"}
 
 
-class Desk(Bench):
+class CountingBench(Bench):
     """Counts what reaches the application."""
 
     def __post_init__(self) -> None:
@@ -53,45 +53,45 @@ def headers(response: TestResponse) -> dict[str, str]:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def bench() -> CountingBench:
+    return CountingBench()
 
 
 @pytest.mark.parametrize("path", [PAGE, VIEW, "/fragments/experiments", "/fragments/experiments/digits/logs"])
 @pytest.mark.parametrize("packing", ["gzip", "identity"])
-def test_the_second_poll_is_answered_as_the_first_was(desk: Desk, path: str, packing: str) -> None:
+def test_the_second_poll_is_answered_as_the_first_was(bench: CountingBench, path: str, packing: str) -> None:
     for _ in range(3):  # the list of experiments is filled in the background
-        first = desk.get(path, **{"Accept-Encoding": packing})
-    desk.asked = 0
-    second = desk.get(path, **{"Accept-Encoding": packing})
-    assert desk.asked == 0
+        first = bench.get(path, **{"Accept-Encoding": packing})
+    bench.asked = 0
+    second = bench.get(path, **{"Accept-Encoding": packing})
+    assert bench.asked == 0
     assert (second.status, second.data) == (first.status, first.data)
     assert headers(second) == headers(first)
     assert second.headers["X-Request-Id"] != first.headers["X-Request-Id"]
 
 
-def test_nothing_new_is_told_without_a_body_and_as_the_application_tells_it(desk: Desk) -> None:
-    tag = desk.get(PAGE).headers["ETag"]
-    short = desk.get(PAGE, tag)
-    assert desk.asked == 1
-    desk.later(TRUSTED_S + 0.1)
-    full = desk.get(PAGE, desk.get(PAGE, tag).headers["ETag"])
+def test_nothing_new_is_told_without_a_body_and_as_the_application_tells_it(bench: CountingBench) -> None:
+    tag = bench.get(PAGE).headers["ETag"]
+    short = bench.get(PAGE, tag)
+    assert bench.asked == 1
+    bench.later(TRUSTED_S + 0.1)
+    full = bench.get(PAGE, bench.get(PAGE, tag).headers["ETag"])
     assert (short.status_code, short.data) == (304, b"")
     assert headers(short).keys() == headers(full).keys()
 
 
-def test_news_is_built_by_the_application_and_then_given_to_all(desk: Desk) -> None:
-    tag = desk.get(PAGE).headers["ETag"]
+def test_news_is_built_by_the_application_and_then_given_to_all(bench: CountingBench) -> None:
+    tag = bench.get(PAGE).headers["ETag"]
     story = running_story()
     story.pause("the checkpoint volume is full")
-    desk.store.add(story)
-    desk.later(1)
-    news = desk.get(PAGE, tag)
-    assert desk.asked == 2
+    bench.store.add(story)
+    bench.later(1)
+    news = bench.get(PAGE, tag)
+    assert bench.asked == 2
     assert news.status_code == 200
     assert "the checkpoint volume is full" in news.text
-    assert desk.get(PAGE, tag).data == news.data
-    assert desk.asked == 2
+    assert bench.get(PAGE, tag).data == news.data
+    assert bench.asked == 2
 
 
 @pytest.mark.parametrize(
@@ -105,62 +105,62 @@ def test_news_is_built_by_the_application_and_then_given_to_all(desk: Desk) -> N
     ],
     ids=str,
 )
-def test_whoever_differs_is_looked_at(desk: Desk, other: dict[str, str]) -> None:
-    desk.get(PAGE)
-    desk.get(PAGE, **other)
-    assert desk.asked == 2
+def test_whoever_differs_is_looked_at(bench: CountingBench, other: dict[str, str]) -> None:
+    bench.get(PAGE)
+    bench.get(PAGE, **other)
+    assert bench.asked == 2
 
 
-def test_another_sender_is_looked_at(desk: Desk) -> None:
-    desk.get(PAGE)
-    Client(desk.app).get(PAGE, headers=OURS, environ_overrides={"REMOTE_ADDR": "10.0.0.9"})
-    assert desk.asked == 2
+def test_another_sender_is_looked_at(bench: CountingBench) -> None:
+    bench.get(PAGE)
+    Client(bench.app).get(PAGE, headers=OURS, environ_overrides={"REMOTE_ADDR": "10.0.0.9"})
+    assert bench.asked == 2
 
 
-def test_a_refusal_is_never_remembered(desk: Desk) -> None:
+def test_a_refusal_is_never_remembered(bench: CountingBench) -> None:
     for count in (1, 2):
-        assert desk.get(PAGE, Authorization="Bearer wrong").status_code == 401
-        assert desk.asked == count
+        assert bench.get(PAGE, Authorization="Bearer wrong").status_code == 401
+        assert bench.asked == count
     for count in (3, 4):
-        assert desk.get("/fragments/experiments/nothing").status_code == 404
-        assert desk.asked == count
+        assert bench.get("/fragments/experiments/nothing").status_code == 404
+        assert bench.asked == count
 
 
-def test_who_was_let_in_is_looked_at_again_after_a_while(desk: Desk) -> None:
-    desk.get(PAGE)
-    desk.later(TRUSTED_S + 0.1)
-    desk.get(PAGE)
-    assert desk.asked == 2
+def test_who_was_let_in_is_looked_at_again_after_a_while(bench: CountingBench) -> None:
+    bench.get(PAGE)
+    bench.later(TRUSTED_S + 0.1)
+    bench.get(PAGE)
+    assert bench.asked == 2
 
 
-def test_a_session_polls_too_and_counts_as_a_viewer(desk: Desk) -> None:
-    browser = desk.signed_in()
+def test_a_session_polls_too_and_counts_as_a_viewer(bench: CountingBench) -> None:
+    browser = bench.signed_in()
     browser.get(PAGE)
-    before, desk.asked = desk.app.extensions["cerebro-metrics"].exposition().decode(), 0
-    desk.later(1)
+    before, bench.asked = bench.app.extensions["cerebro-metrics"].exposition().decode(), 0
+    bench.later(1)
     assert browser.get(PAGE).status_code == 200
-    after = desk.app.extensions["cerebro-metrics"].exposition().decode()
+    after = bench.app.extensions["cerebro-metrics"].exposition().decode()
     line = 'cerebro_dispatcher_requests_total{method="GET",route="pages.experiment_fragment",status="2xx"} '
-    assert desk.asked == 0
+    assert bench.asked == 0
     assert float(after.split(line)[1].split()[0]) == float(before.split(line)[1].split()[0]) + 1
     assert "cerebro_dispatcher_viewers 1.0" in after
 
 
-def test_an_experiment_that_is_deleted_meanwhile_is_told_by_the_application(desk: Desk) -> None:
-    desk.get(PAGE)
-    desk.store.records.clear()
-    desk.later(10)
-    assert desk.get(PAGE).status_code == 404
+def test_an_experiment_that_is_deleted_meanwhile_is_told_by_the_application(bench: CountingBench) -> None:
+    bench.get(PAGE)
+    bench.store.records.clear()
+    bench.later(10)
+    assert bench.get(PAGE).status_code == 404
 
 
-def test_what_is_remembered_is_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded(bench: CountingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_MAX_POLLS", 3)
     for number in range(5):
-        desk.get(f"{PAGE}?n={number}")
-    desk.get(f"{PAGE}?n=4")
-    assert desk.asked == 5
-    desk.get(f"{PAGE}?n=0")
-    assert desk.asked == 6
-    desk.get(PAGE, **{"X-Long": "x" * 5000})
-    desk.get(PAGE, **{"X-Long": "x" * 5000})
-    assert desk.asked == 8
+        bench.get(f"{PAGE}?n={number}")
+    bench.get(f"{PAGE}?n=4")
+    assert bench.asked == 5
+    bench.get(f"{PAGE}?n=0")
+    assert bench.asked == 6
+    bench.get(PAGE, **{"X-Long": "x" * 5000})
+    bench.get(PAGE, **{"X-Long": "x" * 5000})
+    assert bench.asked == 8

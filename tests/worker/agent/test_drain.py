@@ -14,7 +14,7 @@ from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.volumes import Volumes, checkpoint_file
 from tests.kvs_api.real import Service
-from tests.worker.agent.crew import LIMIT_S, Crew, is_running, until
+from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
 LONG_S = 30.0
 SHORT_S = 0.5
@@ -26,45 +26,45 @@ def terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("do", ["batches", "careful", "greedy", "confused"])
-def test_the_running_task_is_left_at_its_next_batch(crew: Crew, do: str) -> None:
+def test_the_running_task_is_left_at_its_next_batch(agents: Agents, do: str) -> None:
     """Also where user code catches what it can, or makes a result or an error of its own of it: nothing counts."""
-    process = crew.start(grace_s=LONG_S)
-    key = crew.give(0, do)
-    pid = crew.begun(0)
+    process = agents.start(grace_s=LONG_S)
+    key = agents.give(0, do)
+    pid = agents.begun(0)
     terminate(process)
-    kind, message = crew.failure(key)
+    kind, message = agents.failure(key)
     assert kind is FailureKind.PREEMPTED
     assert message.startswith("SIGTERM: worker-0 was asked to end; it was left between two batches")
     assert process.wait(LIMIT_S) == 0
     assert not is_running(pid)
-    assert not [event for event in crew.bench.log() if isinstance(event, TaskCommitted)]
+    assert not [event for event in agents.bench.log() if isinstance(event, TaskCommitted)]
 
 
-def test_what_waits_is_given_back_at_once_and_a_task_that_ends_in_time_counts(crew: Crew) -> None:
+def test_what_waits_is_given_back_at_once_and_a_task_that_ends_in_time_counts(agents: Agents) -> None:
     """The queue goes back while the task runs on; its lease is kept far beyond its length, its result is committed."""
-    process = crew.start(lease_s=0.5, grace_s=LONG_S)
-    running, queued = crew.give(0, "wait"), crew.give(1, "work")
-    crew.begun(0)
+    process = agents.start(lease_s=0.5, grace_s=LONG_S)
+    running, queued = agents.give(0, "wait"), agents.give(1, "work")
+    agents.begun(0)
     terminate(process)
-    kind, message = crew.failure(queued)
+    kind, message = agents.failure(queued)
     assert (kind, message) == (
         FailureKind.PREEMPTED,
         "SIGTERM: worker-0 was asked to end before this task began",
     )
-    late = crew.give(2, "work")
-    assert crew.failure(late)[0] is FailureKind.PREEMPTED
+    late = agents.give(2, "work")
+    assert agents.failure(late)[0] is FailureKind.PREEMPTED
     began = time.monotonic()
     until(lambda: time.monotonic() > began + 1.0, "two lengths of the lease")
-    crew.gate(0).touch()
-    assert isinstance(crew.end_of(running), TaskCommitted)
+    agents.gate(0).touch()
+    assert isinstance(agents.end_of(running), TaskCommitted)
     assert process.wait(LIMIT_S) == 0
 
 
-def test_a_batch_that_never_ends_is_ended_after_the_grace(crew: Crew, tmp_path: Path) -> None:
+def test_a_batch_that_never_ends_is_ended_after_the_grace(agents: Agents, tmp_path: Path) -> None:
     """Its process with it, and the half of a checkpoint that it was writing; other files stay."""
-    process = crew.start(grace_s=SHORT_S)
-    key = crew.give(0, "wait")
-    pid = crew.begun(0)
+    process = agents.start(grace_s=SHORT_S)
+    key = agents.give(0, "wait")
+    pid = agents.begun(0)
     folder = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)}).model_checkpoints(
         "one", "fit-1", "m00"
     )
@@ -78,7 +78,7 @@ def test_a_batch_that_never_ends_is_ended_after_the_grace(crew: Crew, tmp_path: 
         (folder / name).touch()
     began = time.monotonic()
     terminate(process)
-    kind, message = crew.failure(key)
+    kind, message = agents.failure(key)
     assert kind is FailureKind.PREEMPTED
     assert "it came to no batch boundary in time" in message
     assert process.wait(LIMIT_S) == 0
@@ -87,11 +87,11 @@ def test_a_batch_that_never_ends_is_ended_after_the_grace(crew: Crew, tmp_path: 
     assert {path.name for path in folder.iterdir()} == others
 
 
-def test_a_store_that_is_away_does_not_keep_a_worker(crew: Crew, service: Service) -> None:
+def test_a_store_that_is_away_does_not_keep_a_worker(agents: Agents, service: Service) -> None:
     """It ends inside its grace, though nobody can be told."""
-    process = crew.start(grace_s=SHORT_S)
-    crew.give(0, "wait")
-    pid = crew.begun(0)
+    process = agents.start(grace_s=SHORT_S)
+    agents.give(0, "wait")
+    pid = agents.begun(0)
     service.database.kill()
     began = time.monotonic()
     terminate(process)
@@ -101,9 +101,9 @@ def test_a_store_that_is_away_does_not_keep_a_worker(crew: Crew, service: Servic
     service.database.start()
 
 
-def test_an_idle_worker_ends_at_once(crew: Crew) -> None:
+def test_an_idle_worker_ends_at_once(agents: Agents) -> None:
     """Whatever its grace; a second signal changes nothing."""
-    process = crew.start(grace_s=LONG_S)
+    process = agents.start(grace_s=LONG_S)
     began = time.monotonic()
     terminate(process)
     os.kill(process.pid, signal.SIGTERM)
