@@ -387,7 +387,7 @@ def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
     assert browser.post("/experiments/bad/restore", {}, form="/experiments/bad").status_code == 303
     bad.kvs.quarantine("bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0).term)
     form = "/experiments/bad/delete"
-    assert "cannot be told" in browser.get(form).get_data(as_text=True)
+    assert "the log cannot be read" in browser.get(form).get_data(as_text=True)
     fields = {"action": "delete", "confirm": "bad"}
     assert browser.post("/experiments/bad/actions", fields, form=form).status_code == 303
     assert bad.kvs.deleting() == ("bad",)
