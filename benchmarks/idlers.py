@@ -16,6 +16,7 @@ from dataclasses import replace
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
 from cerebro.runtime.kvs import KvsClient
+from cerebro.worker.agent.execution import Execution
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
@@ -24,27 +25,41 @@ ROWS = 100
 """Rows each partition is said to have."""
 
 
-class Idler(Agent):
-    """An agent that has no child: a unit is a wait of so many seconds, an ETL task takes no time."""
+class Wait(Execution):
+    """A unit is a wait of so many seconds, an ETL task takes no time; there is no child."""
 
-    def __init__(self, kvs: KvsClient, settings: Settings, seconds: float) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._made: list[Holding] = []
         self._begun: float | None = None
-        resources = Resources(gpus=(), holdings=lambda: tuple(self._made), host="", pid=os.getpid())
-        super().__init__(kvs, settings, dict.fromkeys(KINDS, ""), resources)
+        self.previous = None
+        self.made: list[Holding] = []
 
-    def _begin_early(self, item: InboxItem) -> None:
-        self._begun = time.monotonic() if self._may_begin_early(item) else None
+    def begin_early(self, item: InboxItem) -> None:
+        """See `Execution`."""
+        self._begun = time.monotonic() if self.may_begin_early(item) else None
 
-    def _answer(self, item: InboxItem) -> TaskResult | Failure:
+    def end_early(self) -> None:
+        """There is nothing to end."""
+
+    def run(self, item: InboxItem) -> TaskResult | Failure:
+        """See `Execution`."""
         if isinstance(item.body, EtlTask):
-            self._made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
+            self.made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)
-        begun, self._begun, self._previous = self._begun or time.monotonic(), None, item.body
+        begun, self._begun, self.previous = self._begun or time.monotonic(), None, item.body
         time.sleep(max(0.0, begun + self._seconds - time.monotonic()))
         checkpoint = CheckpointRef(name=f"{item.task}-a{item.attempt}.pt", checksum="0" * 16, size=1)
         return TaskResult(rows=ROWS, metrics={"loss": 1.0}, checkpoint=checkpoint)
+
+
+class Idler(Agent):
+    """An agent that waits."""
+
+    def __init__(self, kvs: KvsClient, settings: Settings, seconds: float) -> None:
+        wait = Wait(seconds)
+        resources = Resources(gpus=(), holdings=lambda: tuple(wait.made), host="", pid=os.getpid())
+        super().__init__(kvs, settings, dict.fromkeys(KINDS, ""), resources)
+        self._execution = wait
 
 
 def main() -> None:

@@ -110,7 +110,7 @@ class ServiceOptions:
         Fewer workers do not get more than they had: they would have to start anew, in a run, and bits follow from the
         number of threads. More workers have to share, or all would be slow.
         """
-        equal = max(1, cores.available() // self.workers)
+        equal = max(1, cores.available() // max(1, self.workers))
         return equal if self.share is None else min(equal, self.share)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,5 +37,6 @@ def end(server: Any, sockets: dict[int, Any], loop: threading.Thread) -> None:
             else:
                 one.handle_close()
 
-    trigger.pull_trigger(close)
+    with contextlib.suppress(OSError):  # the loop may have closed it by then, having been woken before
+        trigger.pull_trigger(close)
     loop.join(30)

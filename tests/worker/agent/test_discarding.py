@@ -102,7 +102,7 @@ def test_only_an_accepted_commit_removes_and_only_what_was_there_before(
     store: Any = Store(answer, (folder / name(4, 2)).touch)
     agent = Agent(store, settings, {}, Resources(gpus=(), holdings=tuple, host="h", pid=1))
     result = TaskResult() if ends_well else Failure(kind=FailureKind.CRASH, message="it died")
-    monkeypatch.setattr(agent, "_answer", lambda item: result)
+    monkeypatch.setattr(agent._execution, "run", lambda item: result)
     given = [item(5, keep=(f"one/fit-1/m00/{name(3)}",))]
     monkeypatch.setattr(agent._mailbox, "next", lambda: given.pop() if given else agent.stop("done"))
     monkeypatch.setattr(agent, "_await_item", agent._mailbox.next)

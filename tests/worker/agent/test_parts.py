@@ -232,15 +232,15 @@ def test_a_task_that_the_worker_cannot_handle_fails_alone(
         agent._children._children["h"] = agent._children._busy = child
         raise problem
 
-    monkeypatch.setattr(agent, "_follow", fail)
-    failure = agent._attempt(item())
+    monkeypatch.setattr(agent._execution, "_follow", fail)
+    failure = agent._execution.run(item())
     assert isinstance(failure, Failure)
     assert failure.kind is kind
     assert str(problem).encode("ascii", "backslashreplace").decode() in failure.message
     assert ended
-    monkeypatch.setattr(agent, "_follow", lambda item: (_ for _ in ()).throw(SupersededError()))
+    monkeypatch.setattr(agent._execution, "_follow", lambda item: (_ for _ in ()).throw(SupersededError()))
     with pytest.raises(SupersededError):
-        agent._attempt(item())
+        agent._execution.run(item())
 
 
 # --- settings ----------------------------------------------------------------------------------------

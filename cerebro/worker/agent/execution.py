@@ -1,0 +1,218 @@
+"""Doing tasks in a child process: which child, told when, told what comes next, and what becomes of it.
+
+Used by the agent's main thread. Whatever goes wrong here fails one attempt, with its cause, and not the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from cerebro.contract.tasks import (
+    EtlTask,
+    Failure,
+    FailureKind,
+    InboxItem,
+    ModelTask,
+    TaskBody,
+    TaskResult,
+    TrainTask,
+)
+from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.tracebacks import line_of
+from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
+from cerebro.worker.agent.children import ChildPool
+from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.environment import archive_folder, python_for
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.reports import SupersededError
+from cerebro.worker.agent.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_KINDS: dict[type[Exception], FailureKind] = {
+    RequirementsError: FailureKind.REQUIREMENTS,
+    StorageFullError: FailureKind.STORAGE_FULL,
+    RetryableError: FailureKind.UNAVAILABLE,
+    # The archive or the code is not in the store, or cannot be opened: no task could do without.
+    PermanentError: FailureKind.DATA,
+}
+"""Why an attempt could not begin; the first match counts."""
+
+
+class Execution:
+    """One task after another.
+
+    Args:
+        handlers: task kind -> module of its handler.
+        leave: tells the store that the worker ends, and gives back what waits.
+    """
+
+    def __init__(
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        handlers: Mapping[str, str],
+        *,
+        children: ChildPool,
+        lease: Lease,
+        drain: Drain,
+        mailbox: Mailbox,
+        leave: Callable[[], None],
+    ) -> None:
+        self._kvs, self._settings, self._handlers, self._leave = kvs, settings, handlers, leave
+        self._children, self._lease, self._drain, self._mailbox = children, lease, drain, mailbox
+        self.previous: TaskBody | None = None
+        """What the child did last, where it did it to its end."""
+        self._early: tuple[InboxItem, ChildProcess] | None = None
+        """What the child was told to do before the store granted it."""
+
+    def begin_early(self, item: InboxItem) -> None:
+        """Have the child train while the store is asked, where a unit follows one of the same code.
+
+        The store answers after a flush to disk. It grants nearly all that waits here; what it refuses ends as an
+        attempt that was taken back. Not a model's first unit: it makes the model's folder, which must not come back
+        after the experiment was deleted.
+        """
+        body = item.body
+        if not self.may_begin_early(item) or body is None:
+            return
+        child = self._children.take_again(self._handlers[body.kind])
+        if child is not None:
+            self._early = item, child
+            with suppress(OSError):  # it has ended, and is found to have when it is followed
+                self._tell(child, item, {})
+
+    def may_begin_early(self, item: InboxItem) -> bool:
+        """Whether nothing speaks against it but the child."""
+        body, before = item.body, self.previous
+        if not (isinstance(body, TrainTask) and isinstance(before, TrainTask)):
+            return False
+        return body.checkpoint is not None and (body.code, body.archive) == (before.code, before.archive)
+
+    def end_early(self) -> None:
+        """The store did not grant what the child was told to do: nothing is left of it."""
+        if self._early is None:
+            return
+        (item, _), self._early = self._early, None
+        self._children.done(is_spent=True)
+        log = self._task_log(item)
+        log.unlink(missing_ok=True)
+        with suppress(OSError):  # others have logs there
+            log.parent.rmdir()
+
+    def run(self, item: InboxItem) -> Answer:
+        """Do a task whose lease was taken.
+
+        Raises:
+            SupersededError: the worker is another process by now.
+        """
+        try:
+            if self._drain.is_asked and self._early is None:
+                reason = f"{self._drain.why} before this task began"
+                return Failure(kind=FailureKind.PREEMPTED, message=reason)
+            return self._answer(item)
+        except (RetryableError, PermanentError) as error:
+            kind = next(kind for known, kind in _KINDS.items() if isinstance(error, known))
+            return Failure(kind=kind, message=str(error))
+        except OSError as error:
+            return Failure(kind=FailureKind.CRASH, message=f"the process could not be started: {error}")
+        except SupersededError:
+            raise
+        except Exception as error:
+            # Whatever it is: one attempt fails of it, with its cause, and not the worker with all that waits here.
+            log.exception("%s could not be followed", item.task)
+            reason = f"the worker itself failed at this task: {line_of(error)}. Its log has more"
+            return Failure(kind=FailureKind.CRASH, message=reason)
+
+    def _answer(self, item: InboxItem) -> Answer:
+        answer: Answer | None = None
+        try:
+            answer = self._follow(item)
+            return answer
+        finally:
+            # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
+            # preprocessed by processes that have not met it.
+            is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
+            self._children.done(is_spent=answer is None or is_bad_etl)
+            if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
+                self._children.end_idle("memory ran out")
+
+    def _follow(self, item: InboxItem) -> Answer:
+        body, self.previous = item.body, None
+        assert body is not None
+        if self._early is not None:
+            (_, child), self._early = self._early, None
+        else:
+            asked = time.monotonic()
+            child = self._child_for(item)
+            codes = {} if body.code == child.code else {body.code: self._kvs.code(body.code).encoded}
+            try:
+                self._tell(child, item, codes, asked)
+            except OSError:
+                return child.reap()
+        self._hint(child)
+        limit_s = body.hang_timeout_s if isinstance(body, ModelTask) else self._settings.etl_hang_timeout_s
+        answer = AttemptRunner(
+            child,
+            item,
+            worker=self._settings.worker,
+            limit_s=limit_s,
+            lease=self._lease,
+            drain=self._drain,
+            notification=self._mailbox,
+            on_notification=lambda: self._on_notification(child),
+        ).follow()
+        if not child.is_alive() and not self._lease.is_lost:
+            clear_up(self._settings.volumes, item)
+        if isinstance(answer, TaskResult):
+            self.previous = body
+        return answer
+
+    def _tell(
+        self, child: ChildProcess, item: InboxItem, codes: dict[str, str], asked: float | None = None
+    ) -> None:
+        assert item.body is not None
+        body, began = item.body.model_dump(mode="json"), time.monotonic() if asked is None else asked
+        child.run(body, item.attempt, codes, self._task_log(item), asked=began)
+
+    def _task_log(self, item: InboxItem) -> Path:
+        return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
+
+    def _on_notification(self, child: ChildProcess) -> None:
+        self._children.end_idle_if_memory_is_short()
+        if not self._drain.is_asked:
+            self._hint(child)
+        elif not self._drain.is_superseded:
+            self._leave()
+
+    def _hint(self, child: ChildProcess) -> None:
+        """Tell the child which task comes next, so that it loads that model meanwhile."""
+        item = self._mailbox.peek()
+        if item is None or item.body is None or self._handlers[item.body.kind] != child.setting.handler:
+            return
+        if item.body.code != child.code:
+            return  # another process will do it
+        if self._lease.hinted != (item.task, item.attempt):
+            self._lease.hinted = (item.task, item.attempt)
+            try:
+                child.preload(item.body.model_dump(mode="json"))
+            except OSError:
+                log.info("the child ended before it could be told of %s", item.task)
+
+    def _child_for(self, item: InboxItem) -> ChildProcess:
+        body = item.body
+        assert body is not None
+        folder = archive_folder(self._kvs, self._settings.volumes, body.archive)
+        setting = ChildSpec(
+            handler=self._handlers[body.kind],
+            python=python_for(folder, self._settings.volumes),
+            archive=folder,
+        )
+        return self._children.take(setting)
