@@ -34,7 +34,10 @@ def environment_of_child(root: Path) -> bytes:
     setting = ChildSpec(handler="tests.worker.agent.fake_handler", python=sys.executable, archive="")
     child = ChildProcess(setting, Settings.from_environment(told), own_group())
     try:
-        return Path(f"/proc/{child.pid}/environ").read_bytes()
+        found = b""
+        while not found and child.is_alive():  # while the process becomes another program it has none
+            found = Path(f"/proc/{child.pid}/environ").read_bytes()
+        return found
     finally:
         child.kill()
 
