@@ -37,7 +37,7 @@ _SLICE_S = 1.0
 """A blocking read asks Redis in slices of this length, so that it ends soon when the service does."""
 
 _SLOT_S = 1.0
-"""How long a reader waits for a place to wait in: it is answered then, and asks again no more often than this."""
+"""How long a reader waits for a slot: it is answered then, and asks again no more often than this."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]

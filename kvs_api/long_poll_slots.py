@@ -28,7 +28,7 @@ class LongPollSlots:
     def __init__(self, threads: int) -> None:
         most = most_waiting(threads)
         self._slots = threading.BoundedSemaphore(most)
-        # Who waits for a place holds a thread, too: half of the others stay free in any case.
+        # Who waits for a slot holds a thread, too: half of the others stay free in any case.
         self._queue = threading.BoundedSemaphore((threads - most) // 2)
         self._counting = threading.Lock()
         self.held = 0
@@ -36,9 +36,9 @@ class LongPollSlots:
 
     @contextmanager
     def slot(self, timeout_s: float) -> Iterator[bool]:
-        """Hold a place, if one is free within `timeout_s` seconds; whether it is held.
+        """Hold a slot, if one is free within `timeout_s` seconds; whether it is held.
 
-        Does not wait where too many wait for a place already.
+        Does not wait where too many wait for a slot already.
         """
         is_held = self._slots.acquire(blocking=False) or self._await(timeout_s)
         self._count(int(is_held))

@@ -135,7 +135,13 @@ def make_stack(site: Site, world: World) -> None:
     parameters = manifests.stack_parameters(site.file, site.zones, has_roles=has_roles)
     if world.is_stack_ready(stack) and world.mark == manifests.stack_fingerprint(site.file, parameters):
         return
-    if world.stacks.get(stack, "").startswith((*_NEVER_MADE, "DELETE_FAILED")):  # it can only be deleted
+    status = world.stacks.get(stack, "")
+    if status.startswith("DELETE_FAILED") and world.file_system:
+        raise ProvisionError(
+            f"a deletion of the stack {stack} has failed, and its file system {world.file_system} may hold data. Copy "
+            "what you need, run `cerebro cluster delete`, then create again"
+        )
+    if status.startswith((*_NEVER_MADE, "DELETE_FAILED")):  # it can only be deleted
         delete_stacks(site, [stack])
     _deploy(site, parameters)
 

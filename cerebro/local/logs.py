@@ -34,7 +34,10 @@ def tail(path: Path, lines: int, *, last_start: bool = False) -> list[str]:
         lines: how many at most.
         last_start: only those that the newest process wrote.
     """
-    asked = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
+    try:
+        asked = subprocess.run(["tail", "-n", str(lines), str(path)], capture_output=True, check=False)
+    except OSError:  # a machine without that program: why a start failed is to be told all the same
+        return []
     found = asked.stdout.decode(errors="replace").splitlines()
     if last_start:
         starts = [index for index, line in enumerate(found) if line.startswith(START_MARK)]

@@ -20,8 +20,8 @@ class SignInLimiter:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # Older ones say nothing: as many within the window stop everybody.
-        self._failures: deque[tuple[float, str]] = deque(maxlen=IN_ALL)
+        # Older ones say nothing: as many within the window stop everybody. Those that an address made good have none.
+        self._failures: deque[tuple[float, str | None]] = deque(maxlen=IN_ALL)
 
     def wait_s(self, address: str) -> float:
         """Seconds until `address` may try again; 0 now."""
@@ -37,10 +37,10 @@ class SignInLimiter:
             self._failures.append((self._clock(), address))
 
     def succeeded(self, address: str) -> None:
-        """Forget the failures of an address."""
+        """Forget the failures of an address as its own. They still count for all: behind a proxy all have one."""
         with self._lock:
-            others = [failure for failure in self._failures if failure[1] != address]
-            self._failures = deque(others, maxlen=IN_ALL)
+            kept = [(time, None if by == address else by) for time, by in self._failures]
+            self._failures = deque(kept, maxlen=IN_ALL)
 
 
 def _wait_s(failures: list[float], limit: int, now: float) -> float:

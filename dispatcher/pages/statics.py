@@ -66,7 +66,11 @@ class Statics:
             response.data = gzip.decompress(packed)
         if packed is not None:
             response.headers["Vary"] = "Accept-Encoding"
-        response.headers["Cache-Control"] = f"private, max-age={_A_YEAR_S}, immutable"
+        # A page of an earlier release asks for its own version: what it is given must not be kept under that name.
+        is_meant = request.args.get("v") == self._versions[filename]
+        response.headers["Cache-Control"] = (
+            f"private, max-age={_A_YEAR_S}, immutable" if is_meant else "private, no-cache"
+        )
         response.set_etag(self._versions[filename], weak=True)
         response.make_conditional(request)
         return response

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def main() -> None:
         guard_network(endpoint if question["has_object_store"] else "")
     locators = Locators.model_validate(question["locators"])
     for finding in findings(locators, None if shared is None else Path(shared)):
-        print(FINDING.dump_json(finding).decode(), flush=True)  # noqa: T201 - the answer
+        sys.stdout.buffer.write(FINDING.dump_json(finding) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def findings(locators: Locators, shared: Path | None) -> Iterator[LocatorFinding]:
@@ -181,9 +183,22 @@ def _first_name(root: ObjectStore) -> str | None:
     folder = root.local_root()
     if folder is None:
         return next(root.list(), None)
-    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
-    found = (path.relative_to(folder).as_posix() for path in itertools.islice(paths, _MOST_ENTRIES))
+    files = filter(None, itertools.islice(_entries(Path(folder)), _MOST_ENTRIES))
+    found = (path.relative_to(folder).as_posix() for path in files)
     return next((name for name in found if size_of(root, name) is not None), None)
+
+
+def _entries(folder: Path) -> Iterator[Path | None]:
+    """All below a folder as it is read: one with a million files is not listed first. None stands for a folder."""
+    waiting = [folder]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                    yield None
+                else:
+                    yield Path(entry.path)
 
 
 def _finding(field: str, uri: str, look: Callable[[], dict[str, Any]], *, line: int = 0) -> LocatorFinding:
@@ -213,7 +228,8 @@ def _cell(value: object) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
+    shown = text.encode(errors="replace").decode()  # a file's name need not be text
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 if __name__ == "__main__":

@@ -36,9 +36,7 @@ def root_of(uri: str, shared: Path | None) -> ObjectStore:
         return _bucket(uri)
     path = local_path(uri)
     if shared is None:
-        if any(path.resolve().is_relative_to(part) for part in _NOT_DATA):
-            raise LocatorError(f"{uri} is part of the system, not data")
-        return FolderStore(uri)
+        return _LocalFolder(uri)
     if not path.is_relative_to(shared) or ".." in path.parts:
         raise NotLookedAtError(
             f"This page sees only the shared volume ({shared}) of the cluster. Whether the workers can read {uri} "
@@ -49,6 +47,29 @@ def root_of(uri: str, shared: Path | None) -> ObjectStore:
 
 _bucket = functools.cache(S3Store)
 """By its address: a client takes a tenth of a second to make."""
+
+
+class _LocalFolder(FolderStore):
+    """A folder of the user's own machine; a link may lead anywhere but into the system."""
+
+    def open(self, name: str) -> BinaryIO:
+        """The object as a file."""
+        self._require_data(self._path(name))
+        return super().open(name)
+
+    def size(self, name: str) -> int:
+        """Bytes of the object."""
+        self._require_data(self._path(name))
+        return super().size(name)
+
+    def check(self) -> None:
+        """Raise unless the root is there and may be read."""
+        self._require_data(self._root)
+        super().check()
+
+    def _require_data(self, path: Path) -> None:
+        if any(path.resolve().is_relative_to(part) for part in _NOT_DATA):
+            raise LocatorError(f"{path} is part of the system, not data")
 
 
 class _SharedFolder(FolderStore):

@@ -276,6 +276,16 @@ def test_a_stack_that_was_rolled_back_is_made_again(
     assert terminal.shape() == whole[0]
 
 
+def test_a_stack_whose_deletion_failed_keeps_its_data(terminal: Terminal) -> None:
+    """It can only be deleted, and with it the file system: that is for its user to say."""
+    terminal.create()
+    system = terminal.site().observe().file_system
+    terminal.cloud.set_stack("cerebro-demo", "DELETE_FAILED")
+    with pytest.raises(ProvisionError, match=f"its file system {system} may hold data"):
+        terminal.create()
+    assert terminal.site().observe().file_system == system
+
+
 def test_a_control_plane_deleted_by_hand_is_made_again_around_the_data(terminal: Terminal) -> None:
     """The file system lets go of the network, which can then be made anew, and is mounted there."""
     terminal.create()

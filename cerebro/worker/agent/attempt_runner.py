@@ -9,6 +9,7 @@ import logging
 import selectors
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cerebro.contract.events import LivePoint
@@ -175,13 +176,23 @@ class AttemptRunner:
         return LivePoint(task=item.task, attempt=item.attempt, worker=self._worker, **fields)
 
 
-def clear_up(volumes: Volumes, item: InboxItem) -> None:
+def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> None:
     """Remove the half of a checkpoint that an ended process was writing for this attempt. Shards are cleared by whoever
-    makes that partition next."""
+    makes that partition next.
+
+    Args:
+        is_refused: the store never granted the attempt: a whole checkpoint of it, and its log, go as well.
+    """
     body = item.body
-    if isinstance(body, TrainTask):
-        folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
-        name = checkpoint_file(
-            unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=item.attempt
-        )
-        discard_leftovers(folder, name)
+    if not isinstance(body, TrainTask):
+        return
+    folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
+    name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=item.attempt)
+    discard_leftovers(folder, name)
+    if is_refused:
+        task_log = volumes.task_log(item.experiment, item.task, item.attempt)
+        for path in (folder / name, task_log):
+            with suppress(OSError):  # a volume that does not answer keeps what nobody needs
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # others have logs there
+            task_log.parent.rmdir()

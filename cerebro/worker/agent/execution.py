@@ -102,10 +102,7 @@ class Execution:
             return
         (item, _), self._early = self._early, None
         self._children.done(is_spent=True)
-        log = self._task_log(item)
-        log.unlink(missing_ok=True)
-        with suppress(OSError):  # others have logs there
-            log.parent.rmdir()
+        clear_up(self._settings.volumes, item, is_refused=True)
 
     def run(self, item: InboxItem) -> Answer:
         """Do a task whose lease was taken.

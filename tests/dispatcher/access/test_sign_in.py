@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.access.sign_in_limit import IN_ALL, PER_ADDRESS, SignInLimiter
 from tests.dispatcher.fakes import TOKEN, Bench
 from tests.dispatcher.stories import running_story
 
@@ -63,6 +64,20 @@ def test_guessing_is_slowed_down(bench: Bench) -> None:
     assert answer.headers["Retry-After"] == "60"
     bench.monotonic.now += 60.5
     assert browser.post("/sign-in", {"token": TOKEN}).status_code == 303
+
+
+def test_a_right_token_forgives_its_own_address_only() -> None:
+    """Behind a proxy everybody has the same one: the bound on all attempts is not lifted by who knows the token."""
+    limiter = SignInLimiter(lambda: 0.0)
+    for number in range(IN_ALL):
+        limiter.failed(f"address-{number % 50}")
+    limiter.succeeded("address-1")
+    assert limiter.wait_s("elsewhere") > 0
+    one = SignInLimiter(lambda: 0.0)
+    for _ in range(PER_ADDRESS):
+        one.failed("here")
+    one.succeeded("here")
+    assert one.wait_s("here") == 0
 
 
 def test_page_left_open_is_sent_again(bench: Bench) -> None:

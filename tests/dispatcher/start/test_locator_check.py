@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import http.server
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -97,10 +98,26 @@ def test_system_is_no_data(data: Path, path: str) -> None:
     assert finding.preview == ()
 
 
+def test_link_into_the_system_is_no_data(data: Path) -> None:
+    """Wherever it lies."""
+    (data / "linked.csv").symlink_to("/proc/self/environ")
+    (finding,) = found(checker(data), f"{data}/linked.csv")
+    assert finding.state == "wrong"
+    assert finding.preview == ()
+
+
+def test_name_that_is_no_text_and_many_folders_are_looked_at(data: Path) -> None:
+    """The process that looks survives the one, and stops after so many of the others."""
+    odd = data / "odd"
+    odd.mkdir()
+    Path(os.fsdecode(bytes(odd) + b"/caf\xe9.txt")).write_text("some text")
+    (_, objects) = found(checker(data), f"{data}/train.csv", str(odd))
+    assert (objects.state, objects.sample) == ("fine", "caf?.txt")
+    assert objects.text == "some text"
+
+
 def test_pipes_and_folders_are_no_tables(data: Path) -> None:
     """Nobody is waited for."""
-    import os
-
     os.mkfifo(data / "pipe")
     for name in ("pipe", "images"):
         (finding,) = found(checker(data), f"{data}/{name}")

@@ -10,6 +10,7 @@ import pytest
 from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import CheckpointRef, FailureKind
+from cerebro.runtime.volumes import checkpoint_file
 from kvs_api.store import Store
 from tests.worker.agent.agents import Agents, is_running, until
 
@@ -65,8 +66,13 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
     revoke = api.Revoke(task=key, attempt=1, worker="worker-0", reason="stopped", force=True)
     pids: list[int] = []
 
+    checkpoints = tmp_path / "checkpoints/one/fit-1/m00"
+    left = checkpoints / checkpoint_file(unit=0, epoch=1, partition=1, attempt=1)
+
     def take_back(task: str) -> None:
         if task == key and not pids:
+            checkpoints.mkdir(parents=True)
+            left.touch()  # as if it had come to its end by then
             pids.append(agents.begun(1))
             assert agents.bench.decide(revoke) == ["done"]
 
@@ -78,6 +84,7 @@ def test_a_refused_unit_that_had_begun_leaves_nothing(
         agents.end_of(agents.give(1, "wait", attempt=2, checkpoint=CHECKPOINT), 2), TaskCommitted
     )
     assert not list((tmp_path / "logs/tasks/one").glob("*p1.a1.log"))
+    assert not left.exists()
     attempts = [e.attempt for e in agents.bench.log() if isinstance(e, TaskStarted) and e.task == key]
     assert attempts == [2]
 
