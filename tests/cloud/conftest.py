@@ -17,6 +17,7 @@ if importlib.util.find_spec("moto") is None:
     assert not os.environ.get("CI"), "moto is missing: pip install 'moto[server]'"
     pytest.skip("needs moto: pip install 'moto[server]'", allow_module_level=True)
 
+from botocore.loaders import create_loader
 from moto import mock_aws
 
 from cerebro.cloud.actions import create, delete
@@ -44,6 +45,15 @@ FILE: dict[str, Any] = {
 
 EKSCTL_STOPS = [pytest.param(part, marks=[] if part == 4 else [pytest.mark.slow]) for part in range(7)]
 """Where eksctl fails, as `Cloud.eksctl_stops_after` counts; one of them in every run."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_descriptions() -> Iterator[None]:
+    """What botocore knows of AWS's services, megabytes of JSON, is read once for all its sessions."""
+    loader = create_loader()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", lambda *_: loader)
+        yield
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from cerebro.errors import (
 from tests.e2e.harness import Lab, write_table
 from tests.e2e.specs import TinyETL, TinyTraining
 
+pytestmark = pytest.mark.slow
+
 TABLES = {
     "no id": ("number,x,label\n1,0.5,0\n", r"has no column 'id' \(its columns: number, x, label\)"),
     "an id twice": ("id,x,label\n1,0.5,0\n1,0.6,0\n", r"has the id 1 more than once"),

@@ -17,6 +17,8 @@ from cerebro.errors import RunFailedError
 from tests.e2e.harness import Lab, Log
 from tests.e2e.specs import TinyTraining
 
+pytestmark = pytest.mark.slow
+
 
 def corrupt(path: Path) -> None:
     """Flip a byte in the middle of a file."""

@@ -18,6 +18,8 @@ from cerebro.local import processes
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyTraining
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 FIT = """

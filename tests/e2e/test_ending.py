@@ -16,6 +16,8 @@ from tests.e2e.specs import TinyETL, TinyTraining
 
 pytestmark = pytest.mark.slow
 
+pytestmark = pytest.mark.slow
+
 GRACE_S = 3.0
 """Of local workers, below the supervisor's own."""
 

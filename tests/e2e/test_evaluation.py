@@ -17,6 +17,8 @@ from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyETL, TinyTraining
 
+pytestmark = pytest.mark.slow
+
 
 class Ranking(TinyTraining):
     """Measures the area under the ROC curve of class 0, which is no mean over rows, beside the rest."""
@@ -48,7 +50,6 @@ def test_a_test_measures_what_validation_did(lab: Lab, prepared: str) -> None:
     assert list(parts["parts"]) == [2]
 
 
-@pytest.mark.slow
 def test_metrics_are_those_of_one_process_with_one_to_five_workers(own_lab: MakeLab) -> None:
     """Every metric, to the bit; and the rows of the split come in one order, however many workers cut it."""
     lab = own_lab()

@@ -12,6 +12,8 @@ from cerebro.errors import LocatorError, UnauthorizedError
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining
 
+pytestmark = pytest.mark.slow
+
 SPACE = [{"tag": tag, "lr": 0.05, "batch_size": 5} for tag in "ab"]
 
 

@@ -16,8 +16,9 @@ from tests.e2e.conftest import MakeLab
 from tests.e2e.harness import ROWS, Lab
 from tests.e2e.specs import TinyETL, TinyTraining
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_run_outlives_its_cluster(own_lab: MakeLab) -> None:
     """Stopped in the middle of a unit, then killed in the middle of another: each time the next start goes on."""
     lab = own_lab()

@@ -13,6 +13,8 @@ from cerebro.errors import ConflictError, NotFoundError
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) -> None:
     """In the middle of a unit: it is taken back, the worker trains the others meanwhile; resumed, the model ends with

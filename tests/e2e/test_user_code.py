@@ -13,6 +13,8 @@ from cerebro.errors import RunFailedError
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyTraining
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_mistake_fails_its_own_model_only(lab: Lab, prepared: str) -> None:
     """An exception, a hang, an exit and a loss that is no number: four models fail, the fifth is trained."""
