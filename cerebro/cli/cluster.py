@@ -32,8 +32,7 @@ def register(commands: Any) -> None:
         action.add_argument("-f", "--file", type=Path, required=True, metavar="FILE", help=example)
         action.add_argument("--home", metavar="DIR", help=f"{folder} (default: $CEREBRO_HOME or ~/.cerebro)")
         if name != "status":
-            only = "print every command and generated file, change nothing"
-            action.add_argument("--dry-run", action="store_true", help=only)
+            action.add_argument("--dry-run", action="store_true", help="print commands, change nothing")
         if name == "delete":
             action.add_argument("--yes", action="store_true", help="do not ask for the name")
         action.set_defaults(run=run, action=name, dry_run=False, yes=False)
@@ -50,8 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
     site = open_site(options.file, ClusterHome(options.home).path, is_dry=options.dry_run, show=_show)
     if options.action == "status":
-        for line in actions.status_lines(site):
-            _show(line)
+        _show("\n".join(actions.status_lines(site)))
         return 0
     with site.alone():
         try:

@@ -68,10 +68,9 @@ def _take_steps(site: Site, world: World) -> World:
 def _tell(site: Site, world: World) -> None:
     """How to reach the cluster, and what costs."""
     for name in sorted(set(world.groups) - set(site.file.counts)):
+        removal = f"--cluster {site.file.name} --region {site.file.region} --name {name}"
         site.show(f"Node group {name} is not in the file; it is kept, and costs. To remove it:")
-        site.show(
-            f"  eksctl delete nodegroup --cluster {site.file.name} --region {site.file.region} --name {name}"
-        )
+        site.show(f"  eksctl delete nodegroup {removal}")
     site.show(f"{site.file.name} runs.")
     site.show(f"  kubectl and helm            export KUBECONFIG={site.kubeconfig}")
     site.show(f"  token, page and JupyterLab  helm get notes {PLATFORM} -n {NAMESPACE}")

@@ -137,10 +137,8 @@ def make_stack(site: Site, world: World) -> None:
         return
     status = world.stacks.get(stack, "")
     if status.startswith("DELETE_FAILED") and world.file_system:
-        raise ProvisionError(
-            f"a deletion of the stack {stack} has failed, and its file system {world.file_system} may hold data. Copy "
-            "what you need, run `cerebro cluster delete`, then create again"
-        )
+        kept = f"{world.file_system} may hold data: copy it, then run `cerebro cluster delete`"
+        raise ProvisionError(f"a deletion of the stack {stack} has failed, and its file system {kept}")
     if status.startswith((*_NEVER_MADE, "DELETE_FAILED")):  # it can only be deleted
         delete_stacks(site, [stack])
     _deploy(site, parameters)
