@@ -79,8 +79,7 @@ def prepare_etl(
     if process.returncode:
         raise MetadataError(
             f"the process that cuts the metadata ended with exit code {process.returncode}. -9 means that it ran out "
-            "of "
-            "memory: give the controller more (controller.resources.limits.memory on Kubernetes), or give fewer rows"
+            "of memory: give the controller more (controller.resources.limits.memory on Kubernetes), or give fewer rows"
         )
     answer = _Answer.model_validate_json(said)
     if answer.plan is not None:

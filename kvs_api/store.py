@@ -51,8 +51,7 @@ class Store(QuarantineStore):
             if self._redis.sismember(keys.DELETING, record.name):
                 raise errors.ConflictError(
                     f"experiment {record.name!r} is being deleted with its data: wait until its name is free again, "
-                    "see "
-                    "`cerebro status`"
+                    "see `cerebro status`"
                 )
             # A crash between the two writes above would leave the experiment out of the list: write it again.
             self._redis.zadd(keys.EXPERIMENTS, {known.name: known.created})

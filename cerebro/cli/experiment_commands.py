@@ -172,7 +172,6 @@ def _await_end(kvs: KvsClient, name: str) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"{name} has not been deleted after {_GONE_S:g} s: the controller deletes it as soon as it runs and "
-                "can "
-                "write to the volumes. See `cerebro status` and `cerebro logs controller`"
+                "can write to the volumes. See `cerebro status` and `cerebro logs controller`"
             )
         time.sleep(_LOOK_AGAIN_S)

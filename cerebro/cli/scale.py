@@ -196,8 +196,7 @@ def _late(kvs: KvsClient, count: int, workers: int, timeout_s: float) -> str:
         )
     return (
         f"{count} of {workers} workers registered within {timeout_s:g} s ({troubles or 'the reason is not known'}). "
-        "The "
-        "others are used when they come: see `kubectl get pods` and `kubectl describe pod`"
+        "The others are used when they come: see `kubectl get pods` and `kubectl describe pod`"
     )
 
 

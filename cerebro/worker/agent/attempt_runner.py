@@ -191,8 +191,7 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
     discard_leftovers(folder, name)
     if is_refused:
         task_log = volumes.task_log(item.experiment, item.task, item.attempt)
-        for path in (folder / name, task_log):
-            with suppress(OSError):  # a volume that does not answer keeps what nobody needs
-                path.unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        task_log.unlink(missing_ok=True)
         with suppress(OSError):  # others have logs there
             task_log.parent.rmdir()

@@ -102,7 +102,8 @@ class Execution:
             return
         (item, _), self._early = self._early, None
         self._children.done(is_spent=True)
-        clear_up(self._settings.volumes, item, is_refused=True)
+        with suppress(OSError):  # a volume that does not answer keeps what nobody needs
+            clear_up(self._settings.volumes, item, is_refused=True)
 
     def run(self, item: InboxItem) -> Answer:
         """Do a task whose lease was taken.
