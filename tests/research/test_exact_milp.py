@@ -54,6 +54,7 @@ def test_four_by_four_instances_equal_brute_force(times: list[list[int]]) -> Non
     check(open_shop(times))
 
 
+@pytest.mark.slow
 @needs_gurobi
 @settings(deadline=None, max_examples=40)
 @given(problems(max_models=3, max_workers=2, max_partitions=2, max_gpus=2, max_strategies=2))

@@ -121,7 +121,7 @@ def test_a_task_that_is_taken_back_ends_and_the_next_one_runs(agents: Agents) ->
 
 def test_a_worker_that_is_asked_to_end_gives_its_work_back(agents: Agents) -> None:
     """Running and queued attempts are preempted, not failed; no process stays."""
-    process = agents.start()
+    process = agents.start(grace_s=1.0)
     running, queued = agents.give(0, "wait"), agents.give(1, "work")
     pid = agents.begun(0)
     process.send_signal(signal.SIGTERM)
