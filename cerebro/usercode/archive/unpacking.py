@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,8 +141,9 @@ def _sweep(destination: Path) -> None:
     # What a killed process left; younger ones may belong to a process that still unpacks.
     oldest = time.time() - _ABANDONED_S
     for aside in destination.parent.glob(_aside_prefix(destination) + "*"):
-        if aside.stat().st_mtime < oldest:
-            shutil.rmtree(aside, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process has just published or removed it
+            if aside.stat().st_mtime < oldest:
+                shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

@@ -55,6 +55,15 @@ def test_two_processes_at_once(content: bytes, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "volume").iterdir()] == ["out"]
 
 
+def test_what_another_process_publishes_meanwhile_is_no_leftover(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed under the name that it has while it is unpacked, and has its own name a moment later."""
+    monkeypatch.setattr(Path, "glob", lambda folder, _: iter([folder / ".out.unpacking-published"]))
+    extract(content, tmp_path / "out")
+    assert (tmp_path / "out" / "model.py").read_bytes() == b"x = 1"
+
+
 def test_full_disk_leaves_nothing(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No room is a retryable error that names the archive and the place."""
 
