@@ -20,7 +20,7 @@ IMAGES := TORCH='$(if $(findstring command,$(origin TORCH)),$(TORCH))'
 
 # Byte code is kept, whatever the environment says: without it each process that a test starts compiles the platform.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 SPREAD := -n $(TEST_PROCESSES) --dist worksteal
 
 # One stamp per set of dependencies installed into .venv/.
@@ -78,7 +78,7 @@ test: $(DEV_STAMP)  ## run the tests, but for the slow ones
 
 test-slow: $(DEV_STAMP)  ## run the slow tests: many examples of each property, whole clusters, the notebook, the browser
 	@$(PYTEST) $(SPREAD) --hypothesis-profile=thorough -m 'hypothesis and not slow'
-	@$(PYTEST) -m slow
+	@$(PYTEST) -n 2 --dist loadfile -m slow
 
 lint: $(DEV_STAMP)  ## check style, format, types and import layers
 	$(BIN)/ruff check .

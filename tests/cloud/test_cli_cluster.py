@@ -19,6 +19,7 @@ def at_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal
     return terminal
 
 
+@pytest.mark.slow
 def test_create_status_and_delete(at_terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
     """One command up, one down."""
     file = str(at_terminal.path)

@@ -65,6 +65,7 @@ def test_every_change_is_tried_again_that_failed_without_effect(
     assert terminal.shape() == whole[0]
 
 
+@pytest.mark.slow
 def test_every_answer_lost_after_its_effect_is_made_up_for(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
@@ -91,6 +92,7 @@ def test_broken_at_any_change_the_same_command_goes_on(
     assert terminal.shape() == world
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", EKSCTL_STOPS)
 def test_whatever_part_eksctl_stopped_at_is_gone_on_from(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]], part: int
@@ -205,6 +207,7 @@ def test_a_failed_check_keeps_anything_from_being_made(terminal: Terminal) -> No
     assert terminal.cloud.changes == []
 
 
+@pytest.mark.slow
 def test_a_group_added_to_the_file_is_added_to_the_cluster(terminal: Terminal) -> None:
     """Creation is also how a cluster grows; a group that is no longer in the file is named and kept."""
     terminal.create()
@@ -243,6 +246,7 @@ def test_somebody_elses_cluster_of_that_name_is_left_alone(terminal: Terminal) -
     assert terminal.cloud.changes == []
 
 
+@pytest.mark.slow
 def test_other_buckets_change_the_role(terminal: Terminal) -> None:
     """The stack is updated; the file system in it stays."""
     terminal.create()
@@ -262,6 +266,7 @@ def test_other_buckets_change_the_role(terminal: Terminal) -> None:
     assert terminal.cloud.identities == set()
 
 
+@pytest.mark.slow
 def test_a_stack_that_was_rolled_back_is_made_again(
     terminal: Terminal, whole: tuple[dict[str, Any], list[str]]
 ) -> None:
@@ -286,6 +291,7 @@ def test_a_stack_whose_deletion_failed_keeps_its_data(terminal: Terminal) -> Non
     assert terminal.site().observe().file_system == system
 
 
+@pytest.mark.slow
 def test_a_control_plane_deleted_by_hand_is_made_again_around_the_data(terminal: Terminal) -> None:
     """The file system lets go of the network, which can then be made anew, and is mounted there."""
     terminal.create()

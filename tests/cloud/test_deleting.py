@@ -58,6 +58,7 @@ def test_nothing_is_nothing(terminal: Terminal) -> None:
     assert terminal.lines == ["Nothing of demo is left in us-east-1."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, after_effect: bool) -> None:
     """Each command's k-th change fails, for growing k; what is left is named each time, and goes in the end."""
@@ -72,6 +73,7 @@ def test_a_deletion_broken_again_and_again_comes_to_its_end(terminal: Terminal, 
     assert_empty(terminal)
 
 
+@pytest.mark.slow
 def test_disks_of_dead_drivers_go(terminal: Terminal) -> None:
     """With no driver alive, as in a pause, the claims' disks stay behind; they are found by their tag."""
     terminal.create()

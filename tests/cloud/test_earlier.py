@@ -62,6 +62,7 @@ def test_it_is_paused_and_resumed(earlier: Terminal) -> None:
     assert earlier.shape() == before
 
 
+@pytest.mark.slow
 def test_it_is_deleted_whole(earlier: Terminal) -> None:
     """The mount targets' stack before the file system's, both before the network."""
     earlier.delete()

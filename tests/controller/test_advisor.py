@@ -177,6 +177,7 @@ def test_a_question_survives_json() -> None:
     assert asked
 
 
+@pytest.mark.slow
 def test_a_process_answers_and_is_gone_after_rest() -> None:
     """The real helper: a question, its answer, a question that is given up for another, and no process left."""
     simulation = simulated(narrow(3), 3, epochs=2, helper=None)

@@ -78,6 +78,7 @@ def test_core_and_engine_agree(problem: Problem) -> None:
     assert run(problem, "lrptw", 0, CALM).makespan == pytest.approx(engine, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["online-noise-32x16", "online-straggler-32x16", "online-join-32x16"])
 def test_core_and_engine_agree_on_what_befalls(name: str) -> None:
     """The same noise, straggler and late worker: the same makespan within a per cent, not below the same bound."""

@@ -39,6 +39,7 @@ def prepared(record: ExperimentRecord, volumes: Volumes, **more: Any) -> EtlPlan
     return preparation_process.prepare_etl(record, state, REQUEST, WEIGHTS, volumes, **more)
 
 
+@pytest.mark.slow
 def test_the_plan_is_the_same(record: ExperimentRecord, volumes: Volumes) -> None:
     """And the files are where it says."""
     plan = prepared(record, volumes)

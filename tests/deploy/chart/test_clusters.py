@@ -51,6 +51,7 @@ def test_other_classes_and_profiles_are_not_refused(restricted: Cluster, way: st
     assert restricted.objects.get(WORKERS)
 
 
+@pytest.mark.slow
 def test_a_scale_holds_and_is_told_and_another_number_says_what_is_in_its_way(cluster: Cluster) -> None:
     """`cerebro scale` stays over an upgrade, and NOTES count as many; where another number is asked for, Helm would not
     overrule whoever scaled, so the chart says who that is and what to do, which then works."""
@@ -68,6 +69,7 @@ def test_a_scale_holds_and_is_told_and_another_number_says_what_is_in_its_way(cl
     assert cluster.objects.get(WORKERS)["spec"]["replicas"] == 4
 
 
+@pytest.mark.slow
 def test_another_number_wins_where_nobody_has_scaled(cluster: Cluster) -> None:
     """Up and down."""
     cluster.helm("install")

@@ -26,6 +26,7 @@ def test_headers_of_every_answer(bench: Bench, path: str) -> None:
     assert ("no-store" in headers["Cache-Control"]) == (not path.startswith("/static"))
 
 
+@pytest.mark.slow
 def test_pages_have_no_inline_script_or_style(bench: Bench) -> None:
     """The policy would block them: this finds them without a browser."""
     browser = bench.signed_in()

@@ -227,6 +227,7 @@ class _Asked(http.server.BaseHTTPRequestHandler):
         """Not to standard error."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.5"])
 def test_cluster_asks_no_address_of_its_own_network(
     data: Path, monkeypatch: pytest.MonkeyPatch, host: str

@@ -102,6 +102,7 @@ def test_without_the_switch_it_is_not(store: str, tmp_path: Path) -> None:
     assert "try again" not in finding.message
 
 
+@pytest.mark.slow
 def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the store: another port of the same machine, which the environment offers as credentials or endpoint."""
     with _service() as (store, asked), _service() as (other, others):
@@ -124,6 +125,7 @@ def test_other_services_stay_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "no public address" in proxied.message
 
 
+@pytest.mark.slow
 def test_endpoint_of_s3_goes_before_that_of_all_services(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +137,7 @@ def test_endpoint_of_s3_goes_before_that_of_all_services(
     assert (finding.state, others) == ("fine", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*KEYS, "AWS_SESSION_TOKEN"])
 def test_keys_are_not_told(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capfd: pytest.CaptureFixture[str]

@@ -132,6 +132,7 @@ def test_archive_that_is_too_large_as_it_came(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_bomb_is_refused_early_and_in_little_memory(kind: str, tmp_path: Path) -> None:
     """A gigabyte of zeros in a megabyte costs a few MiB of memory."""

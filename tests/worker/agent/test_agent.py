@@ -162,6 +162,7 @@ def test_a_superseded_worker_ends_by_itself(agents: Agents) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_outlives_the_stores_restart(agents: Agents, service: Service) -> None:
     """Its lease is kept and its commit counts once, though the store was killed in the middle of the task."""
     agents.start()

@@ -75,6 +75,7 @@ def test_what_user_code_left_running_ends_with_its_process(agents: Agents, tmp_p
     assert not is_running(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["work", "crash"])
 def test_the_death_of_user_code_is_told_by_its_signal(agents: Agents, tmp_path: Path, first: str) -> None:
     """Though the process that died was not started by the agent; also in a process that was forked later."""
