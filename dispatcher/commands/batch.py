@@ -1,4 +1,4 @@
-"""One action on several experiments: each is done or refused by itself, and what became of each is said."""
+"""One command on several experiments: each is done or refused by itself, and what became of each is said."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What became of an action: names of experiments for which it was `done`, was `refused` (and why), and was not
+    """What became of a command: names of experiments for which it was `done`, was `refused` (and why), and was not
     tried (`left`)."""
 
     done: tuple[str, ...]
@@ -43,8 +43,8 @@ class Batch:
         return " ".join(parts)
 
 
-def carry_out_all(services: Services, names: list[str], action: CommandKind, by: str) -> Batch:
-    """Carry an action out on each experiment, until the time is over or the store is away."""
+def carry_out_all(services: Services, names: list[str], kind: CommandKind, by: str) -> Batch:
+    """Carry a command out on each experiment, until the time is over or the store is away."""
     deadline = services.monotonic() + BATCH_S
     done: list[str] = []
     refused: list[tuple[str, str]] = []
@@ -53,7 +53,7 @@ def carry_out_all(services: Services, names: list[str], action: CommandKind, by:
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried:]))
         try:
             run = services.reader.look(name, lambda read_model: read_model.state.active_run())
-            carry_out(services, name, Command(kind=action, run=run.id if run else ""), by)
+            carry_out(services, name, Command(kind=kind, run=run.id if run else ""), by)
         except StoreUnavailableError as error:
             refused.append((name, f"it is not known whether it was done: {error}"))
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried + 1 :]))

@@ -47,7 +47,7 @@ def register(pages: Blueprint, tabs: Tabs) -> None:
     def restore(name: str) -> ResponseReturnValue:
         services.reader.ask(partial(services.store.restore, name), is_command=True)
         services.reader.expect_news(name)
-        _log.info("action experiment=%s event=%s by=%s", name, "restore", who())
+        _log.info("command experiment=%s event=%s by=%s", name, "restore", who())
         return redirect(f"/experiments/{name}", 303)
 
     @pages.get("/experiments/<name:name>/delete")
@@ -59,11 +59,11 @@ def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
     """The command that a browser sent. It names its run, for the page that it comes from showed one.
 
     Raises:
-        BadRequestError: there is no such action, or no model was chosen.
+        BadRequestError: there is no such command, or no model was chosen.
     """
     name = fields.get("action", "")
     if name not in set(CommandKind):
-        raise BadRequestError(f"there is no action {name[:_QUOTED]!r}; there are {', '.join(CommandKind)}")
+        raise BadRequestError(f"there is no command {name[:_QUOTED]!r}; there are {', '.join(CommandKind)}")
     if name in OF_MODEL and not models:
         raise BadRequestError("no model was chosen: tick one or more, then press the button again")
     return Command(
@@ -102,7 +102,7 @@ def carry_out(services: Services, name: str, command: Command, by: str) -> None:
     assert isinstance(events, tuple)
     for event in events:
         reader.ask(partial(append, event), is_command=True)
-        _log.info("action experiment=%s event=%s by=%s", name, event.type, by)
+        _log.info("command experiment=%s event=%s by=%s", name, event.type, by)
     reader.expect_news(name)
 
 

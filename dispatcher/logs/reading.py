@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -264,7 +263,7 @@ def _how(said: Said, hits: int) -> str:
     if said.is_cut or hits >= MOST_HITS:
         return "many"
     # The kernel's own clock may be the first to end it: it counts processor time.
-    if said.is_late or said.code == -signal.SIGXCPU:
+    if said.is_late:
         return "late"
     return "broken" if said.code else ""
 

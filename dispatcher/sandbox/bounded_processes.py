@@ -30,8 +30,8 @@ _OF_OBJECT_STORES = ("AWS_", "BOTO_", "S3_")
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What came of a process. It was killed if `is_late`, when its time was over, and if `is_cut`, after
-    `MOST_BYTES`."""
+    """What came of a process. It was killed if `is_late`, when its time (elapsed, or the processor's) was over, and if
+    `is_cut`, after `MOST_BYTES`."""
 
     output: bytes
     code: int
@@ -89,7 +89,8 @@ class BoundedProcesses:
             finally:
                 killing.cancel()
                 process.kill()
-        is_late = process.returncode == -signal.SIGKILL and time.monotonic() >= deadline and not is_cut
+        was_killed = process.returncode == -signal.SIGKILL and time.monotonic() >= deadline
+        is_late = not is_cut and (was_killed or process.returncode == -signal.SIGXCPU)
         return Said(output=output[:MOST_BYTES], code=process.returncode, is_late=is_late, is_cut=is_cut)
 
 

@@ -76,7 +76,7 @@ class LocatorCheck:
         question = {"locators": locators.model_dump(mode="json"), **self._question}
         said = self._processes.ask(json.dumps(question).encode(), timeout_s=CHECK_S)
         found = {(each.field, each.line): each for each in self._findings(said)}
-        late = (
+        unseen = (
             "More was found before it than a page can show"
             if said.is_cut
             else f"It could not be looked at within {CHECK_S:g} s. That is no mistake of yours: large tables and slow "
@@ -85,7 +85,7 @@ class LocatorCheck:
             else "This page could not look at it: memory was short, its reader ended, or the cluster's token is in it"
         )
         return tuple(
-            found.get(key) or LocatorFinding(field=key[0], line=key[1], uri=uri, state="unseen", message=late)
+            found.get(key) or LocatorFinding(field=key[0], line=key[1], uri=uri, state="unseen", message=unseen)
             for key, uri in _wanted(locators)
         )
 

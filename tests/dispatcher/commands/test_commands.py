@@ -155,7 +155,7 @@ def test_nobody_has_a_name_unless_given(bench: Bench) -> None:
 def test_command_that_names_too_little() -> None:
     """Each says what is missing."""
     state = running_story().state
-    with pytest.raises(BadRequestError, match="no action ''"):
+    with pytest.raises(BadRequestError, match="no command ''"):
         parsed({})
     with pytest.raises(BadRequestError, match="no model was chosen"):
         parsed({"action": "stop_model", "run": "fit-1"})

@@ -65,7 +65,6 @@ def test_search_that_fails_is_not_called_slow(volumes: Volumes, monkeypatch: pyt
     for said, note in (
         (Said(output=b"", code=1), "The search failed"),
         (Said(output=b"", code=-signal.SIGKILL, is_late=True), "was ended after 6 s"),
-        (Said(output=b"", code=-signal.SIGXCPU), "was ended after 6 s"),
         (Said(output=b"", code=-signal.SIGKILL, is_cut=True), "Only the newest"),
         (Said(output=b"", code=0), ""),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def test_child_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
     )
     assert len(said.output) == 100_000 < MOST_BYTES
     assert (said.is_cut, said.is_late) == (True, False)
+
+
+def test_child_that_computes_for_too_long_is_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The kernel ends it by a signal of its own, before its time has passed on the clock."""
+    (tmp_path / "busy.py").write_text(
+        "from dispatcher.sandbox.bounded_processes import bound\n"
+        "bound(memory_bytes=1 << 30, cpu_s=1)\n"
+        "while True: pass\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    said = BoundedProcesses("busy", at_once=1).ask(b"", timeout_s=60.0)
+    assert said.is_late
 
 
 def test_child_that_does_not_listen_is_no_fault() -> None:
