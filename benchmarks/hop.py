@@ -22,6 +22,7 @@ from torch import nn
 from benchmarks.figure import Figure
 from cerebro.contract.tasks import CheckpointRef
 from cerebro.worker.training import checkpoint
+from cerebro.worker.training.tracking import Checkpoint
 from cerebro.worker.training.unit import Trainee, restore
 
 BAR = 1.5
@@ -93,7 +94,7 @@ def _trainee() -> Trainee:
         for name, parameter in module.named_parameters()
         for which in ("exp_avg", "exp_avg_sq")
     }
-    return Trainee(modules=[module], checkpoint={"optimizer": moments})
+    return Trainee(modules=[module], checkpoint=Checkpoint({"optimizer": moments}))
 
 
 def _hop(root: Path, trainee: Trainee, other: Trainee) -> tuple[float, float]:

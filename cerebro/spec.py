@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Literal, Protocol
 
@@ -52,6 +53,33 @@ class DataLoader(Protocol):
     def report(self, **values: Any) -> None:
         """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
         ...
+
+
+class Checkpoint(MutableMapping[str, Any]):
+    """What lives across the units of a model, saved with its modules; empty in its first unit.
+
+    A mapping for tensors, numbers, strings, and dicts, lists and tuples of them. Objects with a state of their own are
+    tracked.
+    """
+
+    @abstractmethod
+    def track(self, **objects: Any) -> None:
+        """Restore what was saved of these objects under these names, and from now on save it with the model.
+
+        To be called in `train` before the loop over `dataloader`, once for each object::
+
+            optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+            checkpoint.track(optimizer=optimizer)
+
+        A value that the object was made with stays as it is where it is another one than before because a
+        hyper-parameter of the model was changed. In `test` and `predict` objects are restored only.
+
+        Args:
+            objects: by name, each with `state_dict` and `load_state_dict`: optimizers, schedulers, scalers, modules.
+
+        Raises:
+            SpecError: an object cannot be tracked, or does not take what was saved; nothing is lost by it.
+        """
 
 
 class ETLSpec:
@@ -106,7 +134,7 @@ class SubEpochSpec:
     def train(
         self,
         models: list[Any],
-        checkpoint: MutableMapping[str, Any],
+        checkpoint: Checkpoint,
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> dict[str, float]:
@@ -114,9 +142,7 @@ class SubEpochSpec:
 
         Args:
             models: what `create_models` returned, in training mode, with the state of the unit before.
-            checkpoint: lives across units, saved with the models. Empty in a model's first unit. Holds
-            tensors, numbers,
-                strings and dicts, lists or tuples of them: put ``optimizer.state_dict()`` here.
+            checkpoint: lives across units: `Checkpoint.track` your optimizer here.
             dataloader: shuffled batches of this partition.
             hyperparams: the configuration.
 
@@ -128,7 +154,7 @@ class SubEpochSpec:
     def test(
         self,
         models: list[Any],
-        checkpoint: MutableMapping[str, Any],
+        checkpoint: Checkpoint,
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> dict[str, float]:
@@ -142,7 +168,7 @@ class SubEpochSpec:
     def predict(
         self,
         models: list[Any],
-        checkpoint: MutableMapping[str, Any],
+        checkpoint: Checkpoint,
         dataloader: DataLoader,
         hyperparams: Mapping[str, Any],
     ) -> Any | Iterable[Any]:

@@ -70,8 +70,7 @@ class DigitsTraining(SubEpochSpec):
         """One pass over the partition."""
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
-        if "optimizer" in checkpoint:
-            optimizer.load_state_dict(checkpoint["optimizer"])
+        checkpoint.track(optimizer=optimizer)
         total, correct = 0.0, 0
         for images, labels in dataloader:
             logits = network(images)
@@ -82,7 +81,6 @@ class DigitsTraining(SubEpochSpec):
             total += loss.item() * len(labels)
             correct += int((logits.argmax(1) == labels).sum())
             dataloader.report(loss=loss)
-        checkpoint["optimizer"] = optimizer.state_dict()
         return {"loss": total / dataloader.num_rows, "accuracy": correct / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:

@@ -198,7 +198,7 @@ def replay(
             yield Replayed(
                 model=trained.id,
                 units=len(trained.visits),
-                differences=tuple(differences(trainee.state(), saved)),
+                differences=tuple(differences(_trained(trainee.state()), _trained(saved))),
                 remade=remade,
                 guessed=0 if all(visit.cores for visit in trained.visits) else cores,
             )
@@ -233,6 +233,11 @@ def differences(one: object, other: object, where: str = "state") -> Iterator[st
             yield from differences(first, second, f"{where}[{position}]")
     elif type(one) is not type(other) or repr(one) != repr(other):
         yield where
+
+
+def _trained(state: checkpoints.State) -> checkpoints.State:
+    """What training has made of a model: older versions did not note with what it was trained."""
+    return {name: state[name] for name in ("models", "checkpoint")}
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

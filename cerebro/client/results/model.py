@@ -44,7 +44,8 @@ class TrainedModel:
         return self.files.checkpoints(self.checkpoint) / self.checkpoint.name
 
     def load(self) -> dict[str, Any]:
-        """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked."""
+        """``{"models": [state_dict, ...], "checkpoint": {...}}`` on the CPU, its bytes checked. What was tracked is in
+        ``"checkpoint"`` by its name."""
         return self._state("cpu")
 
     def modules(self, device: str = "cpu") -> list[Any]:

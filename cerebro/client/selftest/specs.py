@@ -57,8 +57,7 @@ class Quarters(SubEpochSpec):
 
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
-        if "optimizer" in checkpoint:
-            optimizer.load_state_dict(checkpoint["optimizer"])
+        checkpoint.track(optimizer=optimizer)
         total = 0.0
         for pictures, labels in dataloader:
             loss = torch.nn.functional.cross_entropy(network(pictures), labels)
@@ -66,7 +65,6 @@ class Quarters(SubEpochSpec):
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             optimizer.step()
             total += loss.item() * len(labels)
-        checkpoint["optimizer"] = optimizer.state_dict()
         return {"loss": total / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:

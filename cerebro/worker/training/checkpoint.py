@@ -22,7 +22,11 @@ from cerebro.errors import SpecError, StorageFullError
 from cerebro.worker.training.checked import CheckedFile, CheckedReader
 
 State = dict[str, Any]
-"""``{"models": [state_dict, ...], "checkpoint": {...}}``"""
+"""``{"models": [state_dict, ...], "checkpoint": {...}, "hyperparams": {...}, "made": {...}}``
+
+What it was trained with, and what tracked objects were made with (`tracking`), are absent where an older version wrote
+it. A savepoint has ``"savepoint"`` beside them (`savepoints`).
+"""
 
 
 def save(root: Path, name: str, state: State) -> CheckpointRef:
@@ -36,7 +40,7 @@ def save(root: Path, name: str, state: State) -> CheckpointRef:
         SpecError: the user's `checkpoint` holds something that is no tensor, number, string, or dict, list or tuple.
         StorageFullError: the volume is full; what was there before is unchanged, and nothing of this file stays.
     """
-    state = {**state, "checkpoint": _storable(state["checkpoint"], "checkpoint")}
+    state = {**state, "checkpoint": storable(state["checkpoint"], "checkpoint")}
     file = DurableFile(root / name, makes_folder=False)
     sink = _Sink(file)
     try:
@@ -141,8 +145,15 @@ def _tensors(value: object) -> list[torch.Tensor]:
 _PLAIN = (bool, int, float, str, bytes)
 
 
-def _storable(value: object, where: str) -> object:
-    """The value in types that loading with ``weights_only`` takes; NumPy's scalars become Python's."""
+def storable(value: object, where: str) -> object:
+    """The value in types that loading with ``weights_only`` takes; NumPy's scalars become Python's.
+
+    Args:
+        where: what it is, for people.
+
+    Raises:
+        SpecError: something in it is no tensor, number, string, or dict, list or tuple; the message says what, where.
+    """
     if value is None or isinstance(value, torch.Tensor) or type(value) in _PLAIN:
         return value
     if isinstance(value, np.generic) and type(value.item()) in _PLAIN:
@@ -151,13 +162,13 @@ def _storable(value: object, where: str) -> object:
     if type(value) in (dict, OrderedDict):
         pairs = cast("dict[object, object]", value).items()
         return {
-            _storable(key, f"a key of {where}"): _storable(item, f"{where}[{key!r}]") for key, item in pairs
+            storable(key, f"a key of {where}"): storable(item, f"{where}[{key!r}]") for key, item in pairs
         }
     if type(value) in (list, tuple):
-        items = [_storable(item, f"{where}[{n}]") for n, item in enumerate(cast("list[object]", value))]
+        items = [storable(item, f"{where}[{n}]") for n, item in enumerate(cast("list[object]", value))]
         return items if type(value) is list else tuple(items)
     raise SpecError(
         f"{where} holds a {type(value).__module__}.{type(value).__qualname__}, which cannot be saved between units: "
         "keep tensors, numbers, strings and dicts, lists or tuples of them, such as optimizer.state_dict() instead "
-        "of the optimizer"
+        "of the optimizer, or call checkpoint.track(optimizer=optimizer)"
     )

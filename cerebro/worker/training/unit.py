@@ -14,11 +14,13 @@ from typing import Any, cast
 
 import torch
 
+from cerebro.contract.records import Hyperparameters
 from cerebro.contract.texts import cleaned
 from cerebro.errors import MetricError, NonFiniteMetricError, SpecError
 from cerebro.spec import DataLoader, SubEpochSpec
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.seeds import model_seed, seed_everything, unit_seed
+from cerebro.worker.training.tracking import Checkpoint, changes
 
 _MAX_METRICS, _MAX_NAME = 1_000, 200
 """Metrics that a function may return, and characters of a name: the log keeps them of every unit."""
@@ -29,11 +31,17 @@ class Trainee:
     """A model in memory: its modules on their device, and the user's checkpoint mapping."""
 
     modules: list[torch.nn.Module]
-    checkpoint: dict[str, Any] = field(default_factory=dict)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    hyperparams: Hyperparameters = field(default_factory=dict)
 
     def state(self) -> State:
         """What is saved of it."""
-        return {"models": [module.state_dict() for module in self.modules], "checkpoint": self.checkpoint}
+        return {
+            "models": [module.state_dict() for module in self.modules],
+            "checkpoint": self.checkpoint.newest(),
+            "hyperparams": self.hyperparams,
+            "made": self.checkpoint.made,
+        }
 
 
 def default_device() -> torch.device:
@@ -63,7 +71,7 @@ def create(
             f"create_models() returned {_described(returned)}, expected a list of torch.nn.Module with "
             "at least one in it"
         )
-    return Trainee(modules=[module.to(device) for module in modules])
+    return Trainee(modules=[module.to(device) for module in modules], hyperparams=dict(hyperparams))
 
 
 def restore(trainee: Trainee, state: State) -> None:
@@ -75,8 +83,10 @@ def restore(trainee: Trainee, state: State) -> None:
         )
     for module, saved in zip(trainee.modules, state["models"], strict=True):
         module.load_state_dict(saved)
-    # Not a copy: where an optimizer's state is most of a model's, that would be most of its memory once more.
-    trainee.checkpoint = state["checkpoint"]
+    # What is in it is not copied: where an optimizer's state is most of a model's, that would be most of its memory
+    # once more.
+    changed = state.get("changes") or changes(state.get("hyperparams"), trainee.hyperparams)
+    trainee.checkpoint = Checkpoint(state["checkpoint"], made=state.get("made"), changes=changed)
 
 
 def train_unit(
@@ -94,12 +104,15 @@ def train_unit(
 
     Raises:
         MetricError, NonFiniteMetricError: of what `train` returned.
+        SpecError: a hyper-parameter was changed without effect: see `tracking`.
     """
     seed_everything(unit_seed(seed, model, epoch, partition))
     for module in trainee.modules:
         module.train()
     returned = spec.train(trainee.modules, trainee.checkpoint, loader, dict(hyperparams))
-    return checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+    metrics = checked_metrics(returned, "train", f"epoch {epoch}, partition {partition}")
+    trainee.checkpoint.settle()
+    return metrics
 
 
 def evaluate(

@@ -1,0 +1,216 @@
+"""The mapping `checkpoint` that user code is given, and what it tracks: objects that are restored and saved for it.
+
+A *tracked* object's state lies in the mapping under the object's name, where user code that saves it by itself puts
+it: so files are the same, and code may change from one way to the other between two units.
+
+The learning-rate trap: an optimizer that is made with a new learning rate and then loads its saved state has the old
+one again, in silence. So the plain numbers that a tracked object was made with are noted beside its state. Where
+hyper-parameters of the model have changed, and the object is made with other numbers than before, the new ones stay
+(`_with_changes`). Of an optimizer that is not tracked nobody knows what it was made with: there the values under the
+names of the hyper-parameters are looked at, after the unit (`stale`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import torch
+
+from cerebro import spec
+from cerebro.contract.records import Hyperparameters
+from cerebro.errors import SpecError
+from cerebro.worker.training.checkpoint import storable
+
+Made = dict[str, dict[str, Any]]
+"""Name of a tracked object -> path in its state -> the plain value that was there when it was made."""
+
+_UNLISTED = "params"
+"""Of an optimizer's groups: numbers of its parameters, one for each, which no hyper-parameter is behind."""
+
+
+class Checkpoint(dict[str, Any], spec.Checkpoint):
+    """A `cerebro.spec.Checkpoint`: a dict, with what it was told to track. Copies of it are plain dicts.
+
+    Args:
+        kept: what the units before left in it.
+        made: what tracked objects were made with, when they were last.
+        changes: hyper-parameters that have changed since: name -> (before, now).
+    """
+
+    def __init__(
+        self,
+        kept: Mapping[str, Any] | None = None,
+        *,
+        made: Made | None = None,
+        changes: Mapping[str, tuple[Any, Any]] | None = None,
+    ) -> None:
+        super().__init__(kept or {})
+        self.made: Made = dict(made or {})
+        self._changes = dict(changes or {})
+        self._tracked: dict[str, Any] = {}
+        self.closed = ""
+        """Why nothing more can be tracked in this unit; empty while it can."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    @property
+    def tracked(self) -> Mapping[str, Any]:
+        """Objects by name, of this unit."""
+        return self._tracked
+
+    def track(self, **objects: Any) -> None:
+        """See `cerebro.spec.Checkpoint.track`."""
+        if self.closed:
+            raise SpecError(
+                f"checkpoint.track() was called {self.closed}: call it before the loop over dataloader"
+            )
+        made = {name: _numbers(self._state(name, value)) for name, value in objects.items()}
+        for name, value in objects.items():
+            if self._tracked.get(name) is value:
+                continue
+            if name in self:
+                self._restore(name, value, made[name])
+            self._tracked[name], self.made[name] = value, made[name]
+
+    def _state(self, name: str, value: Any) -> Any:
+        """What would be saved of an object.
+
+        Raises:
+            SpecError: it cannot be tracked.
+        """
+        if self._tracked.get(name, value) is not value:
+            raise SpecError(
+                f"checkpoint.track() got a second object named {name!r}: give each a name of its own"
+            )
+        methods = (getattr(value, method, None) for method in ("state_dict", "load_state_dict"))
+        if isinstance(value, type) or not all(callable(method) for method in methods):
+            raise SpecError(
+                f"checkpoint.track({name}=...) got a {type(value).__module__}.{type(value).__qualname__}, expected an "
+                "object with state_dict() and load_state_dict(), such as an optimizer, a scheduler or a module; put "
+                f"plain values into the mapping: checkpoint[{name!r}] = ..."
+            )
+        state = value.state_dict()
+        storable(state, f"the state_dict() of {name!r}, which checkpoint.track() got,")
+        return state
+
+    def _restore(self, name: str, value: Any, made: Mapping[str, Any]) -> None:
+        saved = self[name]
+        if self._changes:
+            before = self.made.get(name) or self._guessed(saved, made)
+            saved = _with_changes(saved, before, made)
+        try:
+            value.load_state_dict(saved)
+        except Exception as error:
+            raise SpecError(
+                f"checkpoint.track({name}=...): the {type(value).__qualname__} does not take the state that was saved "
+                f"under this name ({type(error).__name__}: {error}): make it as in the units before, or give it "
+                "another name"
+            ) from error
+
+    def _guessed(self, saved: Any, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What an object that was not tracked was made with, as far as names tell: the changed hyper-parameters."""
+        found = _numbers(saved)
+        names = {path: path.rpartition("/")[2].removeprefix("initial_") for path in made}
+        return {path: found[path] for path, name in names.items() if name in self._changes and path in found}
+
+    def newest(self) -> dict[str, Any]:
+        """All that is saved, with the present state of what is tracked: a plain dict."""
+        return {**self, **{name: value.state_dict() for name, value in self._tracked.items()}}
+
+    def settle(self) -> None:
+        """The unit is done: take over the state of what it tracked, and let go of the objects.
+
+        Raises:
+            SpecError: a hyper-parameter was changed, and what user code keeps still has the old value.
+        """
+        for name, (before, now) in self._changes.items():
+            kept = {key: value for key, value in self.items() if key not in self._tracked}
+            for where in _stale(kept, name, before, now):
+                raise SpecError(
+                    f"{name} was changed from {before!r} to {now!r}, but the optimizer in checkpoint{where} still has "
+                    f"{before!r}, because load_state_dict() puts the old value back: call "
+                    "checkpoint.track(optimizer=optimizer) instead of loading and saving its state_dict(), and the "
+                    "new value is kept"
+                )
+        self.update(self.newest())
+        self._tracked.clear()
+        self._changes.clear()
+        self.closed = ""
+
+
+def changes(before: Mapping[str, Any] | None, now: Hyperparameters) -> dict[str, tuple[Any, Any]]:
+    """Hyper-parameters with another value: name -> (before, now). None where it is not known what they were."""
+    return {
+        name: (value, now[name])
+        for name, value in (before or {}).items()
+        if name in now and now[name] != value
+    }
+
+
+def _numbers(state: Any) -> dict[str, Any]:
+    """The plain values of a state, by their path in it. Of tensors those that are one number of a parameter group."""
+    return dict(_leaves(state, ""))
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key != _UNLISTED:
+                yield from _leaves(item, f"{path}/{key}")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _leaves(item, f"{path}/{position}")
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        yield path, value
+    elif isinstance(value, torch.Tensor) and value.dim() == 0 and path.startswith("/param_groups/"):
+        yield path, value.item()
+
+
+def _with_changes(saved: Any, before: Mapping[str, Any], made: Mapping[str, Any], path: str = "") -> Any:
+    """A saved state with the new numbers in the place of those that an object was made with `before`; nothing that is
+    shared with `saved` is changed.
+
+    A number that has moved since, as a learning rate by its schedule, moves on from the new one: by the same factor.
+    """
+    if isinstance(saved, Mapping):
+        pairs = ((key, _with_changes(item, before, made, f"{path}/{key}")) for key, item in saved.items())
+        return dict(pairs) if type(saved) is dict else type(saved)(pairs)  # type: ignore[call-arg]
+    if isinstance(saved, (list, tuple)):
+        items = [_with_changes(item, before, made, f"{path}/{n}") for n, item in enumerate(saved)]
+        return items if isinstance(saved, list) else tuple(items)
+    if path not in before or path not in made or before[path] == made[path]:
+        return saved
+    value = saved.item() if isinstance(saved, torch.Tensor) else saved
+    new = _moved(value, before[path], made[path])
+    return torch.full_like(saved, new) if isinstance(saved, torch.Tensor) else new
+
+
+def _moved(value: Any, before: Any, now: Any) -> Any:
+    if value != before and before and all(type(number) is float for number in (value, before, now)):
+        return value * (now / before)
+    return now
+
+
+def _stale(value: Any, name: str, before: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Where the groups of an optimizer's state still have the old value of a hyper-parameter."""
+    if isinstance(value, Mapping):
+        groups = cast("Mapping[str, Any]", value).get("param_groups")
+        if isinstance(groups, list):
+            for group in groups:
+                held = [group[key] for key in (name, f"initial_{name}") if key in group]
+                if any(_is(one, before) for one in held) and not any(_is(one, now) for one in held):
+                    yield where
+        for key, item in value.items():
+            if key not in ("param_groups", "state"):
+                yield from _stale(item, name, before, now, f"{where}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _stale(item, name, before, now, f"{where}[{position}]")
+
+
+def _is(value: Any, number: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.dim() == 0 else None
+    return bool((list(value) if isinstance(value, tuple) else value) == number)

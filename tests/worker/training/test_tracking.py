@@ -1,0 +1,374 @@
+"""What user code tracks is saved and restored with the model; a hyper-parameter that was changed takes effect."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.records import Hyperparameters
+from cerebro.errors import SpecError
+from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
+from cerebro.worker.training import tracking
+from cerebro.worker.training.checkpoint import load, save
+from cerebro.worker.training.unit import Trainee, create, evaluating, restore, train_unit
+from tests.worker.training.test_checkpoint import assert_equal
+from tests.worker.training.test_unit import Rows
+
+CPU = torch.device("cpu")
+OLD: Hyperparameters = {"batch_size": 4, "lr": 0.01, "momentum": 0.9}
+
+Training = Callable[[torch.nn.Module, Checkpoint, Mapping[str, Any]], torch.optim.Optimizer]
+"""Makes the optimizer of a unit, and restores it."""
+
+
+class Spec(SubEpochSpec):
+    """A small regression; a test says how its optimizer is made and kept."""
+
+    def __init__(self, training: Training, keeps: bool = False) -> None:
+        self.training, self.keeps = training, keeps
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))]
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        optimizer = self.training(models[0], checkpoint, hyperparams)
+        for inputs, outputs in dataloader:
+            loss = torch.nn.functional.mse_loss(models[0](inputs), outputs)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+        if self.keeps:
+            checkpoint["optimizer"] = optimizer.state_dict()
+        return {"lr": optimizer.param_groups[0]["lr"]}
+
+
+def made(network: torch.nn.Module, hyperparams: Mapping[str, Any]) -> torch.optim.SGD:
+    return torch.optim.SGD(network.parameters(), lr=hyperparams["lr"], momentum=hyperparams["momentum"])
+
+
+def tracking_it(
+    network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    optimizer = made(network, hyperparams)
+    checkpoint.track(optimizer=optimizer)
+    return optimizer
+
+
+def keeping_it(
+    network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
+) -> torch.optim.Optimizer:
+    optimizer = made(network, hyperparams)
+    if "optimizer" in checkpoint:
+        optimizer.load_state_dict(checkpoint["optimizer"])
+    return optimizer
+
+
+TRACKS, KEEPS = Spec(tracking_it), Spec(keeping_it, keeps=True)
+
+
+def unit(spec: Spec, trainee: Trainee, *, number: int = 0) -> dict[str, float]:
+    """One unit of training."""
+    return train_unit(
+        spec, trainee, Rows(), trainee.hyperparams, seed=0, model="m00", epoch=1 + number, partition=0
+    )
+
+
+def new(hyperparams: Hyperparameters = OLD, spec: Spec = TRACKS) -> Trainee:
+    return create(spec, hyperparams, seed=0, model="m00", device=CPU)
+
+
+def hopped(trainee: Trainee, folder: Path, hyperparams: Hyperparameters = OLD) -> Trainee:
+    """The model after it was saved, and loaded by another worker with these hyper-parameters."""
+    arrived = new(hyperparams)
+    restore(arrived, load(folder, save(folder, "u.pt", trainee.state()), CPU))
+    return arrived
+
+
+# --- restored and saved ------------------------------------------------------------------------------
+
+
+def test_what_is_tracked_goes_with_the_model(tmp_path: Path) -> None:
+    """Momentum and all: three units over two hops equal three units in which user code saved the optimizer itself."""
+    tracked, kept = new(), new(spec=KEEPS)
+    for number in range(3):
+        unit(TRACKS, tracked, number=number)
+        unit(KEEPS, kept, number=number)
+        assert_equal(tracked.state()["models"], kept.state()["models"])
+        assert_equal(tracked.state()["checkpoint"], kept.state()["checkpoint"])
+        tracked, kept = hopped(tracked, tmp_path), hopped(kept, tmp_path)
+    assert tracked.checkpoint["optimizer"]["state"][0]["momentum_buffer"].abs().sum() > 0
+
+
+def test_a_model_that_stays_in_memory_goes_on_like_one_that_hops(tmp_path: Path) -> None:
+    """As in a replay: nothing is saved and loaded between two units."""
+    stays, hops = new(), new()
+    for number in range(3):
+        unit(TRACKS, stays, number=number)
+        unit(TRACKS, hops, number=number)
+        hops = hopped(hops, tmp_path)
+    assert_equal(stays.state(), hops.state())
+
+
+def test_code_may_begin_to_track_what_it_saved_itself_and_stop_again(tmp_path: Path) -> None:
+    """The state lies in the same place of the same file."""
+    mixed, kept = new(), new(spec=KEEPS)
+    for number, spec in enumerate((KEEPS, TRACKS, KEEPS)):
+        unit(spec, mixed, number=number)
+        unit(KEEPS, kept, number=number)
+        mixed, kept = hopped(mixed, tmp_path), hopped(kept, tmp_path)
+    assert_equal(mixed.state()["models"], kept.state()["models"])
+
+
+def test_what_one_unit_does_not_track_is_kept_for_a_later_one(tmp_path: Path) -> None:
+    """An object of every second epoch, say: between them its state is saved on as it is."""
+    trainee = new()
+    unit(TRACKS, trainee)
+    before = copy.deepcopy(trainee.checkpoint["optimizer"])
+    arrived = hopped(trainee, tmp_path)
+    unit(Spec(lambda network, checkpoint, hyperparams: made(network, hyperparams)), arrived, number=1)
+    assert_equal(hopped(arrived, tmp_path).checkpoint["optimizer"], before)
+
+
+def test_a_test_function_may_restore_what_was_tracked(tmp_path: Path) -> None:
+    """A moving average of the weights, for example."""
+    trainee = new()
+
+    def averaging(
+        network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
+        average = torch.nn.Linear(2, 2)
+        checkpoint.track(average=average)
+        torch.nn.init.constant_(average.weight, 7.0)
+        return made(network, hyperparams)
+
+    unit(Spec(averaging), trainee)
+    arrived = hopped(trainee, tmp_path)
+    with evaluating(arrived, seed=0):
+        found = torch.nn.Linear(2, 2)
+        arrived.checkpoint.track(average=found)
+    assert torch.equal(found.weight, torch.full((2, 2), 7.0))
+
+
+def test_a_copy_of_the_mapping_is_a_plain_dict() -> None:
+    """Copied or pickled, it takes no optimizer along."""
+    checkpoint = tracking.Checkpoint({"n": 1})
+    checkpoint.track(network=torch.nn.Linear(1, 1))
+    assert type(copy.deepcopy(checkpoint)) is type(copy.copy(checkpoint)) is dict
+    assert copy.deepcopy(checkpoint) == {"n": 1}
+
+
+# --- what cannot be tracked --------------------------------------------------------------------------
+
+
+class Strange:
+    """Has the two methods, and a state that nobody can save."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inside": {1, 2}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            3,
+            r"checkpoint.track\(thing=...\) got a builtins.int, expected an object with state_dict\(\) and load_state",
+        ),
+        (torch.ones(2), r"got a torch.Tensor, expected .* checkpoint\['thing'\] = ..."),
+        (torch.nn.Linear, r"expected an object with state_dict\(\)"),
+        (None, r"got a builtins.NoneType"),
+        (Strange(), r"the state_dict\(\) of 'thing', .*\['inside'\] holds a builtins.set"),
+    ],
+    ids=["number", "tensor", "class", "none", "unstorable"],
+)
+def test_an_object_that_cannot_be_tracked_is_an_error_at_the_call(value: Any, message: str) -> None:
+    """It is named, with what to do; nothing that was tracked or kept is lost, not even what came beside it."""
+    checkpoint = tracking.Checkpoint({"thing": {"weight": 1}, "n": 3})
+    network, beside = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    checkpoint.track(network=network)
+    with pytest.raises(SpecError, match=message):
+        checkpoint.track(beside=beside, thing=value)
+    assert dict(checkpoint) == {"thing": {"weight": 1}, "n": 3}
+    assert list(checkpoint.tracked) == ["network"]
+
+
+def test_two_objects_cannot_have_one_name() -> None:
+    """The same one may be named again, which loads nothing a second time."""
+    checkpoint, network = tracking.Checkpoint(), torch.nn.Linear(1, 1)
+    checkpoint.track(network=network)
+    checkpoint.track(network=network)
+    with pytest.raises(SpecError, match="second object named 'network'"):
+        checkpoint.track(network=torch.nn.Linear(1, 1))
+
+
+def test_an_object_that_does_not_take_what_was_saved_is_named(tmp_path: Path) -> None:
+    """Another shape, another number of parameters: with the object's own words."""
+    trainee = new()
+    unit(TRACKS, trainee)
+    arrived = hopped(trainee, tmp_path)
+    other = torch.optim.SGD(torch.nn.Linear(1, 1, bias=False).parameters(), lr=0.1)
+    with pytest.raises(SpecError, match=r"track\(optimizer=...\): the SGD does not take .*parameter group"):
+        arrived.checkpoint.track(optimizer=other)
+    assert "optimizer" in arrived.checkpoint
+
+
+# --- the learning-rate trap --------------------------------------------------------------------------
+
+
+def test_a_learning_rate_that_was_changed_takes_effect(tmp_path: Path) -> None:
+    """The momentum of the units before stays; later units keep the new rate."""
+    trainee = new()
+    unit(TRACKS, trainee)
+    changed = {**OLD, "lr": 0.003}
+    arrived = hopped(trainee, tmp_path, changed)
+    assert unit(TRACKS, arrived, number=1)["lr"] == 0.003
+    state = arrived.checkpoint["optimizer"]
+    assert (state["param_groups"][0]["lr"], state["param_groups"][0]["momentum"]) == (0.003, 0.9)
+    assert unit(TRACKS, hopped(arrived, tmp_path, changed), number=2)["lr"] == 0.003
+
+
+def test_what_was_not_changed_is_restored_as_it_was(tmp_path: Path) -> None:
+    """A rate that user code has set on the way is no hyper-parameter: another one's change leaves it alone."""
+
+    def halving(
+        network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
+        optimizer = tracking_it(network, checkpoint, hyperparams)
+        optimizer.param_groups[0]["lr"] /= 2
+        return optimizer
+
+    spec, trainee = Spec(halving), new()
+    assert unit(spec, trainee)["lr"] == 0.005
+    arrived = hopped(trainee, tmp_path, {**OLD, "momentum": 0.5})
+    assert unit(spec, arrived, number=1)["lr"] == 0.0025
+    assert arrived.checkpoint["optimizer"]["param_groups"][0]["momentum"] == 0.5
+
+
+@given(
+    old=st.floats(1e-4, 1.0), new_rate=st.floats(1e-4, 1.0), name=st.sampled_from(["lr", "step_size", "eta"])
+)
+def test_the_name_of_a_hyper_parameter_does_not_matter(old: float, new_rate: float, name: str) -> None:
+    """What counts is with which numbers the object was made, then and now: also of a rate that is a part of another."""
+
+    def groups(rate: float) -> torch.optim.SGD:
+        body, head = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        groups: list[dict[str, Any]] = [
+            {"params": body.parameters(), "lr": rate * 0.1},
+            {"params": head.parameters()},
+        ]
+        return torch.optim.SGD(groups, lr=rate)
+
+    first = tracking.Checkpoint()
+    first.track(optimizer=groups(old))
+    first.settle()
+    then = tracking.Checkpoint(
+        dict(first), made=first.made, changes=tracking.changes({name: old}, {name: new_rate})
+    )
+    optimizer = groups(new_rate)
+    then.track(optimizer=optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [new_rate * 0.1, new_rate]
+
+
+Scheduled = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
+        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
+        lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7),
+        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20),
+        lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+            optimizer,
+            [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 3),
+                torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+            ],
+            [3],
+        ),
+    ],
+    ids=["step", "lambda", "exponential", "cosine", "sequential"],
+)
+def test_a_schedule_goes_on_from_the_new_rate(schedule: Scheduled) -> None:
+    """Where it is, as if the model had been trained with the new rate all the time."""
+
+    def rates(changes_at: int | None) -> Iterator[float]:
+        checkpoint, rate = tracking.Checkpoint(), 0.01
+        for number in range(3):
+            if number == changes_at:
+                rate = 0.003
+                changed = {"lr": (0.01, 0.003)}
+                checkpoint = tracking.Checkpoint(dict(checkpoint), made=checkpoint.made, changes=changed)
+            optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)
+            scheduler = schedule(optimizer)
+            checkpoint.track(optimizer=optimizer, scheduler=scheduler)
+            for _ in range(4):
+                optimizer.step()
+                yield float(optimizer.param_groups[0]["lr"])
+                scheduler.step()
+            checkpoint.settle()
+
+    always, changed = list(rates(0)), list(rates(1))
+    assert changed[4:] == pytest.approx(always[4:], rel=1e-9)
+    assert list(rates(None))[4:] != pytest.approx(changed[4:])
+
+
+def test_a_changed_rate_without_effect_is_an_error_of_its_unit(tmp_path: Path) -> None:
+    """User code that loads the optimizer itself has the old rate again: no unit is trained so in silence."""
+    trainee = new(spec=KEEPS)
+    unit(KEEPS, trainee)
+    arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
+    message = r"lr was changed from 0.01 to 0.003, but the optimizer in checkpoint\['optimizer'\] still has 0.01, .*"
+    with pytest.raises(SpecError, match=message):
+        unit(KEEPS, arrived, number=1)
+
+
+def test_a_rate_that_user_code_sets_itself_is_right(tmp_path: Path) -> None:
+    """After loading, or by making the optimizer anew: nothing has the old rate, nothing is said."""
+
+    def setting(
+        network: torch.nn.Module, checkpoint: Checkpoint, hyperparams: Mapping[str, Any]
+    ) -> torch.optim.Optimizer:
+        optimizer = keeping_it(network, checkpoint, hyperparams)
+        for group in optimizer.param_groups:
+            group["lr"] = hyperparams["lr"]
+        return optimizer
+
+    spec, trainee = Spec(setting, keeps=True), new(spec=KEEPS)
+    unit(spec, trainee)
+    assert unit(spec, hopped(trainee, tmp_path, {**OLD, "lr": 0.003}), number=1)["lr"] == 0.003
+
+
+def test_a_checkpoint_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """It does not say what it was trained with: all is restored as it was saved."""
+    trainee = new(spec=KEEPS)
+    unit(KEEPS, trainee)
+    state = {name: value for name, value in trainee.state().items() if name in ("models", "checkpoint")}
+    arrived = new({**OLD, "lr": 0.003})
+    restore(arrived, load(tmp_path, save(tmp_path, "u.pt", state), CPU))
+    assert unit(TRACKS, arrived, number=1)["lr"] == 0.01
+
+
+def test_an_optimizer_tracked_for_the_first_time_after_a_change_has_the_new_rate(tmp_path: Path) -> None:
+    """What it was made with is not known then: the values under the names of hyper-parameters are taken for it."""
+    trainee = new(spec=KEEPS)
+    unit(KEEPS, trainee)
+    arrived = hopped(trainee, tmp_path, {**OLD, "lr": 0.003})
+    assert unit(TRACKS, arrived, number=1)["lr"] == 0.003
+    assert arrived.checkpoint["optimizer"]["param_groups"][0]["momentum"] == 0.9
