@@ -85,7 +85,8 @@ class LocatorCheck:
             else "This page could not look at it: memory was short, its reader ended, or the cluster's token is in it"
         )
         return tuple(
-            found.get(key) or LocatorFinding(field=key[0], line=key[1], uri=uri, state="unseen", message=unseen)
+            found.get(key)
+            or LocatorFinding(field=key[0], line=key[1], uri=uri, state="unseen", message=unseen)
             for key, uri in _wanted(locators)
         )
 
