@@ -16,12 +16,11 @@ import random
 from collections.abc import Callable, Iterator
 
 from cerebro.contract import api
-from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, TaskState, Worker
-from cerebro.state.workers import QUEUE_DEPTH
 from controller import replication, tasks
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.waiting import KIND, needed_partitions
-from cerebro.state.workers import QUEUE_DEPTH
 from controller.fit_dispatch import FitDispatch
 
 _WORTH = 2.0

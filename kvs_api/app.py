@@ -259,8 +259,9 @@ class Views:
     def inbox(self, name: str) -> Response:
         """A worker's inbox after a cursor; waits for an entry if asked to."""
         items = self._store.inbox(_name(name), request.args.get("incarnation", ""), *_cursor())
-        if request.args.get("places") != "1":
-            items = map(_without_place, items)
+        knows = {name for name in ("places", "devices") if request.args.get(name) == "1"}
+        if knows != {"places", "devices"}:
+            items = (_for_older(item, knows) for item in items)
         return _spliced("items", items)
 
     def put_code(self, sha256: str) -> Response:
@@ -286,12 +287,14 @@ class Views:
         return Response(self._store.archive(sha256), mimetype="application/octet-stream")
 
 
-def _without_place(item: str) -> str:
-    """An entry of an inbox for a worker of a version that does not know `TrainTask.position`: it refuses what it
-    does not know, and during an upgrade it trains on beside newer ones."""
+def _for_older(item: str, knows: set[str]) -> str:
+    """An entry of an inbox for a worker of a version that does not know `TrainTask.position` or `InboxItem.devices`: it
+    refuses what it does not know, and during an upgrade it trains on beside newer ones."""
     found = json.loads(item)
-    if found["body"]:
+    if found["body"] and "places" not in knows:
         found["body"].pop("place", None)
+    if "devices" not in knows:
+        found.pop("devices", None)
     return json.dumps(found)
 
 

@@ -16,7 +16,7 @@
 | exp:E:said:order         | list   | these calls, oldest first                         | steps.lua          | steps.lua          | last 1,000 |
 | exp:E:live               | stream | LivePoints; id `seq-0`, fields `t`, `e`           | steps.lua          | client, dispatcher | never  |
 | exp:E:live:seq           | string | counter of the live stream                        | steps.lua          | steps.lua          | never  |
-| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock) | steps.lua | steps.lua   | never  |
+| exp:E:task:T             | hash   | state, attempt, worker, incarnation, lease_until (store's clock), devices (`0,2`) | steps.lua | steps.lua   | never  |
 | clock                    | string | the store's clock (ms), as far as any process told | steps.lua         | all                | never  |
 | deleting                 | set    | experiments that are to be deleted                | steps.lua          | controller         | never  |
 | dataset:D                | set    | experiments whose runs use the data set           | steps.lua          | steps.lua          | never  |
@@ -25,7 +25,8 @@
 | audit                    | stream | fields `t` (ms), `b` (by whom), `w` (what)        | steps.lua          | client, dispatcher | last 1,000 |
 | queue                    | list   | open runs, `E/run`, oldest first                  | steps.lua          | controller, client | never  |
 | workers                  | set    | worker names                                      | worker             | all                | never  |
-| worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled | worker | all | never  |
+| worker:W                 | hash   | record (JSON), incarnation, reported (store's clock), free, running, leaving, usage (JSON), sampled, devices (how many) | worker | all | never  |
+| worker:W:open:D          | list   | tasks with an open attempt on device D, oldest first; D is `none` for those that take no device | steps.lua | steps.lua | at registration |
 | worker:W:inbox           | stream | InboxItems; id `seq-0`, fields `e`, `b`           | steps.lua          | that worker        | once read      |
 | worker:W:inbox:seq       | string | counter of the inbox                              | steps.lua          | steps.lua          | at registration |
 | worker:W:usage           | stream | WorkerUsage, one a half minute: field `u` (JSON)  | steps.lua          | dispatcher         | a day of them |

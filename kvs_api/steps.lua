@@ -1,8 +1,8 @@
 -- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and workers.py only.
 --
--- One script in four files, joined in this order by kvs_api/database.py: this one (tasks: what the controller decides and
--- workers report), experiments.lua (what clients append; the end of an experiment), quarantine.lua (experiments that cannot
--- be read), workers.lua (registrations, the lease).
+-- One script in five files, joined by kvs_api/database.py in this order: occupancy.lua (who has which device), this one
+-- (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
+-- experiment), quarantine.lua (experiments that cannot be read), workers.lua (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
@@ -12,12 +12,12 @@
 --    live = [...], live_id, recent, reclaim, cluster}; the live points themselves are ARGV[2] and on, task by task
 --   {call = "append", experiment, log, name, kind, event, said, once?, run?, entry?, hash?, by?, unread?, after?, record?, queue,
 --    deleting, cluster}
---   {call = "erase_tasks", experiment, name, term, leader, deleting, tasks = [...]}
+--   {call = "erase_tasks", experiment, name, term, leader, deleting, worker, tasks = [...]}
 --   {call = "erase", experiment, experiments, name, log, live, said, term, leader, dataset, deleting, reclaim, audit,
 --    what, cluster}
 --   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
---   {call = "register", worker, workers, name, inbox, recent, incarnation, record, cluster}
+--   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
 --   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
@@ -75,13 +75,14 @@ local function already() return {outcome = 'already', reason = ''} end
 local function refused(reason) return {outcome = 'refused', reason = reason} end
 
 local function task_of(key)
-  local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until')
+  local fields = redis.call('HMGET', key, 'state', 'attempt', 'worker', 'incarnation', 'lease_until', 'devices')
   return {
     state = fields[1] or 'new',
     attempt = tonumber(fields[2] or '0'),
     worker = fields[3],
     incarnation = fields[4],
     lease_until = tonumber(fields[5] or '0'),
+    devices = fields[6] or nil,
   }
 end
 
@@ -102,8 +103,11 @@ function apply.assign(step)
   if redis.call('HGET', step.worker_key, 'incarnation') ~= step.incarnation then
     return refused(step.worker .. ' registered anew')
   end
+  local full = fullness(step.worker_key, step.worker, step.devices, step.depth)
+  if full then return refused(full) end
   redis.call('HSET', step.key, 'state', 'assigned', 'attempt', step.attempt, 'worker', step.worker,
-    'incarnation', step.incarnation, 'lease_until', 0)
+    'incarnation', step.incarnation, 'lease_until', 0, 'devices', step.devices)
+  occupy(step.worker_key, step.devices, step.key)
   post(step.inbox, step.entry, step.body)
   append(step.log, step.event)
   return done()
@@ -112,13 +116,13 @@ end
 function apply.revoke(step)
   local task = task_of(step.key)
   if task.state == 'revoked' and task.attempt == step.attempt then return already() end
-  if task.attempt ~= step.attempt or (task.state ~= 'assigned' and task.state ~= 'running') then
-    return refused(describe(task))
-  end
+  local is_open = task.state == 'assigned' or task.state == 'running'
+  if task.attempt ~= step.attempt or task.worker ~= step.worker or not is_open then return refused(describe(task)) end
   if task.state == 'running' and not step.force and task.lease_until > now then
     return refused('the lease of ' .. task.worker .. ' runs for another ' .. (task.lease_until - now) .. ' ms')
   end
   redis.call('HSET', step.key, 'state', 'revoked')
+  vacate(step.worker_key, task.devices, step.key)
   -- A worker that was removed, or is another process by now, has nothing to give back, and nobody would read it.
   if task.incarnation and redis.call('HGET', step.worker_key, 'incarnation') == task.incarnation then
     post(step.inbox, step.entry, '')
@@ -164,15 +168,17 @@ end
 local function held(step, wanted)
   local task = task_of(step.key)
   if task.attempt == step.attempt and task.incarnation == request.incarnation then
-    if wanted[task.state] then return nil end
+    if wanted[task.state] then return nil, task end
     if task.state == step.becomes then return already() end
   end
   return refused(describe(task))
 end
 
 function apply.start(step)
-  local problem = held(step, {assigned = true})
+  local problem, task = held(step, {assigned = true})
   if problem then return problem end
+  local ahead = predecessor(request.worker, task.devices, step.key)
+  if ahead then return refused(ahead) end
   redis.call('HSET', step.key, 'state', 'running', 'lease_until', now + request.lease_ms)
   append(step.log, step.event)
   return done()
@@ -186,17 +192,19 @@ function apply.renew(step)
 end
 
 function apply.commit(step)
-  local problem = held(step, {running = true})
+  local problem, task = held(step, {running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'state', 'committed')
+  vacate(request.worker, task.devices, step.key)
   append(step.log, step.event)
   return done()
 end
 
 function apply.fail(step)
-  local problem = held(step, {assigned = true, running = true})
+  local problem, task = held(step, {assigned = true, running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'state', 'failed')
+  vacate(request.worker, task.devices, step.key)
   append(step.log, step.event)
   return done()
 end

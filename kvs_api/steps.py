@@ -20,6 +20,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.records import QUEUE_DEPTH
 from kvs_api import keys
 
 UNNUMBERED = {"seq", "time"}
@@ -59,8 +60,10 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
     if isinstance(step, api.Assign):
         return table | {
             "incarnation": step.incarnation,
+            "devices": ",".join(map(str, step.devices)),
+            "depth": QUEUE_DEPTH,
             "body": step.body.model_dump_json(),
-            "event": _json(TaskAssigned(**named)),
+            "event": _json(TaskAssigned(**named, devices=step.devices)),
         }
     return table | {
         "force": step.force,
@@ -87,14 +90,10 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
 
 
 def _entry(experiment: str, step: api.Assign | api.Revoke) -> str:
-    return json.dumps(
-        {
-            "experiment": experiment,
-            "task": step.task,
-            "attempt": step.attempt,
-            "cancel": isinstance(step, api.Revoke),
-        }
-    )
+    fields = {"experiment": experiment, "task": step.task, "attempt": step.attempt}
+    if isinstance(step, api.Revoke):
+        return json.dumps(fields | {"cancel": True})
+    return json.dumps(fields | {"cancel": False, "devices": step.devices})
 
 
 def _json(event: BaseModel) -> str:

@@ -149,9 +149,10 @@ class Store(QuarantineStore):
             "leader": keys.LEADER,
             "deleting": keys.DELETING,
         }
+        workers = {"worker": keys.worker("")}
         # Thousands of keys: in slices, so that nobody else waits. Cut short, it is done again.
         for found in self._tasks(name):
-            self._erase(name, guard | {"call": "erase_tasks", "tasks": found})
+            self._erase(name, guard | workers | {"call": "erase_tasks", "tasks": found})
         self._erase(
             name,
             guard

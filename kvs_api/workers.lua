@@ -7,8 +7,9 @@ function calls.register()
     redis.call('HSET', request.worker, 'record', request.record, 'reported', now)
     return {seq = 0}
   end
+  vacate_all(request.worker)
   redis.call('HSET', request.worker, 'record', request.record, 'incarnation', request.incarnation, 'reported', now,
-    'free', '', 'running', '', 'leaving', '')
+    'free', '', 'running', '', 'leaving', '', 'devices', request.devices)
   redis.call('DEL', request.inbox, request.inbox .. ':seq', request.recent)
   notify(request.cluster)
   return {seq = 0}
@@ -26,6 +27,7 @@ function calls.remove()
   if not known then return {missing = true} end
   if request.incarnation and request.incarnation ~= known then return {current = known} end
   redis.call('SREM', request.workers, request.name)
+  vacate_all(request.worker)
   redis.call('DEL', request.worker, request.inbox, request.inbox .. ':seq', request.recent, request.history)
   notify(request.cluster)
   return {seq = 0}

@@ -54,6 +54,7 @@ class WorkerStore(Database):
                 "recent": keys.recent(record.worker),
                 "incarnation": record.incarnation,
                 "record": record.model_dump_json(),
+                "devices": max(1, len(record.devices)),
                 "cluster": keys.CLUSTER,
             }
         )

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from cerebro.contract.base import Contract, Name
+from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.events import ControllerEvent, Event, LivePoint
 from cerebro.contract.records import (
     AuditEntry,
@@ -45,13 +45,16 @@ Cursor = Annotated[int, Field(ge=0, le=MAX_SEQ)]
 
 
 class Assign(Contract):
-    """Controller: put `attempt` of a task into the inbox of a worker's present incarnation."""
+    """Controller: put `attempt` of a task into the inbox of a worker's present incarnation. Refused if one of the
+    devices does not exist or has `QUEUE_DEPTH` open attempts already."""
 
     op: Literal["assign"] = "assign"
     task: str
     attempt: int = Field(ge=1)
     worker: Name
     incarnation: str
+    devices: Devices = (0,)
+    """Of the worker, that the attempt takes; none: it takes its turn in the lane of the tasks without a device."""
     body: TaskBody
 
 
@@ -86,7 +89,7 @@ class Note(Contract):
 
 
 class Start(Contract):
-    """Worker: take the lease of an assigned attempt."""
+    """Worker: take the lease of an assigned attempt. Refused while an older attempt is open on one of its devices."""
 
     op: Literal["start"] = "start"
     experiment: Name

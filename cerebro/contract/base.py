@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+
+def _ascending(devices: tuple[int, ...]) -> tuple[int, ...]:
+    if list(devices) != sorted(set(devices)):
+        raise ValueError("devices are numbered from 0; name each once, in ascending order")
+    return devices
+
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?$")]
 """A name that is safe as a folder, a key and a part of a URL."""
@@ -12,6 +19,9 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,48}[a-z0
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 Split = Annotated[str, StringConstraints(pattern=r"^(train|valid|test|predict)$")]
+
+Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(_ascending)]
+"""Numbers of some devices of one worker, ascending; none for a task that needs no device."""
 
 SPLITS = ("train", "valid", "test", "predict")
 

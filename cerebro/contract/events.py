@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from cerebro.contract.base import Contract, Name
+from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
 from cerebro.contract.runs import Plan, PlannedUnit, Request
 from cerebro.contract.tasks import Failure, FailureKind, TaskResult
@@ -198,6 +198,8 @@ class WorkerJoined(_Event):
     holdings: tuple[Holding, ...] = ()
     volume: Name | None = None
     """The shard volume, where workers share one, as in `WorkerRecord`."""
+    devices: int = Field(default=1, ge=1)
+    """So many devices, numbered from 0."""
 
 
 class WorkerLost(_Event):
@@ -225,6 +227,8 @@ class TaskAssigned(_Event):
     task: str
     attempt: int
     worker: Name
+    devices: Devices = (0,)
+    """Of the worker, that it takes; none for a task of ETL. (Older versions had it take the worker's only one.)"""
 
 
 class TaskStarted(_Event):

@@ -102,6 +102,28 @@ class PodRef(Contract):
     container: str = Field(min_length=1)
 
 
+class Device(Contract):
+    """One place of a worker for a unit of training: a GPU, or a share of the cores of a worker without GPUs.
+
+    A worker's devices are numbered from 0 in the order in which it registers them.
+    """
+
+    kind: Literal["gpu", "cpu"]
+    name: str
+    """For people, such as the GPU's model."""
+    memory_bytes: int | None = Field(default=None, ge=0)
+    """Its own memory; `None` where it has none or that is not known."""
+    threads: int = Field(ge=1)
+    """That what runs on it computes with."""
+
+
+MAX_DEVICES = 256
+"""More devices than any worker has."""
+
+QUEUE_DEPTH = 2
+"""Open attempts that a device may have: one runs, one has its model loaded meanwhile. As many take no device."""
+
+
 class WorkerRecord(Contract):
     """A worker as it registered.
 
@@ -118,6 +140,8 @@ class WorkerRecord(Contract):
     machine_cores: int = Field(default=0, ge=0)
     """Cores that it shares with all other workers of its `host`; 0: not known."""
     gpus: tuple[str, ...] = ()
+    devices: tuple[Device, ...] = Field(default=(), max_length=MAX_DEVICES)
+    """Where units of training run side by side. Empty if an older version registered: it runs one unit at a time."""
     kinds: tuple[str, ...]
     """Task kinds it has handlers for."""
     holdings: tuple[Holding, ...] = ()

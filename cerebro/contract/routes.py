@@ -34,6 +34,7 @@ class _Events(_Cursor):
 class _Inbox(_Cursor):
     incarnation: str = ""
     places: str = ""
+    devices: str = ""
 
 
 class _Term(BaseModel):

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from cerebro.contract.base import Contract, Sha256, Split
+from cerebro.contract.base import Contract, Devices, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.texts import cleaned, first_line
 
@@ -216,4 +216,6 @@ class InboxItem(Contract):
     task: str
     attempt: int
     cancel: bool = False
+    devices: Devices = (0,)
+    """That the attempt takes; of a cancellation it tells nothing."""
     body: TaskBody | None = None

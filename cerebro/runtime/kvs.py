@@ -255,7 +255,7 @@ class KvsClient(Transport):
     def inbox(self, worker: str, incarnation: str, after: int, *, wait_s: float) -> tuple[InboxItem, ...]:
         """Inbox entries of this incarnation with seq > `after`; blocks up to `wait_s` seconds."""
         path = f"/v1/workers/{_quoted(worker)}/inbox?incarnation={_quoted(incarnation)}&after={after}&wait_s={wait_s}"
-        return self.call("GET", f"{path}&places=1", api.InboxAnswer, wait_s=wait_s).items
+        return self.call("GET", f"{path}&places=1&devices=1", api.InboxAnswer, wait_s=wait_s).items
 
     # --- the cluster's size ----------------------------------------------------------------------
 

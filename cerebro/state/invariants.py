@@ -8,12 +8,13 @@ which needs no check here, because what is open can only end. Nothing here chang
 from __future__ import annotations
 
 from cerebro.contract.events import TaskAssigned, TaskStarted
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import FitPlan
 from cerebro.errors import IllegalEventError
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.workers import QUEUE_DEPTH, Worker
+from cerebro.state.workers import Worker
 
 
 def check_assignment(

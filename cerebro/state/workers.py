@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from cerebro.contract.events import WorkerJoined, WorkerLost, WorkerRemoved
 from cerebro.errors import IllegalEventError
 
-QUEUE_DEPTH = 2
-"""Open tasks a worker may have: one running, one whose model it loads meanwhile."""
-
 
 @dataclass(kw_only=True)
 class Worker:

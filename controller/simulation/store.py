@@ -24,7 +24,7 @@ from cerebro.contract.events import (
     TaskAssigned,
     TaskRevoked,
 )
-from cerebro.contract.records import AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
+from cerebro.contract.records import QUEUE_DEPTH, AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.errors import ConflictError, NotFoundError
 from controller.simulation.tables import ALREADY, DONE, TaskRow, refused
 from controller.simulation.worker_store import VirtualWorkerStore
@@ -135,6 +135,9 @@ class VirtualStore(VirtualWorkerStore):
                     self._set_reclaim({*self._reclaim.datasets, dataset})
         self._archived.discard(name)
         del self._records[name]
+        for (experiment, task), row in self._tasks.items():
+            if experiment == name:
+                self._vacate(experiment, task, row)
         for known in (self._logs, self._live):
             known.pop(name, None)
         for table in (self._tasks, self._runs, self._notes):
@@ -245,19 +248,30 @@ class VirtualStore(VirtualWorkerStore):
         worker = self._workers.get(step.worker)
         if worker is None or worker.record.incarnation != step.incarnation:
             return refused(f"{step.worker} registered anew")
-        self._tasks[experiment, step.task] = TaskRow("assigned", step.attempt, step.worker, step.incarnation)
+        if any(device >= max(1, len(worker.record.devices)) for device in step.devices):
+            return refused(f"{step.worker} has no such device")
+        if any(len(place) >= QUEUE_DEPTH for place in worker.places(step.devices)):
+            return refused(f"{step.worker} has enough there")
+        for place in worker.places(step.devices):
+            place.append((experiment, step.task))
+        self._tasks[experiment, step.task] = TaskRow(
+            "assigned", step.attempt, step.worker, step.incarnation, devices=step.devices
+        )
         self._post(worker, experiment, step.task, step.attempt, step)
-        self._append(experiment, TaskAssigned(task=step.task, attempt=step.attempt, worker=step.worker))
+        named = step.model_dump(include={"task", "attempt", "worker", "devices"})
+        self._append(experiment, TaskAssigned(**named))
         return DONE
 
     def _revoke(self, experiment: str, step: api.Revoke, task: TaskRow) -> api.StepOutcome:
         if (task.state, task.attempt) == ("revoked", step.attempt):
             return ALREADY
-        if task.attempt != step.attempt or task.state not in ("assigned", "running"):
+        is_open = task.state in ("assigned", "running")
+        if (task.attempt, task.worker) != (step.attempt, step.worker) or not is_open:
             return refused(str(task))
         if task.state == "running" and not step.force and task.lease_until > self._now():
             return refused(f"the lease of {task.worker} still runs")
         task.state = "revoked"
+        self._vacate(experiment, step.task, task)
         worker = self._workers.get(step.worker)
         if worker is not None and worker.record.incarnation == task.incarnation:
             self._post(worker, experiment, step.task, step.attempt, None)

@@ -41,6 +41,7 @@ class TaskRow:
     worker: str = ""
     incarnation: str = ""
     lease_until: float = 0.0
+    devices: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} is {self.state}" + (f" at {self.worker}" if self.worker else "")
@@ -58,8 +59,14 @@ class VirtualWorkerRow:
     usage: list[UsageSample] = field(default_factory=list)
     newest: WorkerUsage | None = None
     inbox: list[InboxItem] = field(default_factory=list)
+    open: defaultdict[int | None, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    """Device -> (experiment, task) of the open attempts that were given to it, oldest first; `None`: no device."""
     recent: list[dict[str, tuple[LivePoint, ...]]] = field(default_factory=list)
     """Live points of the latest reports."""
+
+    def places(self, devices: tuple[int, ...]) -> list[list[tuple[str, str]]]:
+        """Of `open`, what an attempt with these devices takes its turn in."""
+        return [self.open[device] for device in devices or (None,)]
 
 
 class Tables:

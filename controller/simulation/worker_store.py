@@ -7,7 +7,7 @@ from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed,
 from cerebro.contract.records import SizeRequest, Troubles, UsageSample, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
-from controller.simulation.tables import ALREADY, DONE, Tables, VirtualWorkerRow, refused
+from controller.simulation.tables import ALREADY, DONE, Tables, TaskRow, VirtualWorkerRow, refused
 
 _SAMPLE_S = 29.5
 
@@ -109,12 +109,26 @@ class VirtualWorkerStore(Tables):
             return refused(str(task))
         if task.state not in wanted:
             return ALREADY if task.state == becomes and step.op != "renew" else refused(str(task))
+        if isinstance(step, api.Start):
+            places = self._workers[worker].places(task.devices)
+            if any(place[0] != (step.experiment, step.task) for place in places):
+                return refused(f"it is not the turn of {step.task}")
+        elif not isinstance(step, api.Renew):
+            self._vacate(step.experiment, step.task, task)
         task.state = becomes
         task.lease_until = self._now() + request.lease_s
         event = _event(worker, step)
         if event is not None:
             self._append(step.experiment, event)
         return DONE
+
+    def _vacate(self, experiment: str, key: str, task: TaskRow) -> None:
+        """The task's attempt has ended: the next one on its devices may start."""
+        worker = self._workers.get(task.worker)
+        if worker is not None and worker.record.incarnation == task.incarnation:
+            for place in worker.places(task.devices):
+                if (experiment, key) in place:
+                    place.remove((experiment, key))
 
     def _post(
         self, worker: VirtualWorkerRow, experiment: str, task: str, attempt: int, assign: api.Assign | None
@@ -126,6 +140,7 @@ class VirtualWorkerStore(Tables):
                 task=task,
                 attempt=attempt,
                 cancel=assign is None,
+                devices=assign.devices if assign else (0,),
                 body=assign.body if assign else None,
             )
         )

@@ -19,6 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import (
     AuditEntry,
+    Device,
     ExperimentRecord,
     ExperimentSummary,
     Locator,
@@ -78,9 +79,12 @@ def requested(run: str, *, seed: int = 0) -> RunRequested:
     return RunRequested(run=run, request=EtlRequest(code="0" * 64, code_fingerprint="1" * 64, seed=seed))
 
 
-def worker(incarnation: str, name: str = "worker-0") -> WorkerRecord:
-    """A registration."""
-    return WorkerRecord(worker=name, incarnation=incarnation, weight=1.0, cores=1, kinds=("etl",))
+def worker(incarnation: str, name: str = "worker-0", *, devices: int = 0) -> WorkerRecord:
+    """A registration; without `devices`, as an older version makes it."""
+    named = tuple(Device(kind="cpu", name="cpu", threads=1) for _ in range(devices))
+    return WorkerRecord(
+        worker=name, incarnation=incarnation, weight=1.0, cores=1, kinds=("etl",), devices=named
+    )
 
 
 def body(task: str = TASK) -> EtlTask:
@@ -123,17 +127,30 @@ class Bench:
         return [outcome.outcome for outcome in self.store.decide(self.experiment, request).outcomes]
 
     def assign(
-        self, attempt: int = 1, *, task: str = TASK, incarnation: str = "a", name: str = "worker-0"
+        self,
+        attempt: int = 1,
+        *,
+        task: str = TASK,
+        incarnation: str = "a",
+        name: str = "worker-0",
+        devices: tuple[int, ...] = (0,),
     ) -> str:
         """One assignment; its outcome."""
-        step = api.Assign(task=task, attempt=attempt, worker=name, incarnation=incarnation, body=body(task))
+        step = api.Assign(
+            task=task,
+            attempt=attempt,
+            worker=name,
+            incarnation=incarnation,
+            devices=devices,
+            body=body(task),
+        )
         return self.decide(step)[0]
 
-    def revoke(self, attempt: int = 1, *, force: bool = False) -> str:
+    def revoke(
+        self, attempt: int = 1, *, task: str = TASK, name: str = "worker-0", force: bool = False
+    ) -> str:
         """One revocation; its outcome."""
-        return self.decide(
-            api.Revoke(task=TASK, attempt=attempt, worker="worker-0", reason="idle", force=force)
-        )[0]
+        return self.decide(api.Revoke(task=task, attempt=attempt, worker=name, reason="idle", force=force))[0]
 
     def report(
         self,

@@ -10,12 +10,15 @@ import pytest
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.decision_contract import DecisionContract
 from tests.kvs_api.log_contract import LogContract
+from tests.kvs_api.occupancy_contract import OccupancyContract
 from tests.kvs_api.size_contract import SizeContract
 from tests.kvs_api.steering_contract import SteeringContract
 from tests.kvs_api.worker_contract import WorkerContract
 
 
-class StoreContract(LogContract, DecisionContract, WorkerContract, SizeContract, SteeringContract):
+class StoreContract(
+    LogContract, DecisionContract, WorkerContract, OccupancyContract, SizeContract, SteeringContract
+):
     """The tests; `bench` is made anew for each."""
 
     @pytest.fixture

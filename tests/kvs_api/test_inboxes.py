@@ -36,8 +36,10 @@ def database(service: Service) -> Iterator[redis.Redis]:
 
 
 def assign(bench: Bench, count: int, first: int = 0) -> None:
-    """Tasks are assigned to worker-0."""
+    """Tasks are assigned to worker-0, each after the one before it has failed, which the inbox does not tell."""
     for number in range(first, first + count):
+        if number:
+            bench.step("fail", task=f"etl-1/etl/train/p{number - 1}")
         assert bench.assign(task=f"etl-1/etl/train/p{number}") == "done"
 
 
@@ -74,9 +76,10 @@ def test_what_was_not_read_stays(bench: Bench, database: redis.Redis) -> None:
 
 def test_a_predecessor_removes_nothing(bench: Bench, database: redis.Redis) -> None:
     """Its cursor is of an inbox that is gone; nor does one that was never registered."""
-    bench.store.register(worker("b"))
+    bench.store.register(worker("b", devices=3))
     for number in range(3):
-        assert bench.assign(task=f"etl-1/etl/train/p{number}", incarnation="b") == "done"
+        task = f"etl-1/etl/train/p{number}"
+        assert bench.assign(task=task, incarnation="b", devices=(number,)) == "done"
     for incarnation in ("a", "c"):
         assert bench.store.inbox("worker-0", incarnation, 500, wait_s=0) == ()
     assert held(database) == 3
@@ -91,7 +94,7 @@ def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.R
     usage = WorkerUsage(cores=1)
     bench.store.report("worker-0", api.ReportRequest(incarnation="a", lease_s=1, usage=usage))
     bench.store.remove_worker("worker-0")
-    step = api.Revoke(task="etl-1/etl/train/p0", attempt=1, worker="worker-0", reason="gone", force=True)
+    step = api.Revoke(task="etl-1/etl/train/p39", attempt=1, worker="worker-0", reason="gone", force=True)
     assert bench.decide(step) == ["done"]
     bench.report()
     bench.store.inbox("worker-0", "a", cursor, wait_s=0)
@@ -102,7 +105,8 @@ def test_a_worker_that_is_removed_leaves_nothing(bench: Bench, database: redis.R
 def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
     kvs: KvsClient, bench: Bench, service: Service
 ) -> None:
-    """During an upgrade: where a unit is in its training goes to workers that say that they know of it."""
+    """During an upgrade: where a unit is in its training, and its devices, go to workers that say that they know of
+    them."""
     unit = TrainTask(
         key="fit-1/train/m00/e1/p0",
         experiment="one",
@@ -122,10 +126,15 @@ def test_a_worker_of_an_earlier_version_gets_what_it_can_read(
     step = api.Assign(task=unit.key, attempt=1, worker="worker-0", incarnation="a", body=unit)
     assert bench.decide(step) == ["done"]
     assert [item.body for item in kvs.inbox("worker-0", "a", 0, wait_s=0)] == [unit]
-    status, content = send(service, "GET /v1/workers/worker-0/inbox?incarnation=a")
-    (item,) = json.loads(content)["items"]
-    assert (status, item["task"]) == (200, unit.key)
-    assert item["body"] == unit.model_dump(mode="json", exclude={"position"})
+    for query, is_body_whole, devices in (
+        ("", False, None),
+        ("&places=1", True, None),
+        ("&devices=1", False, [0]),
+    ):
+        status, content = send(service, f"GET /v1/workers/worker-0/inbox?incarnation=a{query}")
+        (item,) = json.loads(content)["items"]
+        assert (status, item["task"], item.get("devices")) == (200, unit.key, devices)
+        assert item["body"] == unit.model_dump(mode="json", exclude=set() if is_body_whole else {"position"})
 
 
 def test_names_on_the_wire_stay(bench: Bench, service: Service) -> None:

@@ -58,12 +58,13 @@ attempts = st.integers(1, 3)
 names = st.sampled_from(["worker-0", "worker-1"])
 incarnations = st.sampled_from(["a", "b"])
 leases = st.sampled_from([SHORT_S, LONG_S])
+some_devices = st.sampled_from([(), (0,), (1,), (0, 1)])
 
 
-def assign(task: str, attempt: int, name: str, incarnation: str) -> Named:
+def assign(task: str, attempt: int, name: str, incarnation: str, devices: tuple[int, ...] = (0,)) -> Named:
     return Named(
-        f"assign {task} {attempt} {name}/{incarnation}",
-        lambda bench: bench.assign(attempt, task=task, incarnation=incarnation, name=name),
+        f"assign {task} {attempt} {name}/{incarnation} {devices}",
+        lambda bench: bench.assign(attempt, task=task, incarnation=incarnation, name=name, devices=devices),
     )
 
 
@@ -81,13 +82,16 @@ def report(op: str, task: str, attempt: int, name: str, incarnation: str, lease_
     return Named(f"{op} {task} {attempt} {name}/{incarnation} {lease_s:g}", call)
 
 
-def revoke(attempt: int, force: bool) -> Named:
-    return Named(f"revoke {attempt} {force}", lambda bench: bench.revoke(attempt, force=force))
-
-
-def register(name: str, incarnation: str) -> Named:
+def revoke(attempt: int, name: str, force: bool) -> Named:
     return Named(
-        f"register {name}/{incarnation}", lambda bench: bench.store.register(worker(incarnation, name))
+        f"revoke {attempt} {name} {force}", lambda bench: bench.revoke(attempt, name=name, force=force)
+    )
+
+
+def register(name: str, incarnation: str, devices: int = 0) -> Named:
+    return Named(
+        f"register {name}/{incarnation} {devices}",
+        lambda bench: bench.store.register(worker(incarnation, name, devices=devices)),
     )
 
 
@@ -162,7 +166,7 @@ def dequeue(run: int, after: int) -> Named:
 
 
 calls = st.one_of(
-    st.builds(assign, tasks, attempts, names, incarnations),
+    st.builds(assign, tasks, attempts, names, incarnations, some_devices),
     st.builds(
         report,
         st.sampled_from(["start", "renew", "commit", "fail"]),
@@ -172,8 +176,8 @@ calls = st.one_of(
         incarnations,
         leases,
     ),
-    st.builds(revoke, attempts, st.booleans()),
-    st.builds(register, names, incarnations),
+    st.builds(revoke, attempts, names, st.booleans()),
+    st.builds(register, names, incarnations, st.integers(0, 2)),
     st.builds(remove, names, st.none() | incarnations),
     st.builds(size_request, st.integers(1, 2), st.sampled_from(["", "quota"])),
     st.builds(drop_wish, st.integers(1, 2)),

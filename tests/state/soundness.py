@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.runs import FitRequest
 from cerebro.state import ExperimentState, ModelState, Run, TaskState
-from cerebro.state.workers import QUEUE_DEPTH
 
 
 def assert_sound(state: ExperimentState) -> None:
