@@ -71,7 +71,9 @@ class Database:
             self._process = None
 
     def empty(self) -> None:
-        """Forget everything."""
+        """Forget everything. A test that failed may have left it dead: the others are not to fail with it."""
+        if self._process is None:
+            self.start()
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
 
