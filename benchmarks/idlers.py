@@ -1,7 +1,7 @@
 """Workers that do nothing, for `control_plane`: the real agent with its real protocol, whose tasks are waits.
 
-``python -m benchmarks.idlers COUNT SECONDS`` runs that many of them as threads of one process; they find the store as
-any worker does.
+``python -m benchmarks.idlers COUNT SECONDS [DEVICES]`` runs that many of them as threads of one process, each with so
+many devices; they find the store as any worker does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from dataclasses import replace
 from cerebro.contract.records import Holding
 from cerebro.contract.tasks import KINDS, CheckpointRef, EtlTask, Failure, InboxItem, TaskResult
 from cerebro.runtime.kvs import KvsClient
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.execution import Execution
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.slot import Slot
 
 ROWS = 100
 """Rows each partition is said to have."""
@@ -28,11 +30,10 @@ ROWS = 100
 class Wait(Execution):
     """A unit is a wait of so many seconds, an ETL task takes no time; there is no child."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, made: list[Holding]) -> None:
+        self._seconds, self._made = seconds, made
         self._begun: float | None = None
         self.previous = None
-        self.made: list[Holding] = []
 
     def begin_early(self, item: InboxItem) -> None:
         """See `Execution`."""
@@ -44,7 +45,7 @@ class Wait(Execution):
     def run(self, item: InboxItem) -> TaskResult | Failure:
         """See `Execution`."""
         if isinstance(item.body, EtlTask):
-            self.made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
+            self._made.append(Holding(dataset=item.body.dataset, partition=item.body.partition))
             return TaskResult(rows=ROWS)
         begun, self._begun, self.previous = self._begun or time.monotonic(), None, item.body
         time.sleep(max(0.0, begun + self._seconds - time.monotonic()))
@@ -56,16 +57,27 @@ class Idler(Agent):
     """An agent that waits."""
 
     def __init__(self, kvs: KvsClient, settings: Settings, seconds: float) -> None:
-        wait = Wait(seconds)
-        resources = Resources(gpus=(), holdings=lambda: tuple(wait.made), host="", pid=os.getpid())
+        self._seconds, self._holdings = seconds, list[Holding]()
+        number = settings.devices or 1
+        devices = WorkerDevices(max(settings.cores, number), number)
+        resources = Resources(
+            devices=devices, holdings=lambda: tuple(self._holdings), host="", pid=os.getpid()
+        )
         super().__init__(kvs, settings, dict.fromkeys(KINDS, ""), resources)
-        self._execution = wait
+
+    def _made(self, devices: tuple[int, ...]) -> Slot:
+        slot = super()._made(devices)
+        slot.execution = Wait(self._seconds, self._holdings)
+        return slot
 
 
 def main() -> None:
     """Work until SIGTERM."""
     count, seconds = int(sys.argv[1]), float(sys.argv[2])
-    settings = Settings.from_environment(os.environ | {"CEREBRO_WORKER": "worker"})
+    devices = sys.argv[3] if len(sys.argv) > 3 else "1"
+    settings = Settings.from_environment(
+        os.environ | {"CEREBRO_WORKER": "worker", "CEREBRO_DEVICES": devices}
+    )
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     for number in range(count):
         # Workers are processes of their own in truth: none shares connections with another.

@@ -24,6 +24,7 @@ from cerebro.runtime.usage import cores
 from cerebro.runtime.usage.memory import own_group
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import Dataset, ExperimentState, TaskKey
+from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
@@ -130,7 +131,8 @@ class Remaking:
             cores=cores,
         )
         codes = {task.code: self.connection.kvs.code(task.code).encoded}
-        setting = ChildSpec(handler=_HANDLER, python=self.python, archive=self.archive)
+        share = Share(devices=(), threads=cores)
+        setting = ChildSpec(handler=_HANDLER, python=self.python, archive=self.archive, share=share)
         child = ChildProcess(setting, settings, own_group())
         try:
             log = volumes.logs / "etl.log"

@@ -311,9 +311,9 @@ def test_idle_time_never_falls(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask() -> None:
         told.extend(sample.value for metric in idle.collect() for sample in metric.samples)
 
-    idle, clock = Asked(), [0.0]
+    clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    idle.begin()
+    idle = Asked()
     clock[0] += 5.0
     idle.end()
     (asker,) = askers

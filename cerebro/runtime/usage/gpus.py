@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from cerebro.contract.records import GpuUsage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU, or a part of one (MIG)."""
+
+    name: str
+    uuid: str
+    """By which ``CUDA_VISIBLE_DEVICES`` means this one, in whatever order CUDA and the driver count."""
+    memory_bytes: int | None
 
 
 class Gpus:
@@ -19,15 +30,20 @@ class Gpus:
     def __init__(self, visible: str | None = None, library: Any = None) -> None:
         self._nvml = library or _nvml()
         self._handles: list[Any] = []
-        self.names: tuple[str, ...] = ()
+        self.found: tuple[Gpu, ...] = ()
         if self._nvml is None:
             return
         try:
             self._nvml.nvmlInit()
             self._handles = list(self._open(visible))
-            self.names = tuple(map(self._name, self._handles))
+            self.found = tuple(map(self._gpu, self._handles))
         except self._nvml.NVMLError:  # no driver, or one that does not answer
             self._handles = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """For people, such as their model."""
+        return tuple(gpu.name for gpu in self.found)
 
     def measure(self) -> tuple[GpuUsage, ...]:
         """What each of them does; one that has fallen off the bus is left out."""
@@ -52,9 +68,16 @@ class Gpus:
         except self._nvml.NVMLError:  # a part of a GPU (MIG) has no counter of its own
             return None
 
-    def _name(self, handle: Any) -> str:
-        found = self._nvml.nvmlDeviceGetName(handle)
-        return found.decode() if isinstance(found, bytes) else str(found)
+    def _gpu(self, handle: Any) -> Gpu:
+        try:
+            memory = int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        except self._nvml.NVMLError:
+            memory = None
+        return Gpu(
+            name=_text(self._nvml.nvmlDeviceGetName(handle)),
+            uuid=_text(self._nvml.nvmlDeviceGetUUID(handle)),
+            memory_bytes=memory,
+        )
 
     def _open(self, visible: str | None) -> Iterator[Any]:
         """CUDA's own reading of the list: it ends at the first entry that names no GPU."""
@@ -67,6 +90,11 @@ class Gpus:
                 yield self._nvml.nvmlDeviceGetHandleByUUID(entry)
             else:
                 return
+
+
+def _text(found: object) -> str:
+    """Older versions of the library say bytes."""
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 def _nvml() -> Any:

@@ -24,6 +24,7 @@ from cerebro.runtime.usage.gpus import Gpus
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.runtime.volumes import Volumes
 from cerebro.worker.agent import process_hardening
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reports import Resources
@@ -41,6 +42,8 @@ def main() -> None:
         process_hardening.forget_secrets(os.environ)
         if settings.pod is not None:
             process_hardening.hide_process()
+        gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        devices = WorkerDevices(settings.cores, settings.devices, gpus.found)
     except CerebroError as error:
         sys.exit(f"worker: {error}")
     handlers: dict[str, str] = {}
@@ -49,9 +52,8 @@ def main() -> None:
         handlers |= dict.fromkeys(package.KINDS, package.HANDLER)
     with suppress(OSError):  # where it cannot be made, the first task tells
         settings.volumes.shards.mkdir(parents=True, exist_ok=True)
-    gpus = Gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     resources = Resources(
-        gpus=gpus.names,
+        devices=devices,
         holdings=lambda: holdings(settings.volumes),
         meter=UsageMeter(
             cores=settings.cores,

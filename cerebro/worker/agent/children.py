@@ -1,20 +1,24 @@
-"""The child processes of a worker: at most one for each handler, kept while somebody may still need it.
+"""The child processes of a worker: at most one for each handler and set of devices, kept while somebody may still need
+it.
 
 A run often follows another within minutes, with the same code or nearly so, and what a process has imported took
 seconds or minutes. So a child outlives its task. It is ended when it had none for long, when a task needs another
 setting, or when memory is short: what runs goes before what may come. One that waits was told to hold no model and no
 memory of a GPU.
 
-Used by the agent's main thread, but for `is_crowded`.
+A child that is busy belongs to the thread that took it, and to nobody else until `done`. All others belong to the pool.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Callable
 
 from cerebro.runtime.usage.memory import MemoryGroup
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.mailbox import overlap
+from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -26,65 +30,86 @@ REST_S = 2.0
 _LOOK_S = 5.0
 """Pause between two looks at memory while nothing runs."""
 
+Place = tuple[tuple[int, ...], str]
+"""Devices and handler of a child."""
+
 
 class ChildPool:
-    """A worker's child processes: started for tasks, reused, and ended as the module says."""
+    """A worker's child processes: started for tasks, reused, and ended as the module says. Safe for several threads,
+    each of which has devices of its own."""
 
     def __init__(self, settings: Settings, memory: MemoryGroup) -> None:
         self._settings, self._memory = settings, memory
-        self._children: dict[str, ChildProcess] = {}
-        self._busy: ChildProcess | None = None
+        self._kills = KernelKills(memory)
+        self._lock = threading.Lock()
+        """Not held while a process is started or ended: that takes long, and another device's task must not wait."""
+        self._children: dict[Place, ChildProcess] = {}
+        self._busy: set[Place] = set()
 
     def take(self, setting: ChildSpec) -> ChildProcess:
-        """The child for a task, started if there is none that fits. It is busy until `done`; the others rest."""
-        child = self._children.get(setting.handler)
+        """The child for a task, started if there is none that fits. It is busy until `done`; others that were on its
+        devices rest."""
+        devices = setting.share.devices
+        place = (devices, setting.handler)
+        with self._lock:
+            self._release(devices)
+            self._busy.add(place)
+            child = self._children.get(place)
         if child is None or child.setting != setting or not child.is_alive():
-            self._end(setting.handler)
-            child = self._children[setting.handler] = ChildProcess(setting, self._settings, self._memory)
-        self._busy = child
+            self._end(place)
+            child = ChildProcess(setting, self._settings, self._memory, self._kills)
+            with self._lock:
+                self._children[place] = child
         self.end_idle_if_memory_is_short()
-        for other in self._idle():
-            other.rest()
+        with self._lock:
+            for (others, _), other in self._idle():
+                if overlap(others, devices):
+                    other.rest()
         return child
 
-    def take_again(self, handler: str) -> ChildProcess | None:
-        """The child that has just done a task of this handler, if it is there; busy until `done`."""
-        child = self._children.get(handler)
-        if child is not None and child.is_alive():
-            self._busy = child
+    def take_again(self, devices: tuple[int, ...], handler: str) -> ChildProcess | None:
+        """The child that has just done a task of this handler on these devices, if it is there; busy until `done`."""
+        place = (devices, handler)
+        with self._lock:
+            child = self._children.get(place)
+            if child is None or not child.is_alive():
+                return None
+            self._busy.add(place)
             return child
-        return None
 
-    def done(self, *, is_spent: bool) -> None:
-        """The busy child's task has ended.
+    def done(self, devices: tuple[int, ...], *, is_spent: bool = False) -> None:
+        """Nothing is to be done on these devices for now. Not between two tasks: what is without a task may be ended
+        for another device's sake.
 
         Args:
-            is_spent: no other task is to meet what this one may have left behind.
+            is_spent: no other task is to meet what the last one may have left behind.
         """
-        child, self._busy = self._busy, None
-        if child is not None:
-            child.used = time.monotonic()
-            if is_spent:
-                self._end(child.setting.handler)
+        for place in self._busy_on(devices) if is_spent else ():
+            self._end(place)
+        with self._lock:
+            self._release(devices)
 
     def tidy(self) -> None:
-        """To be called again and again while nothing runs."""
+        """To be called again and again."""
         now = time.monotonic()
-        for child in self._idle():
-            if now - child.used >= IDLE_S:
-                self._end(child.setting.handler)
-            elif now - child.used >= REST_S:
-                child.rest()
+        self._end_where(lambda child: now - child.used >= IDLE_S, f"it had none for {IDLE_S:g} s")
+        with self._lock:
+            for _, child in self._idle():
+                if now - child.used >= REST_S:
+                    child.rest()
         self.end_idle_if_memory_is_short()
 
     def tidy_in_s(self) -> float:
         """When `tidy` will have something to do."""
-        idle = self._idle()
+        with self._lock:
+            idle = [child for _, child in self._idle()]
         return (_LOOK_S if all(child.is_resting for child in idle) else REST_S) if idle else IDLE_S
 
     def is_crowded(self) -> bool:
-        """Whether `end_idle_if_memory_is_short` has something to do. Safe in any thread."""
-        return bool(self._idle()) and self._memory.is_short()
+        """Whether memory is short, and there are children without a task."""
+        with self._lock:
+            is_any_idle = bool(self._idle())
+        return is_any_idle and self._memory.is_short()
 
     def end_idle_if_memory_is_short(self) -> None:
         """End the children without a task if memory is short."""
@@ -93,19 +118,36 @@ class ChildPool:
 
     def end_idle(self, why: str) -> None:
         """End the children without a task."""
-        for child in self._idle():
-            log.info("the process of %s, which had no task, is ended: %s", child.setting.handler, why)
-            self._end(child.setting.handler)
+        self._end_where(lambda _: True, why)
 
     def end_all(self) -> None:
         """End them, at once."""
-        for handler in list(self._children):
-            self._end(handler)
+        for place in list(self._children):
+            self._end(place)
 
-    def _idle(self) -> list[ChildProcess]:
-        return [child for child in list(self._children.values()) if child is not self._busy]
+    def _busy_on(self, devices: tuple[int, ...]) -> list[Place]:
+        return [place for place in list(self._busy) if place[0] == devices]
 
-    def _end(self, handler: str) -> None:
-        child = self._children.pop(handler, None)
+    def _release(self, devices: tuple[int, ...]) -> None:
+        for place in self._busy_on(devices):
+            self._busy.remove(place)
+            if place in self._children:
+                self._children[place].used = time.monotonic()
+
+    def _idle(self) -> list[tuple[Place, ChildProcess]]:
+        return [(place, child) for place, child in self._children.items() if place not in self._busy]
+
+    def _end_where(self, holds: Callable[[ChildProcess], bool], why: str) -> None:
+        with self._lock:
+            ended = [(place, child) for place, child in self._idle() if holds(child)]
+            for place, _ in ended:
+                del self._children[place]
+        for (_, handler), child in ended:
+            log.info("the process of %s, which has no task, is ended: %s", handler, why)
+            child.kill()
+
+    def _end(self, place: Place) -> None:
+        with self._lock:
+            child = self._children.pop(place, None)
         if child is not None:
             child.kill()

@@ -1,13 +1,12 @@
 """Doing tasks in a child process: which child, told when, told what comes next, and what becomes of it.
 
-Used by the agent's main thread. Whatever goes wrong here fails one attempt, with its cause, and not the worker.
+Used by the thread of one slot. Whatever goes wrong here fails one attempt, with its cause, and not the worker.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,17 +21,14 @@ from cerebro.contract.tasks import (
     TrainTask,
 )
 from cerebro.errors import PermanentError, RequirementsError, RetryableError, StorageFullError
-from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
-from cerebro.worker.agent.children import ChildPool
-from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reports import SupersededError
-from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.shared import Shared
 
 log = logging.getLogger(__name__)
 
@@ -47,27 +43,17 @@ _KINDS: dict[type[Exception], FailureKind] = {
 
 
 class Execution:
-    """One task after another.
+    """One task after another, on one set of devices.
 
     Args:
-        handlers: task kind -> module of its handler.
-        leave: tells the store that the worker ends, and gives back what waits.
+        devices: ascending; none for tasks that need none.
+        lease, mailbox: of the slot.
     """
 
-    def __init__(
-        self,
-        kvs: KvsClient,
-        settings: Settings,
-        handlers: Mapping[str, str],
-        *,
-        children: ChildPool,
-        lease: Lease,
-        drain: Drain,
-        mailbox: Mailbox,
-        leave: Callable[[], None],
-    ) -> None:
-        self._kvs, self._settings, self._handlers, self._leave = kvs, settings, handlers, leave
-        self._children, self._lease, self._drain, self._mailbox = children, lease, drain, mailbox
+    def __init__(self, shared: Shared, devices: tuple[int, ...], lease: Lease, mailbox: Mailbox) -> None:
+        self._shared, self._kvs, self._settings = shared, shared.kvs, shared.settings
+        self._handlers, self._children, self._drain = shared.handlers, shared.children, shared.drain
+        self._devices, self._lease, self._mailbox = devices, lease, mailbox
         self.previous: TaskBody | None = None
         """What the child did last, where it did it to its end."""
         self._early: tuple[InboxItem, ChildProcess] | None = None
@@ -83,7 +69,7 @@ class Execution:
         body = item.body
         if not self.may_begin_early(item) or body is None:
             return
-        child = self._children.take_again(self._handlers[body.kind])
+        child = self._children.take_again(self._devices, self._handlers[body.kind])
         if child is not None:
             self._early = item, child
             with suppress(OSError):  # it has ended, and is found to have when it is followed
@@ -101,7 +87,7 @@ class Execution:
         if self._early is None:
             return
         (item, _), self._early = self._early, None
-        self._children.done(is_spent=True)
+        self._children.done(self._devices, is_spent=True)
         with suppress(OSError):  # a volume that does not answer keeps what nobody needs
             clear_up(self._settings.volumes, item, is_refused=True)
 
@@ -138,7 +124,8 @@ class Execution:
             # Without an answer nobody knows what the process does now. And the rows that follow a bad one are
             # preprocessed by processes that have not met it.
             is_bad_etl = isinstance(item.body, EtlTask) and isinstance(answer, Failure)
-            self._children.done(is_spent=answer is None or is_bad_etl)
+            if answer is None or is_bad_etl:
+                self._children.done(self._devices, is_spent=True)
             if isinstance(answer, Failure) and answer.kind is FailureKind.OUT_OF_MEMORY:
                 self._children.end_idle("memory ran out")
 
@@ -184,11 +171,8 @@ class Execution:
         return self._settings.volumes.task_log(item.experiment, item.task, item.attempt)
 
     def _on_notification(self, child: ChildProcess) -> None:
-        self._children.end_idle_if_memory_is_short()
         if not self._drain.is_asked:
             self._hint(child)
-        elif not self._drain.is_superseded:
-            self._leave()
 
     def _hint(self, child: ChildProcess) -> None:
         """Tell the child which task comes next, so that it loads that model meanwhile."""
@@ -212,5 +196,6 @@ class Execution:
             handler=self._handlers[body.kind],
             python=python_for(folder, self._settings.volumes),
             archive=folder,
+            share=self._shared.devices.share(self._devices),
         )
         return self._children.take(setting)

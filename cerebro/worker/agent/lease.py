@@ -27,7 +27,7 @@ class Lease:
         self._newest: InboxItem | None = None
         self._lost = False
         self.hinted: tuple[str, int] | None = None
-        """The next task that the child was told of; used by the main thread only."""
+        """The next task that the child was told of; used by the slot's thread only."""
 
     @property
     def item(self) -> InboxItem | None:

@@ -1,8 +1,10 @@
-"""The loop every worker runs.
+"""The agent of a worker: what is there once, for all of its devices.
 
-Threads with one duty each: the main thread runs one task at a time in the child; *inbox* waits for what the controller
-assigns; *reports* keeps leases and says how far the task is; one sees to it that a wanted end comes. They meet in
-`Mailbox`, `Lease` and `Drain`, which are safe for that. One more does the `Housekeeping`, which no task waits for.
+Threads with one duty each. A `Slot` for each set of devices runs one task at a time in a child; *inbox* waits for what
+the controller assigns, and deals it to the slots; *reports* keeps all leases and says how far the tasks are; one sees
+to it that a wanted end comes. The main thread ends what lies idle, and gives back what waits when the worker is asked
+to end. They meet in `Mailbox`, `Lease`, `ChildPool` and `Drain`, which are safe for that. One more does the
+`Housekeeping`, which no task waits for.
 """
 
 from __future__ import annotations
@@ -12,27 +14,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 from cerebro.contract import api
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem
 from cerebro.errors import RetryableError
-from cerebro.runtime import logs
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.memory import own_group
-from cerebro.state.keys import TaskKey
 from cerebro.worker.agent.children import ChildPool
-from cerebro.worker.agent.discarding import Discarder, outdated_by
+from cerebro.worker.agent.discarding import Discarder
 from cerebro.worker.agent.drain import Drain
-from cerebro.worker.agent.execution import Execution
 from cerebro.worker.agent.housekeeping import Housekeeping
-from cerebro.worker.agent.lease import Lease
-from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.mailbox import DeviceQueues, Notification, overlap
 from cerebro.worker.agent.metrics import Metrics
 from cerebro.worker.agent.reclaiming import Reclaimer
 from cerebro.worker.agent.reports import Reports, Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.shared import Shared
+from cerebro.worker.agent.slot import Slot, named
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +38,7 @@ _INBOX_S, _CROWDED_S = 20.0, 1.0
 """How long one read of the inbox waits, and the pause after one that was answered early, with nothing."""
 
 _LEAVING_TIMEOUT_S = 0.7
-"""Past the grace, for ending the child and telling the store; and once more for a last word if that did not do."""
+"""Past the grace, for ending the children and telling the store; and once more for a last word if that did not do."""
 
 
 class Agent:
@@ -59,31 +57,36 @@ class Agent:
         resources: Resources,
         metrics: Metrics | None = None,
     ) -> None:
-        self._metrics = metrics or Metrics({})
-        self._kvs, self._settings, self._handlers = kvs, settings, sorted(handlers)
-        self._mailbox, self._lease, self._drain = Mailbox(), Lease(), Drain()
-        self._reports = Reports(kvs, settings, resources, self._lease, self._drain)
+        metrics = metrics or Metrics({})
+        self._kvs, self._settings = kvs, settings
+        self._drain, self._changed = Drain(), Notification()
+        self._slots: tuple[Slot, ...] = ()
+        """Replaced as a whole, by the inbox' thread alone: a signal handler reads it."""
+        self._reports = Reports(
+            kvs, settings, resources, lambda: [slot.lease for slot in self._slots], self._drain
+        )
         self._reclaimer = Reclaimer(kvs, settings.volumes)
-        self._discarder = Discarder()
-        self._housekeeping = Housekeeping(resources.meter, self._reclaimer, self._metrics, self._reports)
+        self._housekeeping = Housekeeping(resources.meter, self._reclaimer, metrics, self._reports)
         self._children = ChildPool(settings, own_group())
-        self._execution = Execution(
-            kvs,
-            settings,
-            handlers,
+        self._shared = Shared(
+            kvs=kvs,
+            settings=settings,
+            handlers=handlers,
+            devices=resources.devices,
             children=self._children,
-            lease=self._lease,
+            discarder=Discarder(),
             drain=self._drain,
-            mailbox=self._mailbox,
-            leave=lambda: self._announce_leaving([]),
+            metrics=metrics,
+            queues=DeviceQueues(self._free),
+            reports=self._reports,
         )
         self._threads: list[threading.Thread] = []
         self._finished = threading.Event()
 
     def stop(self, why: str) -> None:
-        """End soon: what waits is given back now, the running attempt at its next batch. Safe in a signal handler."""
+        """End soon: what waits is given back now, running attempts at their next batch. Safe in a signal handler."""
         self._drain.ask(f"{why}: {self._settings.worker} was asked to end", self._settings.grace_s)
-        self._mailbox.wake()
+        self._wake()
 
     def unready(self) -> str:
         """Why tasks cannot come: for readiness probes. Safe in any thread."""
@@ -99,86 +102,89 @@ class Agent:
     def run(self) -> None:
         """Register and work."""
         last_duty = _started(self._end_in_time)
-        self._reports.register(self._handlers)
-        self._threads = [last_duty, _started(self._read_inbox), _started(self._report_regularly)]
+        self._reports.register(sorted(self._shared.handlers))
+        self._threads = [last_duty]
+        self._threads += (_started(self._read_inbox), _started(self._report_regularly))
         housekeeping = (self._finished, self._settings.report_s)
         threading.Thread(
             target=self._housekeeping.run, args=housekeeping, name="housekeeping", daemon=True
         ).start()
         try:
-            self._work()
-        except SupersededError:
-            log.warning("superseded by a newer process of %s", self._settings.worker)
+            while not self._drain.is_asked:
+                self._changed.pause(self._children.tidy_in_s())
+                self._children.tidy()
+            self._leave()
         finally:
             self._finished.set()
             self._children.end_all()
 
-    # --- main thread: one task after another -----------------------------------------------------
+    # --- slots -----------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        steps: list[api.Report] = []
-        outdated: tuple[Path, ...] = ()
-        while not self._drain.is_asked:
-            item = self._mailbox.next() if steps else self._await_item()
-            if item is not None:
-                steps.append(api.Start(**_named(item)))
-            if not steps:
-                continue
-            if item is not None:
-                self._execution.begin_early(item)
-            outcomes = self._reports.send(steps)
-            if outcomes[0].outcome != "refused":
-                self._discarder.discard(outdated)
-            is_started = item is not None and outcomes[-1].outcome != "refused"
-            steps, outdated = [], ()
-            if not is_started:
-                self._execution.end_early()
-            elif item is not None:
-                steps = [self._run(item)]
-                # Looked up before the commit: from then on others may write.
-                outdated = outdated_by(self._settings.volumes, item) if steps[0].op == "commit" else ()
-        self._announce_leaving(steps)
+    def _slot(self, devices: tuple[int, ...]) -> Slot:
+        """The one of these devices, made when it is first needed. It stays."""
+        found = next((slot for slot in self._slots if slot.devices == devices), None)
+        if found is None:
+            slot = found = self._made(devices)
+            self._slots += (slot,)
+            self._threads.append(_started(lambda: self._serve(slot), f"devices {devices}"))
+        return found
 
-    def _await_item(self) -> InboxItem | None:
-        with self._metrics.waiting():
-            item = self._mailbox.wait(self._children.tidy_in_s())
-        if item is None:
-            self._children.tidy()
-        return item
+    def _made(self, devices: tuple[int, ...]) -> Slot:
+        return Slot(self._shared, devices)
 
-    def _run(self, item: InboxItem) -> api.Report:
-        """Run an attempt whose lease was just taken; returns the step that ends it."""
-        key = TaskKey.parse(item.task)
-        with logs.about(
-            experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
-        ):
-            began = time.monotonic()
-            log.info("attempt started")
-            self._lease.begin(item)
-            answer = self._execution.run(item)
-            seconds = time.monotonic() - began
-            self._metrics.ended(key.kind, answer, seconds)
-            if isinstance(answer, Failure):
-                log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
-            else:
-                log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
-        if isinstance(answer, Failure):
-            return api.Fail(**_named(item), failure=answer)
-        return api.Commit(**_named(item), result=answer)
+    def _serve(self, slot: Slot) -> None:
+        try:
+            slot.work()
+        except SupersededError:
+            self._give_way()
+        finally:
+            slot.has_ended = True
+            self._changed.wake()
+
+    def _free(self, devices: tuple[int, ...]) -> None:
+        """An attempt has left devices: others that wait for one of them look whether they may begin."""
+        for slot in self._slots:
+            if slot.devices != devices and overlap(slot.devices, devices):
+                slot.mailbox.wake()
+
+    def _wake(self) -> None:
+        """Have every thread look up. Safe in a signal handler."""
+        for slot in self._slots:
+            slot.mailbox.wake()
+        self._changed.wake()
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def _announce_leaving(self, steps: list[api.Report]) -> None:
-        """Report `steps`, and give back what waits in the inbox, so that others take it at once."""
+    def _give_way(self) -> None:
+        """A newer process has this worker's name."""
+        if not self._drain.is_asked:
+            log.warning("superseded by a newer process of %s", self._settings.worker)
+        self._drain.ask("superseded", 0.0, is_superseded=True)
+        self._wake()
+
+    def _leave(self) -> None:
+        """Give back what waits, so that others take it at once, and wait for what runs."""
+        while True:
+            # First: what one that has ended by then left waiting is given back below.
+            is_over = all(slot.has_ended for slot in self._slots)
+            if not self._drain.is_superseded:
+                self._announce_leaving()
+            if is_over:
+                return
+            self._changed.pause(None)
+
+    def _announce_leaving(self) -> None:
         failure = Failure(kind=FailureKind.PREEMPTED, message=f"{self._drain.why} before this task began")
-        while (item := self._mailbox.next()) is not None:
-            steps.append(api.Fail(**_named(item), failure=failure))
+        items = [item for slot in self._slots for item in slot.mailbox.take_all()]
+        steps = [api.Fail(**named(item), failure=failure) for item in items]
         try:
             # Also without steps: who is known to leave is given nothing more.
             self._reports.send(steps)
         except RetryableError as error:
             tasks = ", ".join(step.task for step in steps)
             log.warning("the store does not know of the end of %s: %s", tasks or "this worker", error)
+        except SupersededError:
+            log.warning("superseded by a newer process of %s", self._settings.worker)
 
     def _end_in_time(self) -> None:
         """Nothing may keep the process past its grace: no installation of packages, no store that does not answer."""
@@ -194,33 +200,33 @@ class Agent:
         os._exit(1)
 
     def _give_up(self) -> None:
-        item = self._lease.item
-        if item is not None:
-            reason = f"{self._drain.why}; it was not done in time"
-            failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
-            self._reports.send([api.Fail(**_named(item), failure=failure)])
+        reason = f"{self._drain.why}; it was not done in time"
+        failure = Failure(kind=FailureKind.PREEMPTED, message=reason)
+        items = [item for slot in self._slots if (item := slot.lease.item) is not None]
+        if items:
+            self._reports.send([api.Fail(**named(item), failure=failure) for item in items])
 
     # --- the other threads -----------------------------------------------------------------------
 
     def _report_regularly(self) -> None:
-        # Also while the worker ends: its running attempt is still its own.
+        # Also while the worker ends: its running attempts are still its own.
         while not self._finished.wait(self._settings.report_s):
-            item = self._lease.item
-            renewals: list[api.Report] = [api.Renew(**_named(item))] if item is not None else []
+            leases = [(slot, item) for slot in self._slots if (item := slot.lease.item) is not None]
+            renewals: list[api.Report] = [api.Renew(**named(item)) for _, item in leases]
             try:
                 outcomes = self._reports.send(renewals, self._housekeeping.newest_usage())
             except RetryableError as error:
                 log.warning("no report: %s", error)
                 continue
             except SupersededError:
-                self._drain.ask("superseded", 0.0, is_superseded=True)
-                self._mailbox.wake()
+                self._give_way()
                 return
             if self._children.is_crowded():
-                self._mailbox.wake()
-            if outcomes and outcomes[0].outcome == "refused" and item is not None:
-                self._lease.lose(item)
-                self._mailbox.wake()
+                self._changed.wake()
+            for (slot, item), outcome in zip(leases, outcomes, strict=True):
+                if outcome.outcome == "refused":
+                    slot.lease.lose(item)
+                    slot.mailbox.wake()
 
     def _read_inbox(self) -> None:
         cursor = 0
@@ -240,20 +246,23 @@ class Agent:
                 cursor = item.seq
                 if item.body is not None:
                     self._reclaimer.touch(item.body.dataset)
-                if not item.cancel:
-                    self._mailbox.put(item)
-                elif not self._mailbox.remove(item):
-                    self._lease.lose(item)
-                    self._mailbox.wake()
+                if item.cancel:
+                    self._cancel(item)
+                else:
+                    self._slot(item.devices).mailbox.put(item)
+            if items and self._drain.is_asked:
+                self._changed.wake()
+
+    def _cancel(self, item: InboxItem) -> None:
+        """An attempt was taken back: it does not say from which devices."""
+        if not any(slot.mailbox.remove(item) for slot in self._slots):
+            for slot in self._slots:
+                slot.lease.lose(item)
+                slot.mailbox.wake()
 
 
-def _named(item: InboxItem) -> dict[str, Any]:
-    """What names an attempt."""
-    return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
-
-
-def _started(duty: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=_vital, args=(duty,), name=duty.__name__, daemon=True)
+def _started(duty: Callable[[], None], name: str = "") -> threading.Thread:
+    thread = threading.Thread(target=_vital, args=(duty,), name=name or duty.__name__, daemon=True)
     thread.start()
     return thread
 
@@ -263,5 +272,7 @@ def _vital(duty: Callable[[], None]) -> None:
     try:
         duty()
     except BaseException:
-        log.exception("%s ended: the worker ends with it, to be started anew", duty.__name__)
+        log.exception(
+            "%s ended: the worker ends with it, to be started anew", threading.current_thread().name
+        )
         os._exit(1)

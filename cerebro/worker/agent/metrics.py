@@ -58,8 +58,18 @@ class Metrics:
         return generate_latest(self.registry)
 
     @contextmanager
+    def serving(self) -> Iterator[None]:
+        """In this block a task runs, but for where the thread is `waiting`. Idle is the time in which no task runs, on
+        whatever device."""
+        self._idle.end()
+        try:
+            yield
+        finally:
+            self._idle.begin()
+
+    @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in this block as idle."""
+        """In this block, within `serving`, no task runs."""
         self._idle.begin()
         try:
             yield
@@ -83,15 +93,20 @@ class _Idle:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._before = 0.0
-        self._since: float | None = None
+        self._num_busy = 0
+        self._since: float | None = time.monotonic()
 
     def begin(self) -> None:
         with self._lock:
-            self._since = time.monotonic()
+            self._num_busy -= 1
+            if not self._num_busy:
+                self._since = time.monotonic()
 
     def end(self) -> None:
         with self._lock:
-            self._before, self._since = self._seconds(), None
+            if not self._num_busy:
+                self._before, self._since = self._seconds(), None
+            self._num_busy += 1
 
     def _seconds(self) -> float:
         since = self._since

@@ -1,6 +1,7 @@
 """A child process seen from the agent: started, spoken to, ended.
 
-Must be started from the agent's main thread: the kernel ties the child's life to the thread that forked it.
+Must be started from a thread that lives as long as the agent: the kernel ties the child's life to the thread that
+forked it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,11 +22,14 @@ from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.worker.agent import allocator
 from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.forking import await_end
 from cerebro.worker.agent.settings import SECRETS, Settings
 
 _TAIL = 2000
 _GRACE_S = 2.0
+_CLAIM_S = 0.3
+"""How long after a kill by the kernel the agent knows at the latest that a process of its own has ended."""
 _GUESS = ": killed, perhaps for lack of memory"
 _OF_MEMORY = frozenset({FailureKind.CRASH, FailureKind.USER_ERROR})
 """Kinds that a process killed for lack of memory shows as: its own death, or an error in the one that waited for it."""
@@ -39,15 +44,65 @@ class ChildSpec:
     python: str
     archive: str
     """Folder with the user's files, or empty."""
+    share: Share
+    """What it may compute with."""
+
+
+class KernelKills:
+    """Which of the kernel's kills for lack of memory ended which attempt. The kernel counts those of all processes of
+    the worker, so of several attempts that fail about then not every one did for this reason: each kill explains one.
+
+    Safe for several threads.
+    """
+
+    def __init__(self, memory: MemoryGroup) -> None:
+        self._memory = memory
+        self._changed = threading.Condition()
+        self._explained: dict[int, bool] = {}
+        """Number of a kill -> whether it was the process of the attempt itself whose end it explains."""
+
+    def count(self) -> int | None:
+        """How many there were; to be kept from the beginning of an attempt. `None`: nobody counts."""
+        return self._memory.kills()
+
+    def claim(self, before: int | None, *, was_killed: bool) -> bool:
+        """Whether one after the first `before` explains the end of an attempt; if so, it explains no other one's.
+
+        Args:
+            was_killed: the attempt's process was ended by SIGKILL. Where it was not, but perhaps one that it started,
+                those go first whose process was.
+        """
+        now = self._memory.kills()
+        if before is None or now is None:
+            return False
+        kills = range(before + 1, now + 1)
+
+        def left() -> list[int]:
+            return [n for n in kills if n not in self._explained or (was_killed and not self._explained[n])]
+
+        with self._changed:
+            if not was_killed and left():
+                self._changed.wait_for(lambda: not left(), _CLAIM_S)
+            if not left():
+                return False
+            self._explained[left()[0]] = was_killed
+            self._changed.notify_all()
+        return True
 
 
 class ChildProcess:
-    """A running child."""
+    """A running child.
 
-    def __init__(self, setting: ChildSpec, settings: Settings, memory: MemoryGroup) -> None:
+    Args:
+        kills: shared by all children of the worker.
+    """
+
+    def __init__(
+        self, setting: ChildSpec, settings: Settings, memory: MemoryGroup, kills: KernelKills | None = None
+    ) -> None:
         self.setting = setting
-        self._memory = memory
-        self._kills = memory.kills()
+        self._memory, self._kills = memory, kills or KernelKills(memory)
+        self._kills_before = self._kills.count()
         self.code = ""
         """Hash of the user code of its newest task: it has this one, and perhaps no other any more."""
         self.is_resting = True
@@ -59,8 +114,16 @@ class ChildProcess:
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
         environment |= settings.volumes.as_environment()
         environment["CEREBRO_ARCHIVE"] = setting.archive
-        environment |= allocator.tuned(environment, memory.limit_bytes() or _machine_bytes())
-        self._log = log = settings.volumes.logs / f"{settings.worker}.child.log"
+        share = setting.share
+        if share.visible_gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = share.visible_gpus
+        if share.threads < settings.cores:
+            environment["OMP_NUM_THREADS"] = str(
+                _fewer(environment.get("OMP_NUM_THREADS", ""), share.threads)
+            )
+        memory_bytes = memory.limit_bytes() or _machine_bytes()
+        environment |= allocator.tuned(environment, memory_bytes * share.threads // settings.cores)
+        self._log = log = settings.volumes.logs / f"{settings.worker}{_suffix(share.devices)}.child.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         # -P: a file of the user's named like a module of the standard library must not replace it.
         command = [
@@ -71,7 +134,7 @@ class ChildProcess:
             "--channel",
             str(theirs.fileno()),
         ]
-        command += ["--handler", setting.handler, "--cores", str(settings.cores)]
+        command += ["--handler", setting.handler, "--cores", str(share.threads)]
         with log.open("ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
@@ -95,7 +158,7 @@ class ChildProcess:
     def run(self, body: Any, attempt: int, codes: dict[str, str], log: Path, *, asked: float) -> None:
         """Ask for a task; the answer comes over the channel. `asked` is when the agent began to see to it: the
         monotonic clock is the same in all processes of a machine."""
-        self._kills = self._memory.kills()
+        self._kills_before = self._kills.count()
         self.code, self.is_resting = body["code"], False
         message = {"do": "run", "body": body, "attempt": attempt, "codes": codes, "log": str(log)}
         self.channel.send(message | {"asked": asked})
@@ -124,14 +187,17 @@ class ChildProcess:
         """How it ended by itself; nothing of it is left afterwards."""
         self.channel.close()
         message = self._exit_reason()
+        failure = self.explained(
+            Failure(kind=FailureKind.CRASH, message=message),
+            was_killed=self._process.returncode == -signal.SIGKILL,
+        )
         self.kill()
-        return self.explained(Failure(kind=FailureKind.CRASH, message=message))
+        return failure
 
-    def explained(self, failure: Failure) -> Failure:
+    def explained(self, failure: Failure, *, was_killed: bool = False) -> Failure:
         """`failure`, or what is behind it: the kernel killed this process, or one that it started, for lack of memory
         since the task began."""
-        kills = self._memory.kills()
-        if failure.kind not in _OF_MEMORY or kills is None or kills == self._kills:
+        if failure.kind not in _OF_MEMORY or not self._kills.claim(self._kills_before, was_killed=was_killed):
             return failure
         limit = self._memory.limit_bytes()
         used_up = f"the limit of this worker, {limit / 2**30:.2f} GiB" if limit else "the machine's memory"
@@ -148,7 +214,7 @@ class ChildProcess:
             return "the process closed its connection to the worker: user code closed a file it did not open"
         if code < 0:
             name = signal.Signals(-code).name
-            is_unknown = name == "SIGKILL" and self._kills is None
+            is_unknown = name == "SIGKILL" and self._kills_before is None
             return f"the process ended by signal {name}{_GUESS if is_unknown else ''}"
         how = f"the process ended by itself with exit status {code}"
         if self.is_ready:
@@ -173,6 +239,16 @@ class ChildProcess:
         self.channel.close()
         os.close(self.end)
         self.end = -1
+
+
+def _fewer(threads: str, most: int) -> int:
+    """What a variable says, but at most so many."""
+    return min(int(threads), most) if threads.isdecimal() and int(threads) else most
+
+
+def _suffix(devices: tuple[int, ...]) -> str:
+    """Of a log's name: children that run side by side write to different ones."""
+    return "".join(f".{number}" for number in devices if devices != (0,))
 
 
 def _machine_bytes() -> int:

@@ -9,15 +9,18 @@ import logging
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract import api
+from cerebro.contract.events import LivePoint
 from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.meter import UsageMeter
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.settings import Settings
@@ -36,7 +39,7 @@ class SupersededError(Exception):
 class Resources:
     """What the machine offers."""
 
-    gpus: tuple[str, ...]
+    devices: WorkerDevices
     holdings: Callable[[], tuple[Holding, ...]]
     """Looks at the volume: complete training partitions found there."""
     meter: UsageMeter | None = None
@@ -49,13 +52,22 @@ class Resources:
 
 class Reports:
     """Safe for several threads: one report at a time, because a point that arrives after its attempt's commit is not
-    kept."""
+    kept.
+
+    Args:
+        leases: of all attempts that may run here.
+    """
 
     def __init__(
-        self, kvs: KvsClient, settings: Settings, resources: Resources, lease: Lease, drain: Drain
+        self,
+        kvs: KvsClient,
+        settings: Settings,
+        resources: Resources,
+        leases: Callable[[], Iterable[Lease]],
+        drain: Drain,
     ) -> None:
         self._kvs, self._settings, self._resources = kvs, settings, resources
-        self._lease, self._drain = lease, drain
+        self._leases, self._drain = leases, drain
         self.incarnation = uuid.uuid4().hex
         self.reclaim = 0
         """Number of the list of data sets that nobody uses, as last heard."""
@@ -67,14 +79,15 @@ class Reports:
 
     def register(self, kinds: Sequence[str]) -> None:
         """Make this process the worker of its name, for tasks of these kinds."""
-        gpus = self._resources.gpus
+        devices = self._resources.devices.devices
         record = WorkerRecord(
             worker=self._settings.worker,
             incarnation=self.incarnation,
-            weight=self._settings.weight or float(len(gpus) or 1),
+            weight=self._settings.weight or float(len(devices)),
             cores=self._settings.cores,
             machine_cores=self._resources.machine_cores,
-            gpus=gpus,
+            gpus=self._resources.devices.gpus,
+            devices=devices,
             kinds=tuple(kinds),
             holdings=self._resources.holdings(),
             volume=self._settings.pod.name if self._settings.pod else None,
@@ -104,17 +117,17 @@ class Reports:
         self._look(steps)
         for step in steps:
             if isinstance(step, (api.Commit, api.Fail)):
-                self._lease.end(step)
+                for lease in self._leases():
+                    lease.end(step)
         with self._sending:
-            item, points = self._lease.take_points()
             number, holdings = self._holdings.newest()
             request = api.ReportRequest(
                 incarnation=self.incarnation,
                 lease_s=self._settings.lease_s,
                 steps=tuple(steps),
-                live={item.experiment: points} if item and points else {},
+                live=self._take_points(),
                 checkpoint_free_bytes=self._free_bytes.newest()[1],
-                running=self._lease.described,
+                running=", ".join(filter(None, (lease.described for lease in self._leases()))) or None,
                 holdings=holdings if number > self._told else None,
                 leaving="" if self._drain.is_superseded else self._drain.why,
                 usage=usage,
@@ -128,6 +141,15 @@ class Reports:
             if outcome.outcome == "refused":
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
         return answer.outcomes
+
+    def _take_points(self) -> dict[str, tuple[LivePoint, ...]]:
+        """What all attempts said since the last report, by experiment."""
+        found: dict[str, tuple[LivePoint, ...]] = defaultdict(tuple)
+        for lease in self._leases():
+            item, points = lease.take_points()
+            if item and points:
+                found[item.experiment] += points
+        return dict(found)
 
     def _look(self, steps: Sequence[api.Report]) -> None:
         """Have the volumes looked at, and wait a moment where a step is to be told together with what is found.

@@ -27,7 +27,9 @@ class Settings:
         node: name of the machine that its pod runs on (``CEREBRO_NODE``); empty: the machine's own.
         pod: container of a pod that this process runs in (``CEREBRO_POD``, ``CEREBRO_POD_UID``,
             ``CEREBRO_CONTAINER``; all or none). Workers of one pod share its shard volume.
-        weight: share of the data (``CEREBRO_WEIGHT``, default its number of GPUs, or 1).
+        devices: how many devices, on each of which a task may run beside the others (``CEREBRO_DEVICES``, default all
+            GPUs that it may use, or one where there are none).
+        weight: share of the data (``CEREBRO_WEIGHT``, default its number of devices).
         lease_s: a task is taken back when its worker is silent for longer (``CEREBRO_LEASE_S``). 10 s.
         report_s: longest pause between two reports; a fifth of the lease, so that four may be lost.
         grace_s: when the worker is asked to end, how long the running task may take to reach its next batch or row, or
@@ -43,6 +45,7 @@ class Settings:
     cores: int
     node: str = ""
     pod: PodRef | None = None
+    devices: int | None = None
     weight: float | None = None
     lease_s: float = 10.0
     grace_s: float = 20.0
@@ -72,11 +75,22 @@ class Settings:
             cores=int(environment.get("CEREBRO_CORES") or cores.available()),
             node=environment.get("CEREBRO_NODE", ""),
             pod=pod,
+            devices=_devices(environment.get("CEREBRO_DEVICES", "")),
             weight=float(weight) if weight else None,
             lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
             grace_s=float(environment.get("CEREBRO_GRACE_S", "20")),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
         )
+
+
+def _devices(text: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ClusterError(
+            f"CEREBRO_DEVICES is {text!r}, expected a number of devices from 1, or nothing for all"
+        )
+    return int(text)
 
 
 def _pod(environment: Mapping[str, str]) -> PodRef | None:

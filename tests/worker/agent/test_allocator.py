@@ -9,6 +9,7 @@ import pytest
 
 from cerebro.runtime.usage.memory import own_group
 from cerebro.worker.agent import allocator
+from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 
@@ -31,7 +32,10 @@ def test_a_user_who_sets_one_of_these_has_chosen(own: str) -> None:
 def environment_of_child(root: Path) -> bytes:
     """What the kernel has of it."""
     told = {"CEREBRO_TOKEN": "x", "CEREBRO_WORKER": "worker-0", "CEREBRO_VOLUMES": str(root)}
-    setting = ChildSpec(handler="tests.worker.agent.fake_handler", python=sys.executable, archive="")
+    share = Share(threads=1)
+    setting = ChildSpec(
+        handler="tests.worker.agent.fake_handler", python=sys.executable, archive="", share=share
+    )
     child = ChildProcess(setting, Settings.from_environment(told), own_group())
     try:
         found = b""

@@ -16,6 +16,7 @@ from cerebro.errors import StoreUnavailableError
 from cerebro.runtime import background_query
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.worker.agent import reports
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.reports import Reports, Resources
@@ -49,8 +50,8 @@ def made(store: Any, look: Any) -> Reports:
     settings = Settings.from_environment(
         {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "w", "CEREBRO_VOLUMES": "/nowhere"}
     )
-    resources = Resources(gpus=(), holdings=look, host="h", pid=1)
-    return Reports(store, settings, resources, Lease(), Drain())
+    resources = Resources(devices=WorkerDevices(1), holdings=look, host="h", pid=1)
+    return Reports(store, settings, resources, lambda: [Lease()], Drain())
 
 
 def test_a_new_partition_is_told_with_its_commit_and_once() -> None:

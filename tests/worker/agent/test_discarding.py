@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from cerebro.contract import api
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
 from cerebro.runtime.volumes import checkpoint_file, unit_of
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.discarding import outdated
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.slot import Slot
 
 
 def name(unit: int, attempt: int = 1) -> str:
@@ -100,12 +102,15 @@ def test_only_an_accepted_commit_removes_and_only_what_was_there_before(
     for unit in (2, 3, 4, 5):
         (folder / name(unit)).touch()
     store: Any = Store(answer, (folder / name(4, 2)).touch)
-    agent = Agent(store, settings, {}, Resources(gpus=(), holdings=tuple, host="h", pid=1))
+    agent = Agent(store, settings, {}, Resources(devices=WorkerDevices(1), holdings=tuple, host="h", pid=1))
     result = TaskResult() if ends_well else Failure(kind=FailureKind.CRASH, message="it died")
-    monkeypatch.setattr(agent._execution, "run", lambda item: result)
+    slot = Slot(agent._shared, (0,))
+    monkeypatch.setattr(slot.execution, "run", lambda item: result)
     given = [item(5, keep=(f"one/fit-1/m00/{name(3)}",))]
-    monkeypatch.setattr(agent._mailbox, "next", lambda: given.pop() if given else agent.stop("done"))
-    monkeypatch.setattr(agent, "_await_item", agent._mailbox.next)
-    agent._work()
-    agent._discarder._thread.shutdown()
+    monkeypatch.setattr(
+        slot.mailbox, "next", lambda behind=None: given.pop() if given else agent.stop("done")
+    )
+    monkeypatch.setattr(slot, "_await_item", slot.mailbox.next)
+    slot.work()
+    agent._shared.discarder._thread.shutdown()
     assert {path.name for path in folder.iterdir()} == left

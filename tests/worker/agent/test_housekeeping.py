@@ -15,6 +15,7 @@ from cerebro.contract import api
 from cerebro.contract.records import WorkerUsage
 from cerebro.errors import StoreUnavailableError
 from cerebro.worker.agent import housekeeping
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.housekeeping import Housekeeping
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.metrics import Metrics
@@ -142,7 +143,7 @@ def test_a_worker_that_cannot_be_measured_keeps_its_leases(
     store: Any = Store()
     looks = itertools.count()
     resources = Resources(
-        gpus=(), holdings=lambda: hang() if next(looks) else (), meter=meter, host="h", pid=1
+        devices=WorkerDevices(1), holdings=lambda: hang() if next(looks) else (), meter=meter, host="h", pid=1
     )
     agent = Agent(store, settings, {}, resources)
     if what == "checkpoints":

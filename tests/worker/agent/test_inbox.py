@@ -12,6 +12,7 @@ import pytest
 
 from cerebro.errors import StoreUnavailableError
 from cerebro.runtime.volumes import Volumes
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.loop import Agent
 from cerebro.worker.agent.reports import Resources
 from cerebro.worker.agent.settings import Settings
@@ -32,7 +33,7 @@ class Reader:
             volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)}),
             cores=1,
         )
-        resources = Resources(gpus=(), holdings=tuple, host="", pid=0)
+        resources = Resources(devices=WorkerDevices(1), holdings=tuple, host="", pid=0)
         self._agent = Agent(kvs, settings, {}, resources)
         self._answers: list[Callable[[], tuple[()]]] = []
         monkeypatch.setattr(time, "monotonic", lambda: self.now)

@@ -12,6 +12,7 @@ import pytest
 
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group
+from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT
@@ -99,7 +100,12 @@ class Started:
                 "CEREBRO_CORES": "1",
             }
         )
-        setting = ChildSpec(handler="tests.worker.agent.fake_handler", python=sys.executable, archive="")
+        setting = ChildSpec(
+            handler="tests.worker.agent.fake_handler",
+            python=sys.executable,
+            archive="",
+            share=Share(threads=1),
+        )
         group = MemoryGroup(events=self.files / "memory.events", limit=self.files / "memory.max")
         self.child = ChildProcess(setting, settings, group)
 
@@ -131,7 +137,7 @@ def test_a_death_without_it_is_a_crash(started: Started) -> None:
 
 def test_without_a_counter_it_is_guessed(started: Started) -> None:
     """As far as SIGKILL tells."""
-    started.child._kills = None
+    started.child._kills_before = None
     (started.files / "memory.events").unlink()
     os.killpg(started.child.pid, 9)
     failure = started.child.reap()
@@ -173,7 +179,9 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
             "CEREBRO_CORES": "1",
         }
     )
-    setting = ChildSpec(handler="tests.worker.agent.hungry_handler", python=sys.executable, archive="")
+    setting = ChildSpec(
+        handler="tests.worker.agent.hungry_handler", python=sys.executable, archive="", share=Share(threads=1)
+    )
     child = ChildProcess(setting, settings, group)
     child._process.wait()
     return child.reap()

@@ -17,11 +17,13 @@ from cerebro.contract.tasks import Failure, FailureKind, InboxItem
 from cerebro.runtime.kvs import KvsClient
 from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.child import failure_of
+from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.loop import Agent
-from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox
 from cerebro.worker.agent.reports import Resources, SupersededError
 from cerebro.worker.agent.settings import Settings
+from cerebro.worker.agent.slot import Slot
 
 
 def item(task: str = "t", attempt: int = 1, *, cancel: bool = False) -> InboxItem:
@@ -35,29 +37,39 @@ def is_ringing(mailbox: Mailbox) -> bool:
     return bool(select.select([mailbox], [], [], 0)[0])
 
 
+def mailbox_of(queues: DeviceQueues | None = None) -> Mailbox:
+    return Mailbox(queues or DeviceQueues(lambda devices: None))
+
+
 def test_items_are_taken_in_order() -> None:
-    """`peek` leaves the oldest where it is; an empty mailbox has none."""
-    mailbox = Mailbox()
+    """`peek` leaves the oldest where it is; an empty mailbox has none. The next one waits until the first has left, or
+    leaves in the same step."""
+    queues = DeviceQueues(lambda devices: None)
+    mailbox = mailbox_of(queues)
     assert mailbox.next() is mailbox.peek() is None
-    mailbox.put(item("a"))
-    mailbox.put(item("b"))
+    for name in ("a", "b", "c"):
+        mailbox.put(item(name))
     assert mailbox.peek() == item("a")
-    assert [mailbox.next(), mailbox.next(), mailbox.next()] == [item("a"), item("b"), None]
+    assert [mailbox.next(), mailbox.next(), mailbox.next(item("a"))] == [item("a"), None, item("b")]
+    queues.leave(item("a"))
+    assert mailbox.next() is None
+    queues.leave(item("b"))
+    assert [mailbox.next(), mailbox.next()] == [item("c"), None]
 
 
 def test_a_cancelled_attempt_is_dropped_and_no_other() -> None:
     """The same task's next attempt stays; what is not there is told."""
-    mailbox = Mailbox()
+    mailbox = mailbox_of()
     for given in (item("a", 1), item("a", 2), item("b", 1)):
         mailbox.put(given)
     assert mailbox.remove(item("a", 1, cancel=True))
     assert not mailbox.remove(item("a", 1, cancel=True))
-    assert [mailbox.next(), mailbox.next()] == [item("a", 2), item("b", 1)]
+    assert [mailbox.next(), *mailbox.take_all()] == [item("a", 2), item("b", 1)]
 
 
 def test_a_notification_stays_until_it_is_taken_off() -> None:
     """A selector hears both an item and a wake-up, however many there were."""
-    mailbox = Mailbox()
+    mailbox = mailbox_of()
     assert not is_ringing(mailbox)
     for _ in range(100_000):
         mailbox.wake()
@@ -70,7 +82,7 @@ def test_a_notification_stays_until_it_is_taken_off() -> None:
 
 def test_waiting_ends_with_an_item_or_a_wake_up() -> None:
     """From another thread; a wake-up that came first is not lost."""
-    mailbox = Mailbox()
+    mailbox = mailbox_of()
     mailbox.wake()
     assert mailbox.wait(30) is None
     for act, expected in ((lambda: mailbox.put(item()), item()), (mailbox.wake, None)):
@@ -196,17 +208,30 @@ def test_a_failure_carries_message_and_traceback() -> None:
 # --- loop --------------------------------------------------------------------------------------------
 
 
-def test_a_task_taken_back_at_once_leaves_the_child_warm() -> None:
-    """A notification without an item is no idleness: the next unit must not wait for a new process to import torch."""
+def agent_of(devices: int = 1) -> Agent:
     settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
-    resources = Resources(gpus=(), holdings=tuple, host="here", pid=1)
-    agent = Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
+    resources = Resources(devices=WorkerDevices(devices, devices), holdings=tuple, host="here", pid=1)
+    return Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
+
+
+def slot_of(agent: Agent, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...] = (0,)) -> Slot:
+    """One whose thread does not run."""
+    monkeypatch.setattr(Slot, "work", lambda self: None)
+    return agent._slot(devices)
+
+
+def test_a_task_taken_back_at_once_leaves_the_child_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notification without an item is no idleness: the next unit must not wait for a new process to import torch."""
+    agent = agent_of()
+    slot = slot_of(agent, monkeypatch)
     child: Any = SimpleNamespace(used=time.monotonic(), is_resting=True)
-    agent._children._children["handler"] = child
-    agent._mailbox.put(item())
-    assert agent._mailbox.remove(item(cancel=True))
-    assert agent._await_item() is None
-    assert agent._children._children == {"handler": child}
+    place = ((0,), "handler")
+    agent._children._children[place] = child
+    slot.mailbox.put(item())
+    agent._cancel(item(cancel=True))
+    assert slot._await_item() is None
+    agent._children.tidy()
+    assert agent._children._children == {place: child}
 
 
 @pytest.mark.parametrize(
@@ -222,25 +247,26 @@ def test_a_task_that_the_worker_cannot_handle_fails_alone(
     monkeypatch: pytest.MonkeyPatch, problem: Exception, kind: FailureKind
 ) -> None:
     """An error of the agent's own is the attempt's failure, with its cause; the child it may have left is ended."""
-    settings = Settings.from_environment({"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3"})
-    resources = Resources(gpus=(), holdings=tuple, host="here", pid=1)
-    agent = Agent(KvsClient("http://127.0.0.1:9", "secret"), settings, {}, resources)
+    agent = agent_of()
+    execution = slot_of(agent, monkeypatch).execution
     ended: list[bool] = []
-    child: Any = SimpleNamespace(setting=SimpleNamespace(handler="h"), kill=lambda: ended.append(True))
+    child: Any = SimpleNamespace(kill=lambda: ended.append(True), used=0.0)
+    place = ((0,), "h")
 
     def fail(item: InboxItem) -> Any:
-        agent._children._children["h"] = agent._children._busy = child
+        agent._children._children[place] = child
+        agent._children._busy.add(place)
         raise problem
 
-    monkeypatch.setattr(agent._execution, "_follow", fail)
-    failure = agent._execution.run(item())
+    monkeypatch.setattr(execution, "_follow", fail)
+    failure = execution.run(item())
     assert isinstance(failure, Failure)
     assert failure.kind is kind
     assert str(problem).encode("ascii", "backslashreplace").decode() in failure.message
     assert ended
-    monkeypatch.setattr(agent._execution, "_follow", lambda item: (_ for _ in ()).throw(SupersededError()))
+    monkeypatch.setattr(execution, "_follow", lambda item: (_ for _ in ()).throw(SupersededError()))
     with pytest.raises(SupersededError):
-        agent._execution.run(item())
+        execution.run(item())
 
 
 # --- settings ----------------------------------------------------------------------------------------

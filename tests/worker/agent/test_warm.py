@@ -17,7 +17,8 @@ from cerebro.contract.tasks import FailureKind, TaskResult
 from cerebro.runtime.usage.memory import MemoryGroup
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.children import IDLE_S, ChildPool
-from cerebro.worker.agent.process import ChildSpec
+from cerebro.worker.agent.devices import Share
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT, Agents, is_running, until
 
@@ -112,10 +113,16 @@ class Kept:
         (self.files / "memory.current").write_text(f"{(percent + droppable) * 10000}\n")
         (self.files / "memory.stat").write_text(f"anon 1\ninactive_file {droppable * 10000}\n")
 
-    def task(self, handler: str, archive: str = "") -> int:
+    def take(self, handler: str, archive: str = "", devices: tuple[int, ...] = (0,)) -> ChildProcess:
+        share = Share(devices=devices, threads=1)
+        return self.children.take(
+            ChildSpec(handler=handler, python=sys.executable, archive=archive, share=share)
+        )
+
+    def task(self, handler: str, archive: str = "", devices: tuple[int, ...] = (0,)) -> int:
         """Does one; returns the pid of its process."""
-        child = self.children.take(ChildSpec(handler=handler, python=sys.executable, archive=archive))
-        self.children.done(is_spent=False)
+        child = self.take(handler, archive, devices)
+        self.children.done(devices)
         return child.pid
 
 
@@ -148,7 +155,7 @@ def test_another_setting_needs_another_process(kept: Kept, tmp_path: Path) -> No
 def test_a_process_without_a_task_for_long_is_ended(kept: Kept) -> None:
     """Counted from the end of its last one."""
     etl, model = kept.task(ETL), kept.task(MODEL)
-    kept.children._children[ETL].used -= IDLE_S
+    kept.children._children[(0,), ETL].used -= IDLE_S
     kept.children.tidy()
     assert not is_running(etl)
     assert is_running(model)
@@ -159,14 +166,14 @@ def test_a_process_without_a_task_is_ended_when_memory_is_short(kept: Kept) -> N
     etl = kept.task(ETL)
     kept.use(50, droppable=45)
     assert not kept.children.is_crowded()
-    model = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
+    model = kept.take(MODEL)
     kept.use(95)
     assert kept.children.is_crowded()
     kept.children.end_idle_if_memory_is_short()
     assert not is_running(etl)
     assert is_running(model.pid)
     assert not kept.children.is_crowded()
-    kept.children.done(is_spent=False)
+    kept.children.done((0,))
     kept.children.tidy()
     assert not is_running(model.pid)
 
@@ -182,17 +189,17 @@ def test_a_machine_without_a_limit_can_be_short_too(kept: Kept) -> None:
 
 def test_a_spent_process_is_met_by_no_other_task(kept: Kept) -> None:
     """What failed may have left its modules in any state."""
-    child = kept.children.take(ChildSpec(handler=ETL, python=sys.executable, archive=""))
-    kept.children.done(is_spent=True)
+    child = kept.take(ETL)
+    kept.children.done((0,), is_spent=True)
     assert not is_running(child.pid)
     assert kept.task(ETL) != child.pid
 
 
 def test_a_process_that_waits_rests(kept: Kept, tmp_path: Path) -> None:
     """Once, and again after its next task; at once when another one has something to do."""
-    child = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
+    child = kept.take(MODEL)
     child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
-    kept.children.done(is_spent=False)
+    kept.children.done((0,))
     kept.children.tidy()
     assert not child.is_resting  # its next task is probably near
     kept.task(ETL)
@@ -201,8 +208,8 @@ def test_a_process_that_waits_rests(kept: Kept, tmp_path: Path) -> None:
 
 def test_resting_reaches_the_handler(kept: Kept, tmp_path: Path) -> None:
     """In the process that runs user code."""
-    child = kept.children.take(ChildSpec(handler=MODEL, python=sys.executable, archive=""))
+    child = kept.take(MODEL)
     child.run({"code": "c"}, 1, {}, tmp_path / "log", asked=0.0)
-    kept.children.done(is_spent=False)
+    kept.children.done((0,))
     child.rest()
     until((tmp_path / "rested").exists, "rest")

@@ -1,0 +1,37 @@
+"""What is there once on a worker, and used by all of its slots. Each part is safe for several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cerebro.runtime.kvs import KvsClient
+from cerebro.worker.agent.children import ChildPool
+from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.agent.discarding import Discarder
+from cerebro.worker.agent.drain import Drain
+from cerebro.worker.agent.mailbox import DeviceQueues
+from cerebro.worker.agent.metrics import Metrics
+from cerebro.worker.agent.reports import Reports
+from cerebro.worker.agent.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The worker's parts, for a slot.
+
+    Attributes:
+        handlers: task kind -> module of its handler.
+        metrics: is told what ends here, and what is used.
+    """
+
+    kvs: KvsClient
+    settings: Settings
+    handlers: Mapping[str, str]
+    devices: WorkerDevices
+    children: ChildPool
+    discarder: Discarder
+    drain: Drain
+    metrics: Metrics
+    queues: DeviceQueues
+    reports: Reports

@@ -1,0 +1,124 @@
+"""One set of devices of a worker, or the lane of the tasks that need none: one attempt after another, in a thread
+of its own.
+
+What one slot does touches no other: it has its own attempt, lease, mailbox and child process. Two slots whose sets have
+a device in common take turns, in the order of the inbox (`DeviceQueues`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from cerebro.contract import api
+from cerebro.contract.tasks import Failure, InboxItem
+from cerebro.errors import RetryableError
+from cerebro.runtime import logs
+from cerebro.state.keys import TaskKey
+from cerebro.worker.agent.discarding import outdated_by
+from cerebro.worker.agent.execution import Execution
+from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.mailbox import Mailbox
+from cerebro.worker.agent.shared import Shared
+
+log = logging.getLogger(__name__)
+
+
+class Slot:
+    """`work` is the thread's; `mailbox` and `lease` may be used by all.
+
+    Args:
+        devices: ascending; none: the lane.
+    """
+
+    def __init__(self, shared: Shared, devices: tuple[int, ...]) -> None:
+        self.devices = devices
+        self.mailbox, self.lease = Mailbox(shared.queues), Lease()
+        self.has_ended = False
+        """Whether `work` is over."""
+        self.execution = Execution(shared, devices, self.lease, self.mailbox)
+        self._shared, self._drain, self._reports = shared, shared.drain, shared.reports
+
+    def work(self) -> None:
+        """Do what comes until the worker is asked to end, and tell of the last one.
+
+        Raises:
+            SupersededError: the worker is another process by now.
+            RetryableError: the store was away for too long.
+        """
+        ended: InboxItem | None = None
+        steps: list[api.Report] = []
+        outdated: tuple[Path, ...] = ()
+        with self._shared.metrics.serving():
+            while not self._drain.is_asked:
+                item = self.mailbox.next(behind=ended) if ended else self._await_item()
+                if item is not None:
+                    steps.append(api.Start(**named(item)))
+                if not steps:
+                    continue
+                if item is not None:
+                    self.execution.begin_early(item)
+                outcomes = self._reports.send(steps)
+                if outcomes[0].outcome != "refused":
+                    self._shared.discarder.discard(outdated)
+                is_started = item is not None and outcomes[-1].outcome != "refused"
+                # Not before: the store refuses what starts on a device while an older attempt has it.
+                self._has_left(ended)
+                ended, steps, outdated = None, [], ()
+                if not is_started:
+                    self.execution.end_early()
+                    self._has_left(item)
+                elif item is not None:
+                    ended, steps = item, [self._run(item)]
+                    # Looked up before the commit: from then on others may write.
+                    outdated = (
+                        outdated_by(self._shared.settings.volumes, item) if steps[0].op == "commit" else ()
+                    )
+            self._tell(steps)
+
+    def _has_left(self, item: InboxItem | None) -> None:
+        if item is not None:
+            self._shared.queues.leave(item)
+
+    def _await_item(self) -> InboxItem | None:
+        item = self.mailbox.next()
+        if item is None:
+            self._shared.children.done(self.devices)
+            with self._shared.metrics.waiting():
+                item = self.mailbox.wait()
+        return item
+
+    def _run(self, item: InboxItem) -> api.Report:
+        """Run an attempt whose lease was just taken; returns the step that ends it."""
+        key = TaskKey.parse(item.task)
+        with logs.about(
+            experiment=item.experiment, run=key.run, model=key.model, unit=item.task, attempt=item.attempt
+        ):
+            began = time.monotonic()
+            log.info("attempt started")
+            self.lease.begin(item)
+            answer = self.execution.run(item)
+            seconds = time.monotonic() - began
+            self._shared.metrics.ended(key.kind, answer, seconds)
+            if isinstance(answer, Failure):
+                log.info("attempt failed after %.1f s: %s: %s", seconds, answer.kind, answer.message)
+            else:
+                log.info("attempt done after %.1f s: %s rows", seconds, answer.rows)
+        if isinstance(answer, Failure):
+            return api.Fail(**named(item), failure=answer)
+        return api.Commit(**named(item), result=answer)
+
+    def _tell(self, steps: list[api.Report]) -> None:
+        """Report how the last attempt ended, while the worker ends."""
+        try:
+            if steps:
+                self._reports.send(steps)
+        except RetryableError as error:
+            log.warning("the store does not know of the end of %s: %s", steps[0].task, error)
+
+
+def named(item: InboxItem) -> dict[str, Any]:
+    """What names an attempt."""
+    return {"experiment": item.experiment, "task": item.task, "attempt": item.attempt}
