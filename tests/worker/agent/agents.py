@@ -106,6 +106,7 @@ class Agents:
         hang_timeout_s: float = 60.0,
         code: str = SHA,
         checkpoint: CheckpointRef | None = None,
+        devices: tuple[int, ...] = (0,),
     ) -> str:
         """Assign a task; returns its key."""
         key = f"fit-1/train/m00/e1/p{partition}"
@@ -126,7 +127,12 @@ class Agents:
             keep=(),
         )
         step = api.Assign(
-            task=key, attempt=attempt, worker="worker-0", incarnation=self.incarnation(), body=body
+            task=key,
+            attempt=attempt,
+            worker="worker-0",
+            incarnation=self.incarnation(),
+            devices=devices,
+            body=body,
         )
         assert self.bench.decide(step) == ["done"]
         return key

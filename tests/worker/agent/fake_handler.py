@@ -129,8 +129,11 @@ class Handler:
         assert isinstance(body, TrainTask)
         do, timings = str(body.hyperparams["do"]), Timings(start_s=self._context.work_begins())
         print(f"{do} attempt {attempt}")  # noqa: T201 - user code prints
+        print(f"threads {self._context.cores} {os.environ.get('OMP_NUM_THREADS')}")  # noqa: T201
         if do == "raise":
             raise ValueError("boom")
+        if do == "memory":
+            raise MemoryError("no more")
         if do == "nan":
             raise NonFiniteMetricError("loss became nan")
         if do == "exit":

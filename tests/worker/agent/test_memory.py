@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group
+from cerebro.worker.agent import process
 from cerebro.worker.agent.devices import Share
-from cerebro.worker.agent.process import ChildProcess, ChildSpec
+from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
 from tests.worker.agent.agents import ROOT
 
@@ -154,6 +156,73 @@ def test_an_error_of_one_whose_helper_was_killed_is_explained(started: Started) 
     assert CRASH.message in explained.message
     full = Failure(kind=FailureKind.STORAGE_FULL, message="no room")
     assert started.child.explained(full) == full
+
+
+class Counted:
+    """A group whose kills a test counts."""
+
+    def __init__(self, root: Path) -> None:
+        self.events = root / "memory.events"
+        self.num = 0
+        self.kill(0)
+        self.kills = KernelKills(MemoryGroup(events=self.events, limit=root / "memory.max"))
+
+    def kill(self, number: int = 1) -> None:
+        self.num += number
+        self.events.write_text(f"oom_kill {self.num}\n")
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    monkeypatch.setattr(process, "_CLAIM_S", 0.0)
+    return Counted(tmp_path)
+
+
+def test_a_kill_explains_the_end_of_one_attempt(counted: Counted) -> None:
+    """Of two that fail then, the one whose process was killed; the other keeps its own reason, whoever is asked
+    first."""
+    one, other = counted.kills.count(), counted.kills.count()
+    counted.kill()
+    assert counted.kills.claim(one, was_killed=True)
+    assert not counted.kills.claim(other, was_killed=False)
+
+
+def test_what_was_killed_itself_is_told_so_although_another_was_asked_first(counted: Counted) -> None:
+    """The error of the other one may be of a process that it had started: it is given another attempt, not given up."""
+    one, other = counted.kills.count(), counted.kills.count()
+    counted.kill()
+    assert counted.kills.claim(other, was_killed=False)
+    assert counted.kills.claim(one, was_killed=True)
+    assert not counted.kills.claim(one, was_killed=True)
+
+
+def test_each_of_several_kills_explains_one_end(counted: Counted) -> None:
+    """No kill from before an attempt, and none that is explained, explains it."""
+    counted.kill()
+    first = counted.kills.count()
+    assert not counted.kills.claim(first, was_killed=True)
+    counted.kill(2)
+    later = counted.kills.count()
+    assert counted.kills.claim(first, was_killed=True)
+    counted.kill()
+    assert counted.kills.claim(later, was_killed=False)
+    assert counted.kills.claim(first, was_killed=False)
+    assert not counted.kills.claim(first, was_killed=False)
+
+
+def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts before the process has ended, and before the agent knows."""
+    monkeypatch.setattr(process, "_CLAIM_S", 20.0)
+    before = counted.kills.count()
+    counted.kill()
+    found: list[bool] = []
+    asker = threading.Thread(target=lambda: found.append(counted.kills.claim(before, was_killed=False)))
+    asker.start()
+    assert counted.kills.claim(before, was_killed=True)
+    asker.join(20)
+    assert found == [False]
 
 
 _HUNGRY = """

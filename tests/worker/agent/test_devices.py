@@ -1,0 +1,164 @@
+"""Devices: what a worker has, what a task may use of it, and in which order tasks begin on them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.tasks import InboxItem
+from cerebro.errors import ClusterError
+from cerebro.runtime.usage.gpus import Gpu
+from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox, overlap
+from cerebro.worker.agent.settings import Settings
+
+GPUS = tuple(Gpu(name="A100", uuid=f"GPU-{letter}", memory_bytes=80) for letter in "abcd")
+ESSENTIAL = {"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3", "CEREBRO_CORES": "4"}
+
+# --- what there is ---------------------------------------------------------------------------------
+
+
+def test_without_gpus_a_worker_has_one_device_with_all_cores() -> None:
+    """A task on it, and one that takes none, may use them all; nothing is said of GPUs."""
+    devices = WorkerDevices(4)
+    (one,) = devices.devices
+    assert (one.kind, one.threads, one.memory_bytes) == ("cpu", 4, None)
+    for taken in ((0,), ()):
+        share = devices.share(taken)
+        assert (share.devices, share.threads, share.visible_gpus) == (taken, 4, None)
+
+
+def test_virtual_devices_share_the_cores() -> None:
+    """Equally, so that bits do not depend on which one a task has; several have as many times the threads."""
+    devices = WorkerDevices(7, 3)
+    assert [device.threads for device in devices.devices] == [2, 2, 2]
+    assert [devices.share(taken).threads for taken in ((1,), (0, 2), (0, 1, 2), ())] == [2, 4, 6, 7]
+
+
+def test_each_gpu_is_a_device() -> None:
+    """Seen by its identity, which does not depend on who counts; a task that takes none sees none."""
+    devices = WorkerDevices(16, None, GPUS)
+    assert [(d.kind, d.name, d.memory_bytes, d.threads) for d in devices.devices] == [
+        ("gpu", "A100", 80, 4)
+    ] * 4
+    assert devices.gpus == ("A100",) * 4
+    assert [devices.share(taken).visible_gpus for taken in ((2,), (1, 3), ())] == ["GPU-c", "GPU-b,GPU-d", ""]
+    assert [devices.share(taken).threads for taken in ((2,), (1, 3), ())] == [4, 8, 16]
+
+
+def test_fewer_gpus_may_be_used() -> None:
+    """The others are seen by no task. Each has a thread, though there are fewer cores."""
+    devices = WorkerDevices(1, 2, GPUS)
+    assert (devices.gpus, [device.threads for device in devices.devices]) == (("A100",) * 2, [1, 1])
+    assert devices.share((0, 1)).visible_gpus == "GPU-a,GPU-b"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "number", "what"), [((), 5, "4 cores"), (GPUS, 5, "4 GPUs"), ((), 10**6, "4 cores")]
+)
+def test_more_devices_than_there_are_is_an_error(gpus: tuple[Gpu, ...], number: int, what: str) -> None:
+    """It says what there is, and what to do."""
+    with pytest.raises(
+        ClusterError, match=f"CEREBRO_DEVICES is {number}, but this worker has {what}: set at most 4"
+    ):
+        WorkerDevices(4, number, gpus)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", " "])
+def test_devices_are_a_number_from_1(text: str) -> None:
+    """Anything else is refused before the worker registers."""
+    with pytest.raises(ClusterError, match=r"CEREBRO_DEVICES is .* expected a number of devices from 1"):
+        Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": text})
+
+
+def test_devices_that_are_not_set_are_all() -> None:
+    """Also where the variable is there and empty, as a chart may leave it."""
+    for more in ({}, {"CEREBRO_DEVICES": ""}):
+        assert Settings.from_environment(ESSENTIAL | more).devices is None
+    assert Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": "3"}).devices == 3
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    """The task fails of it, alone."""
+    with pytest.raises(LookupError, match="device 2 is asked for, but this worker has 2"):
+        WorkerDevices(4, 2).share((0, 2))
+
+
+# --- in which order --------------------------------------------------------------------------------
+
+SETS = st.sets(st.integers(0, 3), max_size=3).map(lambda numbers: tuple(sorted(numbers)))
+
+
+@given(given=st.lists(SETS, max_size=12), choices=st.lists(st.integers(0, 10**6), max_size=80))
+def test_tasks_begin_in_order_on_each_device_and_always_go_on(
+    given: list[tuple[int, ...]], choices: list[int]
+) -> None:
+    """Whatever comes, begins and ends when: no device has two tasks, on each device tasks begin as they came, and when
+    nothing runs something may begin."""
+    freed: list[tuple[int, ...]] = []
+    queues = DeviceQueues(freed.append)
+    boxes = {devices: Mailbox(queues) for devices in set(given)}
+    coming = [
+        InboxItem(seq=n + 1, experiment="one", task=f"t{n}", attempt=1, devices=devices)
+        for n, devices in enumerate(given)
+    ]
+    begun: list[InboxItem] = []
+    running: list[InboxItem] = []
+    waiting = 0
+
+    def try_to_begin() -> bool:
+        for box in boxes.values():
+            if (item := box.next()) is not None:
+                assert not any(overlap(item.devices, other.devices) for other in running)
+                begun.append(item)
+                running.append(item)
+                return True
+        return False
+
+    def end(choice: int) -> None:
+        ended = running.pop(choice % len(running))
+        queues.leave(ended)
+        assert freed[-1] == ended.devices
+
+    for choice in choices:
+        if choice % 3 == 0 and coming:
+            item = coming.pop(0)
+            boxes[item.devices].put(item)
+            waiting += 1
+        elif choice % 3 == 1 and running:
+            end(choice)
+        elif try_to_begin():
+            waiting -= 1
+        else:
+            assert running or not waiting
+    for item in coming:
+        boxes[item.devices].put(item)
+    while try_to_begin() or running:
+        if running:
+            end(0)
+    assert len(begun) == len(given)
+    for device in range(4):
+        came = [item.seq for item in begun if device in item.devices]
+        assert came == sorted(came)
+    for box in boxes.values():
+        box.close()
+
+
+def test_the_next_task_of_the_same_devices_may_begin_in_the_step_that_ends_the_one_before() -> None:
+    """Unless an older one waits for one of the devices."""
+    queues = DeviceQueues(lambda devices: None)
+    one, pair = Mailbox(queues), Mailbox(queues)
+    first, second, both, third = (
+        InboxItem(seq=n, experiment="one", task=f"t{n}", attempt=1, devices=devices)
+        for n, devices in enumerate([(0,), (0,), (0, 1), (0,)], start=1)
+    )
+    for box, item in ((one, first), (one, second), (pair, both), (one, third)):
+        box.put(item)
+    assert one.next() == first
+    assert one.next(behind=first) == second
+    queues.leave(first)
+    assert one.next(behind=second) is None
+    assert pair.next() is None
+    queues.leave(second)
+    assert pair.next() == both

@@ -1,0 +1,168 @@
+"""Several devices of a worker, each with a task of its own: side by side, in order, and none to another's harm."""
+
+from __future__ import annotations
+
+import signal
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.tasks import FailureKind
+from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
+
+TWO = {"CEREBRO_CORES": "4", "CEREBRO_DEVICES": "2"}
+LONG_S, SHORT_S = 30.0, 0.5
+
+
+def has_begun(agents: Agents, partition: int) -> bool:
+    path = agents.gate(partition).with_suffix(".begun")
+    return path.exists() and path.read_text() != ""
+
+
+def starts(agents: Agents) -> list[str]:
+    """Keys of the tasks that were started, in order."""
+    return [event.task for event in agents.bench.log() if isinstance(event, TaskStarted)]
+
+
+def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
+    """At the same time, in processes of their own, which share the worker's cores; the store is told of both."""
+    agents.start(**TWO)
+    (status,) = agents.bench.store.workers()
+    assert ([d.threads for d in status.record.devices], status.record.weight) == ([2, 2], 2.0)
+    keys = [agents.give(number, "wait", devices=(number,)) for number in (0, 1)]
+    pids = [agents.begun(number) for number in (0, 1)]
+    assert pids[0] != pids[1]
+
+    def told() -> str:
+        return agents.bench.store.workers()[0].running or ""
+
+    until(lambda: all(f"one/{key}" in told() for key in keys), "both are told of")
+    for number in (0, 1):
+        agents.gate(number).touch()
+    for number, key in enumerate(keys):
+        assert isinstance(agents.end_of(key), TaskCommitted)
+        assert "threads 2 2" in agents.log(number)
+
+
+def test_a_task_without_a_device_runs_beside_the_others(agents: Agents) -> None:
+    """With all cores of the worker; two of them take turns."""
+    agents.start(**TWO)
+    training = agents.give(0, "wait")
+    agents.begun(0)
+    assert isinstance(agents.end_of(agents.give(1, "work", devices=())), TaskCommitted)
+    assert "threads 4 " in agents.log(1)
+    first, second = agents.give(2, "wait", devices=()), agents.give(3, "work", devices=())
+    agents.begun(2)
+    agents.gate(2).touch()
+    assert all(isinstance(agents.end_of(key), TaskCommitted) for key in (first, second))
+    assert starts(agents)[-2:] == [first, second]
+    agents.gate(0).touch()
+    assert isinstance(agents.end_of(training), TaskCommitted)
+
+
+def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
+    """However it ends: the process beside it goes on, its lease is kept, its first attempt is committed; and the device
+    takes its next task."""
+    agents.start(lease_s=1.0, **TWO)
+    spared = agents.give(0, "wait", devices=(0,))
+    pid = agents.begun(0)
+    for number, how in enumerate(["raise", "exit", "crash", "hang", "memory", "flood"], start=1):
+        event = agents.end_of(agents.give(number, how, devices=(1,), hang_timeout_s=0.3))
+        assert isinstance(event, TaskFailed)
+        assert event.failure.kind is not FailureKind.PREEMPTED
+    revoked = agents.give(7, "wait", devices=(1,))
+    lost = agents.begun(7)
+    step = api.Revoke(task=revoked, attempt=1, worker="worker-0", reason="stopped", force=True)
+    assert agents.bench.decide(step) == ["done"]
+    until(lambda: not is_running(lost), "the process of the attempt that was taken back ends")
+    assert isinstance(agents.end_of(agents.give(8, "work", devices=(1,))), TaskCommitted)
+    assert is_running(pid)
+    agents.gate(0).touch()
+    assert isinstance(agents.end_of(spared), TaskCommitted)
+    assert starts(agents).count(spared) == 1
+
+
+def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> None:
+    """It starts after the older ones of either device, and before the younger ones, whoever is ready first."""
+    agents.start(**TWO)
+    one, other = agents.give(0, "wait", devices=(0,)), agents.give(1, "wait", devices=(1,))
+    agents.begun(0), agents.begun(1)
+    both = agents.give(2, "wait", devices=(0, 1))
+    agents.gate(0).touch()
+    agents.end_of(one)
+    after = agents.give(3, "wait", devices=(0,))
+    probe = agents.give(4, "work", devices=())
+    agents.end_of(probe)  # by then the agent has read all that was given before
+    assert not has_begun(agents, 2)
+    assert not has_begun(agents, 3)
+    agents.gate(1).touch()
+    agents.begun(2)
+    assert not has_begun(agents, 3)
+    assert "threads 4 " in agents.log(2)
+    for number in (2, 3):
+        agents.gate(number).touch()
+    assert isinstance(agents.end_of(after), TaskCommitted)
+    assert [key for key in starts(agents) if key != probe] == [one, other, both, after]
+
+
+def test_what_waits_for_a_device_may_be_taken_back(agents: Agents) -> None:
+    """Those behind it go on."""
+    agents.start(**TWO)
+    agents.give(0, "wait", devices=(0,))
+    agents.begun(0)
+    both = agents.give(1, "wait", devices=(0, 1))
+    behind = agents.give(2, "work", devices=(1,))
+    step = api.Revoke(task=both, attempt=1, worker="worker-0", reason="stopped")
+    assert agents.bench.decide(step) == ["done"]
+    assert isinstance(agents.end_of(behind), TaskCommitted)
+    assert not has_begun(agents, 1)
+
+
+def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents) -> None:
+    """And gives back all that wait, on whatever devices."""
+    process = agents.start(grace_s=LONG_S, **TWO)
+    running = [
+        agents.give(number, "batches", devices=devices) for number, devices in enumerate([(0,), (1,), ()])
+    ]
+    pids = [agents.begun(number) for number in range(3)]
+    waiting = [agents.give(3 + n, "work", devices=devices) for n, devices in enumerate([(0, 1), ()])]
+    process.send_signal(signal.SIGTERM)
+    for key in running:
+        kind, message = agents.failure(key)
+        assert (kind, "it was left between two batches" in message) == (FailureKind.PREEMPTED, True)
+    for key in waiting:
+        assert agents.failure(key)[1].endswith("was asked to end before this task began")
+    assert process.wait(LIMIT_S) == 0
+    assert not any(map(is_running, pids))
+
+
+def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) -> None:
+    """One comes to no batch boundary; the one beside it is left at its own."""
+    process = agents.start(grace_s=SHORT_S, **TWO)
+    stuck, fair = agents.give(0, "wait", devices=(0,)), agents.give(1, "batches", devices=(1,))
+    agents.begun(0), agents.begun(1)
+    process.send_signal(signal.SIGTERM)
+    assert "it was left between two batches" in agents.failure(fair)[1]
+    assert "it came to no batch boundary in time" in agents.failure(stuck)[1]
+    assert process.wait(LIMIT_S) == 0
+
+
+def test_a_superseded_worker_ends_all_it_runs(agents: Agents) -> None:
+    """On every device, and commits nothing."""
+    old = agents.start(lease_s=1.0, **TWO)
+    keys = [agents.give(number, "wait", devices=(number,)) for number in (0, 1)]
+    pids = [agents.begun(number) for number in (0, 1)]
+    agents.start(**TWO)
+    assert old.wait(LIMIT_S) == 0
+    assert not any(map(is_running, pids))
+    assert not [e for e in agents.bench.log() if isinstance(e, TaskCommitted) and e.task in keys]
+
+
+def test_a_worker_that_was_killed_leaves_no_process(agents: Agents) -> None:
+    """Each child is tied to the thread that started it, which ends with the agent and not before."""
+    process = agents.start(**TWO)
+    for number in (0, 1):
+        agents.give(number, "wait", devices=(number,))
+    pids = [agents.begun(number) for number in (0, 1)]
+    process.kill()
+    process.wait()
+    until(lambda: not any(map(is_running, pids)), "end of the children")
