@@ -212,6 +212,9 @@ class Driver:
     def nvmlDeviceGetName(self, handle: str) -> Any:
         return f"model of {handle}".encode() if handle == "GPU-0" else f"model of {handle}"
 
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return f"identity of {handle}"
+
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         if handle in self.gone:
             raise self.NVMLError
@@ -235,7 +238,10 @@ class Driver:
 )
 def test_visible_gpus_are_those_that_cuda_would_show(visible: str | None, names: tuple[str, ...]) -> None:
     """All, or a list of numbers and identities that ends at the first which is neither."""
-    assert Gpus(visible, Driver()).names == names
+    gpus = Gpus(visible, Driver())
+    assert gpus.names == names
+    assert [gpu.uuid for gpu in gpus.found] == [name.replace("model", "identity") for name in names]
+    assert all(gpu.memory_bytes == 4 for gpu in gpus.found)
 
 
 def test_gpus_tell_use_and_memory() -> None:

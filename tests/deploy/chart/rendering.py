@@ -101,6 +101,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         "worker": {
             "replicas": 60,
             "cores": 4,
+            "devices": 2,
             "weight": 2.5,
             "graceS": 60,
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},

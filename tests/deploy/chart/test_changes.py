@@ -166,3 +166,7 @@ def test_notes_tell_how_to_reach_everything(tmp_path: Path) -> None:
         "Each trains with 1 thread, its CPU request or limit.",
     ):
         assert needed in notes
+    assert " devices (" not in notes
+    several = template(chart, '{"worker": {"cores": 4, "devices": 2}}')
+    (notes,) = [one["notes"] for one in parse(several) if "notes" in one]
+    assert "Each has 2 devices (worker.devices), which train side by side" in notes

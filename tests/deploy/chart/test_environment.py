@@ -157,6 +157,26 @@ def test_workers_compute_with_as_many_threads_as_they_ask_for(values: str, threa
         assert (environment["CEREBRO_CORES"], environment["OMP_NUM_THREADS"]) == (number, number)
 
 
+@pytest.mark.parametrize(
+    ("values", "number"),
+    [
+        ("", None),
+        ("{devices: 2, cores: 4}", "2"),
+        ("{devices: 2, cores: node}", "2"),
+        ("{devices: 2, resources: {worker: {requests: {cpu: 2}}}}", "2"),
+        ("{gpus: 4}", None),
+        ("{gpus: 4, devices: 3}", "3"),
+    ],
+)
+def test_a_worker_has_as_many_devices_as_is_said_or_all(values: str, number: str | None) -> None:
+    """What is not said it finds itself: its GPUs, or one. The container that preprocesses has one in any case."""
+    rendered = render_with({"worker": yaml.safe_load(values) or {}, "images": {"worker": {"cuda": True}}})
+    told = dict(rendered.containers())
+    for container, wanted in (("worker", number), ("etl", "1")):
+        found = {entry["name"]: entry.get("value") for entry in told[f"worker/{container}"]["env"]}
+        assert found.get("CEREBRO_DEVICES") == wanted
+
+
 def test_two_workers_on_two_cores_are_as_fast_as_with_one_core_told() -> None:
     """The pods of the default values are those of ``worker.cores=1``, to the letter."""
     kept = {"auth": {"existingSecret": "ours"}}

@@ -11,6 +11,9 @@ from tests.deploy.chart.rendering import HelmError, render_with
 
 CONTRADICTIONS = {
     "worker.gpus is 2 and images.worker.cuda is false": "worker: {gpus: 2}",
+    "worker.devices is 3 and worker.gpus is 2": "{worker: {devices: 3, gpus: 2}, images: {worker: {cuda: true}}}",
+    "worker.devices is 2 and each worker has 1 thread(s)": "worker: {devices: 2}",
+    "worker.devices is 5 and each worker has 4 thread(s)": "worker: {devices: 5, cores: 4}",
     "worker.resources.etl.limits names nvidia.com/gpu": 'worker: {resources: {etl: {limits: {nvidia.com/gpu: "1"}}}}',
     "redis.external.existingSecret is empty": "redis: {external: {enabled: true}}",
     "redis.external.enabled is false": "redis: {external: {existingSecret: ours}}",
@@ -44,6 +47,7 @@ MISTAKES = {
     "worker.replicas": "worker: {replicas: 0}",
     "worker.gpus": "worker: {gpus: -1}",
     "worker.cores": "worker: {cores: all}",
+    "worker.devices": "worker: {devices: all}",
     "kvsApi.replicas": "kvsApi: {replicas: 0}",
     "controller.replicas": "controller: {replicas: 0}",
     "'?replica'? (is )?not allowed": "worker: {replica: 3}",

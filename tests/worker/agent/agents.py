@@ -49,9 +49,10 @@ class Agents:
         kvs.put_code(CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code"))
 
     def start(
-        self, *, lease_s: float = 5.0, grace_s: float = 20.0, **variables: str
+        self, *, lease_s: float = 5.0, grace_s: float = 20.0, devices: int = 1, **variables: str
     ) -> subprocess.Popen[bytes]:
-        """Start worker-0, with further environment variables, and wait until it has registered anew."""
+        """Start worker-0, with further environment variables, and wait until it has registered anew. Where it has
+        several devices, each has two threads."""
         before = self.incarnation()
         environment = {
             **os.environ,
@@ -61,7 +62,8 @@ class Agents:
             "CEREBRO_TOKEN": TOKEN,
             "CEREBRO_WORKER": "worker-0",
             "CEREBRO_VOLUMES": str(self._root),
-            "CEREBRO_CORES": "1",
+            "CEREBRO_CORES": "1" if devices == 1 else str(2 * devices),
+            "CEREBRO_DEVICES": str(devices),
             "CEREBRO_LEASE_S": str(lease_s),
             "CEREBRO_GRACE_S": str(grace_s),
             **variables,

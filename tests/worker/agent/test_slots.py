@@ -9,7 +9,6 @@ from cerebro.contract.events import TaskCommitted, TaskFailed, TaskStarted
 from cerebro.contract.tasks import FailureKind
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
-TWO = {"CEREBRO_CORES": "4", "CEREBRO_DEVICES": "2"}
 LONG_S, SHORT_S = 30.0, 0.5
 
 
@@ -25,7 +24,7 @@ def starts(agents: Agents) -> list[str]:
 
 def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
     """At the same time, in processes of their own, which share the worker's cores; the store is told of both."""
-    agents.start(**TWO)
+    agents.start(devices=2)
     (status,) = agents.bench.store.workers()
     assert ([d.threads for d in status.record.devices], status.record.weight) == ([2, 2], 2.0)
     keys = [agents.give(number, "wait", devices=(number,)) for number in (0, 1)]
@@ -45,7 +44,7 @@ def test_each_device_has_a_task_of_its_own(agents: Agents) -> None:
 
 def test_a_task_without_a_device_runs_beside_the_others(agents: Agents) -> None:
     """With all cores of the worker; two of them take turns."""
-    agents.start(**TWO)
+    agents.start(devices=2)
     training = agents.give(0, "wait")
     agents.begun(0)
     assert isinstance(agents.end_of(agents.give(1, "work", devices=())), TaskCommitted)
@@ -62,7 +61,7 @@ def test_a_task_without_a_device_runs_beside_the_others(agents: Agents) -> None:
 def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
     """However it ends: the process beside it goes on, its lease is kept, its first attempt is committed; and the device
     takes its next task."""
-    agents.start(lease_s=1.0, **TWO)
+    agents.start(lease_s=1.0, devices=2)
     spared = agents.give(0, "wait", devices=(0,))
     pid = agents.begun(0)
     for number, how in enumerate(["raise", "exit", "crash", "hang", "memory", "flood"], start=1):
@@ -83,7 +82,7 @@ def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
 
 def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> None:
     """It starts after the older ones of either device, and before the younger ones, whoever is ready first."""
-    agents.start(**TWO)
+    agents.start(devices=2)
     one, other = agents.give(0, "wait", devices=(0,)), agents.give(1, "wait", devices=(1,))
     agents.begun(0), agents.begun(1)
     both = agents.give(2, "wait", devices=(0, 1))
@@ -106,7 +105,7 @@ def test_a_task_of_two_devices_waits_for_both_and_keeps_both(agents: Agents) -> 
 
 def test_what_waits_for_a_device_may_be_taken_back(agents: Agents) -> None:
     """Those behind it go on."""
-    agents.start(**TWO)
+    agents.start(devices=2)
     agents.give(0, "wait", devices=(0,))
     agents.begun(0)
     both = agents.give(1, "wait", devices=(0, 1))
@@ -119,7 +118,7 @@ def test_what_waits_for_a_device_may_be_taken_back(agents: Agents) -> None:
 
 def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents) -> None:
     """And gives back all that wait, on whatever devices."""
-    process = agents.start(grace_s=LONG_S, **TWO)
+    process = agents.start(grace_s=LONG_S, devices=2)
     running = [
         agents.give(number, "batches", devices=devices) for number, devices in enumerate([(0,), (1,), ()])
     ]
@@ -137,7 +136,7 @@ def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents)
 
 def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) -> None:
     """One comes to no batch boundary; the one beside it is left at its own."""
-    process = agents.start(grace_s=SHORT_S, **TWO)
+    process = agents.start(grace_s=SHORT_S, devices=2)
     stuck, fair = agents.give(0, "wait", devices=(0,)), agents.give(1, "batches", devices=(1,))
     agents.begun(0), agents.begun(1)
     process.send_signal(signal.SIGTERM)
@@ -148,10 +147,10 @@ def test_a_task_that_is_not_done_in_time_costs_no_other_its_end(agents: Agents) 
 
 def test_a_superseded_worker_ends_all_it_runs(agents: Agents) -> None:
     """On every device, and commits nothing."""
-    old = agents.start(lease_s=1.0, **TWO)
+    old = agents.start(lease_s=1.0, devices=2)
     keys = [agents.give(number, "wait", devices=(number,)) for number in (0, 1)]
     pids = [agents.begun(number) for number in (0, 1)]
-    agents.start(**TWO)
+    agents.start(devices=2)
     assert old.wait(LIMIT_S) == 0
     assert not any(map(is_running, pids))
     assert not [e for e in agents.bench.log() if isinstance(e, TaskCommitted) and e.task in keys]
@@ -159,7 +158,7 @@ def test_a_superseded_worker_ends_all_it_runs(agents: Agents) -> None:
 
 def test_a_worker_that_was_killed_leaves_no_process(agents: Agents) -> None:
     """Each child is tied to the thread that started it, which ends with the agent and not before."""
-    process = agents.start(**TWO)
+    process = agents.start(devices=2)
     for number in (0, 1):
         agents.give(number, "wait", devices=(number,))
     pids = [agents.begun(number) for number in (0, 1)]

@@ -30,6 +30,14 @@ worker.replicas is {{ $worker.replicas }}, and {{ . }} has made it {{ $set.spec.
 {{- if and (gt (int $worker.gpus) 0) (not .Values.images.worker.cuda) }}
 worker.gpus is {{ $worker.gpus }} and images.worker.cuda is false: build the worker image with CUDA and set images.worker.cuda=true, or set worker.gpus=0
 {{- end }}
+{{- $cores := include "cerebro.worker.cores" (dict "worker" $worker "container" "worker") }}
+{{- if gt (int $worker.gpus) 0 }}
+{{- if gt (int $worker.devices) (int $worker.gpus) }}
+worker.devices is {{ $worker.devices }} and worker.gpus is {{ $worker.gpus }}: each device is a GPU; set at most worker.devices={{ $worker.gpus }}, or 0 for all
+{{- end }}
+{{- else if and (ne $cores "node") (gt (int $worker.devices) (int $cores)) }}
+worker.devices is {{ $worker.devices }} and each worker has {{ $cores }} thread(s): a device needs one; set worker.resources.worker.requests.cpu={{ $worker.devices }} or more, or fewer devices
+{{- end }}
 {{- range $container, $resources := $worker.resources }}
 {{- range list "limits" "requests" }}
 {{- if hasKey (index $resources . | default dict) $worker.gpuResource }}

@@ -69,6 +69,11 @@
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+{{- $devices := ternary 1 (int $worker.devices) (eq .container "etl") }}
+{{- with $devices }}
+- name: CEREBRO_DEVICES
+  value: {{ . | quote }}
+{{- end }}
 {{- with $worker.weight }}
 - name: CEREBRO_WEIGHT
   value: {{ . | quote }}
