@@ -21,6 +21,12 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
     )
     up.add_argument("--workers", type=count, metavar="N", help="number of workers (default: 2)")
     up.add_argument(
+        "--devices",
+        type=count,
+        metavar="N",
+        help="units that each worker trains side by side: one on each GPU or share of its cores (default: GPUs, or 1)",
+    )
+    up.add_argument(
         "--foreground", action="store_true", help="stay in the foreground; Ctrl-C ends the cluster"
     )
     up.add_argument(
@@ -70,12 +76,14 @@ def _up(options: argparse.Namespace) -> int:
     info = cluster.start(
         options.home,
         workers=options.workers,
+        devices=options.devices,
         tensorboard=options.tensorboard,
         notebook=options.notebook,
         timeout_s=options.timeout,
     )
-    print(f"Cerebro runs at {info.home} with {info.workers} workers.")
-    _warn_of_crowd(info.workers)
+    each = f", {info.devices} devices each" if info.devices > 1 else ""
+    print(f"Cerebro runs at {info.home} with {info.workers} workers{each}.")
+    _warn_of_crowd(info.workers, info.devices)
     print(f"  web page     {info.dispatcher}")
     print(f"  TensorBoard  {info.tensorboard or 'not started'}")
     print(f"  JupyterLab   {info.notebook or 'not started'}")
@@ -84,17 +92,17 @@ def _up(options: argparse.Namespace) -> int:
     return 0
 
 
-def _warn_of_crowd(workers: int) -> None:
+def _warn_of_crowd(workers: int, devices: int) -> None:
     from cerebro.cli.text import crowd
     from cerebro.runtime.usage.cores import available
 
-    if warning := crowd(workers, available()):
+    if warning := crowd(workers, available(), devices):
         print(warning, file=sys.stderr)
 
 
 def _up_in_foreground(options: argparse.Namespace) -> int:
     from cerebro.local import notebooks
-    from cerebro.local.cluster import DEFAULT_WORKERS, notebook_options, version
+    from cerebro.local.cluster import DEFAULT_WORKERS, gpu_options, notebook_options, version, worker_options
     from cerebro.local.home import ClusterHome, find_running
 
     home = ClusterHome(options.home)
@@ -102,9 +110,10 @@ def _up_in_foreground(options: argparse.Namespace) -> int:
         raise ClusterError(
             f"a cluster runs at {home.path} already: see `cerebro status`, end it with `cerebro down`"
         )
-    _warn_of_crowd(options.workers or DEFAULT_WORKERS)
+    wanted = worker_options(options.workers, options.devices)
+    _warn_of_crowd(options.workers or DEFAULT_WORKERS, options.devices or 1)
     command = [sys.executable, "-P", "-m", "cerebro.local", "--home", str(home.path), "--version", version()]
-    command += ["--workers", str(options.workers or DEFAULT_WORKERS)]
+    command += [*wanted, *gpu_options()]
     command += () if options.tensorboard else ("--no-tensorboard",)
     if options.notebook:
         notebooks.require()

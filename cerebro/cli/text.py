@@ -28,10 +28,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / _DAY_S:.0f} days"
 
 
-def crowd(workers: int, cores: int) -> str:
-    """A warning of more local workers than processor cores; empty if there are not."""
-    if workers <= cores:
+def crowd(workers: int, cores: int, devices: int = 1) -> str:
+    """A warning of more local workers, or devices of theirs, than processor cores; empty if there are not."""
+    if workers * devices <= cores:
         return ""
+    if devices > 1:
+        return (
+            f"warning: {workers} workers with {devices} devices each share {cores} processor core(s), so that units "
+            "slow each other down: a core for each device is as fast"
+        )
     return (
         f"warning: {workers} workers share {cores} processor core(s) and slow each other down; "
         f"`cerebro scale --workers {cores}` has as many as there are cores"

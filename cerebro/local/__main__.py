@@ -66,7 +66,11 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
     for request in (home.size, home.notebook_request):
         request.unlink(missing_ok=True)  # of an earlier cluster
     chosen = ServiceOptions(
-        workers=options.workers, tensorboard=options.tensorboard, notebook=options.notebook
+        workers=options.workers,
+        tensorboard=options.tensorboard,
+        notebook=options.notebook,
+        devices=options.devices,
+        gpus=tuple(filter(None, options.gpus.split(","))),
     )
     if chosen.notebook:
         notebooks.place(home.notebooks)
@@ -85,6 +89,7 @@ def _supervise(home: ClusterHome, options: argparse.Namespace, build: Builder, g
         supervisor=me,
         since=time.time(),
         workers=chosen.workers,
+        devices=chosen.devices or chosen.most_devices,
         ports=ports,
         socket=socket,
     )
@@ -142,6 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cerebro.local", description=__doc__)
     parser.add_argument("--home", help="the cluster's folder")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--devices", type=int, default=None)
+    parser.add_argument("--gpus", default="", help="of the machine, by identity")
     parser.add_argument("--no-tensorboard", dest="tensorboard", action="store_false")
     parser.add_argument("--notebook", action="store_true")
     parser.add_argument("--background", action="store_true", help="leave the process that started it")

@@ -23,6 +23,8 @@ from cerebro.local.cleaning import clean
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.processes import ProcessId
 from cerebro.local.supervisor import ENDING, GRACE_S, ClusterState
+from cerebro.runtime.usage import cores
+from cerebro.runtime.usage.gpus import Gpu, Gpus
 
 DEFAULT_WORKERS = 2
 _SUPERVISOR = ("-P", "-m", "cerebro.local")
@@ -49,7 +51,7 @@ def join(home: Path | str | None = None) -> ClusterInfo:
     info = find_running(place)
     if info is None:
         raise ClusterError(f"no local cluster runs at {place.path}: start one with `cerebro up`")
-    _require_fit(info, None)
+    _require_fit(info)
     return info
 
 
@@ -57,6 +59,7 @@ def start(
     home: Path | str | None = None,
     *,
     workers: int | None = None,
+    devices: int | None = None,
     tensorboard: bool = True,
     notebook: bool | None = None,
     timeout_s: float = 60.0,
@@ -70,6 +73,8 @@ def start(
     Args:
         home: the cluster's folder; by default ``$CEREBRO_HOME`` or ``~/.cerebro``.
         workers: number of workers; None for what runs already, or two.
+        devices: how many units each worker trains side by side, on a GPU each or, without GPUs, on an equal share of
+            its cores; None for what runs already, or ``CEREBRO_DEVICES``, or all GPUs, or one.
         tensorboard: whether TensorBoard runs too. A running cluster is joined either way.
         notebook: whether JupyterLab runs too, by default where it is installed. One that is asked for is added to a
             cluster that is joined, whose other services go on; the page starts anew, to link it.
@@ -77,16 +82,17 @@ def start(
         supervisor: arguments of the Python that runs as supervisor; tests replace it.
 
     Raises:
-        ClusterError: a service does not start (the message ends with what it last wrote), or the cluster that
-            runs has another version or another number of workers.
+        ClusterError: a service does not start (the message ends with what it last wrote), there are not so many
+            devices, or the cluster that runs has another version or another number of workers or devices.
     """
     if workers is not None and workers < 1:
         raise ClusterError(f"workers is {workers}, expected at least 1")
+    options = worker_options(workers, devices)
     if notebook:
         notebooks.require()
     place = ClusterHome(home)
     place.create()
-    options = ["--workers", str(workers or DEFAULT_WORKERS), *(() if tensorboard else ("--no-tensorboard",))]
+    options += () if tensorboard else ("--no-tensorboard",)
     options += notebook_options(notebook)
     deadline, is_ours = time.monotonic() + timeout_s, False
     try:
@@ -96,11 +102,11 @@ def start(
                 if is_ours:  # and has ended already
                     raise _failure(place)
                 is_ours = True
-                is_ours = _launch(place, [*supervisor, *options], deadline)
+                is_ours = _launch(place, [*supervisor, *options, *gpu_options()], deadline)
             elif info.state in ENDING:
                 processes.wait_gone(info.supervisor, deadline - time.monotonic())
             else:
-                _require_fit(info, workers)
+                _require_fit(info, workers, devices)
                 if info.state == ClusterState.READY:
                     is_there = not notebook or info.notebook is not None
                     return info if is_there else _with_notebook(place, info, timeout_s)
@@ -170,6 +176,41 @@ def _told(info: ClusterInfo, is_done: Callable[[ClusterInfo], bool], timeout_s: 
         if is_done(found) or time.monotonic() >= deadline:
             return found
         processes.wait_gone(found.supervisor, _LOOK_AGAIN_S)
+
+
+def worker_options(workers: int | None, devices: int | None) -> list[str]:
+    """What tells the supervisor of the workers that a user wants; `None`: nothing is said.
+
+    Raises:
+        ClusterError: ``CEREBRO_DEVICES`` is no number of devices, or this machine does not have as many.
+    """
+    number = workers or DEFAULT_WORKERS
+    options = ["--workers", str(number)]
+    said, name = ("" if devices is None else str(devices)), "devices"
+    if devices is None:
+        said, name = os.environ.get("CEREBRO_DEVICES", ""), "CEREBRO_DEVICES"
+    if not said:
+        return options
+    if not said.isdecimal() or int(said) < 1:
+        raise ClusterError(f"{name} is {said!r}, expected a number of devices for each worker, from 1")
+    gpus = len(_gpus())
+    most = max(1, gpus // number) if gpus else cores.available()
+    if int(said) > most:
+        there = f"{gpus} GPU(s) for {number} worker(s)" if gpus else f"{most} processor core(s)"
+        raise ClusterError(
+            f"{name} is {said}, but this machine has {there}: a worker may have at most {most}"
+        )
+    return [*options, "--devices", said]
+
+
+def gpu_options() -> list[str]:
+    """What tells the supervisor of the GPUs: it is small, and has no driver in memory."""
+    found = ",".join(gpu.uuid for gpu in _gpus())
+    return ["--gpus", found] if found else []
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    return Gpus(os.environ.get("CUDA_VISIBLE_DEVICES")).found
 
 
 def notebook_options(notebook: bool | None) -> list[str]:
@@ -252,7 +293,7 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _require_fit(info: ClusterInfo, workers: int | None) -> None:
+def _require_fit(info: ClusterInfo, workers: int | None = None, devices: int | None = None) -> None:
     again = "end it with `cerebro down` (its experiments stay), then start again"
     if info.version != version():
         raise ClusterError(
@@ -269,6 +310,11 @@ def _require_fit(info: ClusterInfo, workers: int | None) -> None:
         raise ClusterError(
             f"the cluster at {info.home} runs with {info.workers} workers, not {workers}: join it without a "
             f"number, or {again}"
+        )
+    if devices is not None and info.devices != devices:
+        raise ClusterError(
+            f"the cluster at {info.home} runs with {info.devices} device(s) for each worker, not {devices}: join it "
+            f"without that number, or {again}"
         )
 
 

@@ -66,6 +66,8 @@ class ClusterInfo:
     socket: Path
     services: tuple[ServiceInfo, ...] = ()
     problem: str = ""
+    devices: int = 1
+    """Of each worker: so many units it trains side by side."""
 
     @property
     def kvs(self) -> str:

@@ -13,6 +13,8 @@ settings from the environment, where they find:
     CEREBRO_VOLUME_SHARDS       the worker's own volume             workers
     CEREBRO_WORKER              name                                workers
     CEREBRO_CORES               processor cores to use              workers (OMP_NUM_THREADS says the same)
+    CEREBRO_DEVICES             units to train side by side         workers, if the user says so
+    CUDA_VISIBLE_DEVICES        GPUs to use                         workers, on a machine with GPUs
     CEREBRO_GRACE_S             time for the task at hand at SIGTERM   workers
     CEREBRO_LINK_TENSORBOARD, CEREBRO_LINK_NOTEBOOK   addresses to show   dispatcher
     CEREBRO_HEALTH_BIND         host:port for probes, and metrics   kvs_api, dispatcher, controller, workers
@@ -78,12 +80,16 @@ class ServiceOptions:
     """What the user chose.
 
     Attributes:
+        devices: of each worker. `None`: its GPUs, or one.
+        gpus: of the machine, by identity.
         share: threads that a worker has computed with before; it is given no more. `None`: there was none before.
     """
 
     workers: int
     tensorboard: bool
     notebook: bool = False
+    devices: int | None = None
+    gpus: tuple[str, ...] = ()
     share: int | None = None
 
     @property
@@ -105,13 +111,24 @@ class ServiceOptions:
 
     @property
     def cores(self) -> int:
-        """Cores per worker: an equal share of those this process may use, at least one.
+        """Cores per worker: an equal share of those this process may use, at least one for each device.
 
         Fewer workers do not get more than they had: they would have to start anew, in a run, and bits follow from the
         number of threads. More workers have to share, or all would be slow.
         """
         equal = max(1, cores.available() // max(1, self.workers))
-        return equal if self.share is None else min(equal, self.share)
+        return max(self.devices or 1, equal if self.share is None else min(equal, self.share))
+
+    def gpus_of(self, worker: int) -> tuple[str, ...]:
+        """An equal share, so that no two workers have one, unless there are fewer GPUs than workers."""
+        if len(self.gpus) < self.workers:
+            return self.gpus[worker % len(self.gpus) :][:1] if self.gpus else ()
+        return self.gpus[worker :: self.workers]
+
+    @property
+    def most_devices(self) -> int:
+        """That a worker has where nobody says how many."""
+        return len(self.gpus_of(0)) or 1
 
 
 def services(
@@ -151,8 +168,13 @@ def services(
             **{"ready": readiness.http(ports[health_port(name)]), **more},
         )
 
-    def worker(name: str) -> Service:
-        settings = {
+    def worker(number: int, name: str) -> Service:
+        chosen: dict[str, str] = {}
+        if options.devices is not None:
+            chosen["CEREBRO_DEVICES"] = str(options.devices)
+        if options.gpus:
+            chosen["CUDA_VISIBLE_DEVICES"] = ",".join(options.gpus_of(number))
+        settings = chosen | {
             "CEREBRO_WORKER": name,
             "CEREBRO_CORES": str(threads),
             "CEREBRO_VOLUME_SHARDS": str(home.shards(name)),
@@ -202,7 +224,7 @@ def services(
             ready=readiness.http(ports["dispatcher"]),
             renewed=True,  # it links what runs beside it, and holds nothing that is not read again
         ),
-        *map(worker, options.worker_names),
+        *(worker(number, name) for number, name in enumerate(options.worker_names)),
         *([_tensorboard(home, ports, inherited)] if options.tensorboard else []),
         *([_notebook(home, ports["notebook"], inherited, threads)] if options.notebook else []),
     )

@@ -161,7 +161,9 @@ def test_replay_calls_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-@pytest.mark.parametrize("arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["dance"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["up", "--workers", "0"], ["up", "--workers", "x"], ["up", "--devices", "0"], ["dance"]]
+)
 def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The exit status is 2, as of any command; the line says where to read more."""
     with pytest.raises(SystemExit, match="2"):

@@ -56,9 +56,17 @@ class FakeCluster:
         """Arguments of the Python that is the supervisor."""
         return (str(Path(__file__).with_name("fake_supervisor.py")), str(self._list))
 
-    def start(self, *, workers: int | None = None, timeout_s: float = 30.0) -> ClusterInfo:
+    def start(
+        self, *, workers: int | None = None, devices: int | None = None, timeout_s: float = 30.0
+    ) -> ClusterInfo:
         """Start or join the cluster."""
-        return cluster.start(self.home.path, workers=workers, timeout_s=timeout_s, supervisor=self.command)
+        return cluster.start(
+            self.home.path,
+            workers=workers,
+            devices=devices,
+            timeout_s=timeout_s,
+            supervisor=self.command,
+        )
 
     def stop(self) -> bool:
         """End the cluster."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ SHELL = {
 }
 
 
-def listed(folder: Path, **chosen: bool) -> tuple[dict[str, Service], Mapping[str, int]]:
+def listed(folder: Path, **chosen: Any) -> tuple[dict[str, Service], Mapping[str, int]]:
     """Services and ports of a cluster with one worker."""
     home = ClusterHome(folder)
     home.create()

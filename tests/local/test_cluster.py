@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,8 @@ from cerebro.errors import ClusterError
 from cerebro.local import cluster, processes
 from cerebro.local.home import ClusterHome, ClusterInfo, find_running
 from cerebro.local.processes import ProcessId
+from cerebro.runtime.usage import cores
+from cerebro.runtime.usage.gpus import Gpu
 from tests.local.conftest import MakeCluster
 from tests.local.fakes import STUBBORN, Fake
 
@@ -142,6 +145,50 @@ def test_no_worker_is_an_error(make_cluster: MakeCluster) -> None:
     """A cluster without workers could do nothing."""
     with pytest.raises(ClusterError, match="workers is 0, expected at least 1"):
         make_cluster(Fake(name="one")).start(workers=0)
+
+
+def test_a_cluster_keeps_its_devices(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it keeps its workers: not asking for a number joins it. What the environment says is for the start."""
+    monkeypatch.setattr(cores, "available", lambda: 4)
+    monkeypatch.setenv("CEREBRO_DEVICES", "2")
+    fake = make_cluster(Fake(name="one"))
+    assert fake.start().devices == 2
+    assert fake.start(devices=2).devices == 2
+    with pytest.raises(
+        ClusterError, match=r"runs with 2 device\(s\) for each worker, not 3: join it without"
+    ):
+        fake.start(devices=3)
+
+
+@pytest.mark.parametrize(
+    ("devices", "said", "what"),
+    [
+        (0, "", "devices is '0', expected a number of devices for each worker, from 1"),
+        (None, "many", "CEREBRO_DEVICES is 'many', expected a number"),
+        (5, "", r"devices is 5, but this machine has 4 processor core\(s\): a worker may have at most 4"),
+        (None, "5", r"CEREBRO_DEVICES is 5, but this machine has 4 processor core\(s\)"),
+    ],
+)
+def test_devices_that_cannot_be_are_an_error(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, devices: int | None, said: str, what: str
+) -> None:
+    """Told before anything is started or made."""
+    monkeypatch.setattr(cores, "available", lambda: 4)
+    monkeypatch.setenv("CEREBRO_DEVICES", said)
+    fake = make_cluster(Fake(name="one"))
+    with pytest.raises(ClusterError, match=what):
+        fake.start(devices=devices)
+    assert fake.home.read() is None
+
+
+def test_devices_on_a_machine_with_gpus_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers share them."""
+    gpu = Gpu(name="A100", uuid="GPU-a", memory_bytes=None)
+    monkeypatch.setattr(cluster, "Gpus", lambda visible: SimpleNamespace(found=(gpu,) * 4))
+    monkeypatch.setattr(cores, "available", lambda: 1)
+    assert cluster.worker_options(2, 2) == ["--workers", "2", "--devices", "2"]
+    with pytest.raises(ClusterError, match=r"has 4 GPU\(s\) for 2 worker\(s\): a worker may have at most 2"):
+        cluster.worker_options(2, 3)
 
 
 def test_a_recycled_pid_is_not_taken_for_the_supervisor(make_cluster: MakeCluster) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -134,10 +135,10 @@ def listed(tmp_path: Path) -> dict[str, dict[str, str]]:
     return {service.name: dict(service.environment) for service in _services(tmp_path, workers=2)}
 
 
-def _services(folder: Path, *, workers: int) -> tuple[Service, ...]:
+def _services(folder: Path, *, workers: int, **more: Any) -> tuple[Service, ...]:
     home = ClusterHome(folder)
     home.create()
-    options = ServiceOptions(workers=workers, tensorboard=True)
+    options = ServiceOptions(workers=workers, tensorboard=True, **more)
     numbers = {"kvs_api": 1, "dispatcher": 2, "tensorboard": 3}
     rest = (name for name in options.listening if name not in numbers)
     numbers |= {name: number for number, name in enumerate(rest, start=4)}
@@ -199,6 +200,40 @@ def test_workers_that_stay_keep_their_share(monkeypatch: pytest.MonkeyPatch) -> 
     assert ServiceOptions(workers=1, tensorboard=False).cores == 4
     assert ServiceOptions(workers=1, tensorboard=False, share=2).cores == 2
     assert ServiceOptions(workers=4, tensorboard=False, share=2).cores == 1
+
+
+def test_each_device_has_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that is more than a worker's share, and after others have joined. Workers are told how many devices
+    they have if a user said so."""
+    monkeypatch.setattr(cores, "available", lambda: 4)
+    for workers, devices, each in ((1, 2, 4), (2, 2, 2), (4, 2, 2), (2, 3, 3), (2, None, 2)):
+        options = ServiceOptions(workers=workers, tensorboard=False, devices=devices)
+        assert options.cores == each
+    assert ServiceOptions(workers=4, tensorboard=False, devices=2, share=1).cores == 2
+    for told, expected in ((None, None), (3, "3")):
+        found = {s.name: s.environment for s in _services(tmp_path, workers=2, devices=told)}
+        assert found["worker-1"].get("CEREBRO_DEVICES") == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "shares"),
+    [
+        ("abcd", 2, ["a,c", "b,d"]),
+        ("abc", 2, ["a,c", "b"]),
+        ("ab", 2, ["a", "b"]),
+        ("a", 2, ["a", "a"]),
+        ("ab", 3, ["a", "b", "a"]),
+        ("", 2, ["1", "1"]),
+    ],
+)
+def test_workers_share_the_gpus(tmp_path: Path, gpus: str, workers: int, shares: list[str]) -> None:
+    """No two of them have the same one, unless there are too few; where none is found they are told what the user's
+    shell says."""
+    listed = {service.name: service for service in _services(tmp_path, workers=workers, gpus=tuple(gpus))}
+    found = [listed[f"worker-{number}"].environment.get("CUDA_VISIBLE_DEVICES") for number in range(workers)]
+    assert found == shares
+    options = ServiceOptions(workers=workers, tensorboard=False, gpus=tuple(gpus))
+    assert options.most_devices == len(shares[0].split(","))
 
 
 def test_secrets_reach_only_those_who_need_them(listed: dict[str, dict[str, str]]) -> None:
