@@ -100,6 +100,13 @@ class Handler:
         Args:
             attempt: part of the checkpoint's name, so that two attempts never write one file.
         """
+        for gpu in _gpus():
+            torch.cuda.reset_peak_memory_stats(gpu)
+        result = self._do(body, attempt)
+        peak_gpu_bytes = sum(torch.cuda.max_memory_reserved(gpu) for gpu in _gpus())
+        return result.model_copy(update={"peak_gpu_bytes": peak_gpu_bytes})
+
+    def _do(self, body: TaskBody, attempt: int) -> TaskResult:
         if isinstance(body, EtlTask):
             raise SpecError("model_hopper does not preprocess data")
         # The same number of threads on every worker: a sum that is split differently rounds differently.
@@ -226,3 +233,9 @@ class Handler:
         return InstrumentedLoader(
             loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, position=position
         )
+
+
+def _gpus() -> range:
+    """Of the task: torch sees no others. None before torch was asked for one."""
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return range(torch.cuda.device_count() if is_used else 0)

@@ -113,6 +113,13 @@ class TaskResult(Contract):
     output: str = ""
     """Predictions: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
+    peak_bytes: int = Field(0, exclude_if=lambda number: number == 0)
+    """Most memory, in bytes, that the process which ran user code had at once during the attempt; without that of
+    processes that it started. 0, as of ETL by several processes: not known. Absent then, so that older versions can
+    read the rest."""
+    peak_gpu_bytes: int = Field(0, exclude_if=lambda number: number == 0)
+    """Most memory of its GPUs, in bytes, that torch had reserved at once, with what it kept of the process's tasks
+    before. 0: it used none, or that is not known. Absent then."""
 
 
 class EtlTask(Contract):

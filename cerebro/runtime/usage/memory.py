@@ -15,6 +15,7 @@ from pathlib import Path
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _SCORE = Path("/proc/self/oom_score_adj")
+_PROCESS = Path("/proc/self")
 _OFFER, _MAX_SCORE = 500, 1000
 """Half of all memory, in the kernel's thousandths, by which a child looks larger than it is: far more than the agent
 uses, and not the maximum, so that pods that matter less still go first when a whole node runs short."""
@@ -95,6 +96,21 @@ def offer_to_killer(score: Path = _SCORE) -> None:
     tell. Raising one's own score takes no privilege; where there is no such file nothing happens. Once per process."""
     with suppress(OSError, ValueError):
         score.write_text(str(min(_MAX_SCORE, int(score.read_text()) + _OFFER)))
+
+
+def reset_peak(process: Path = _PROCESS) -> bool:
+    """Have the kernel count anew how much memory this process has at most (proc(5), ``clear_refs``). False where it
+    does not: `peak_bytes` is then of no use."""
+    try:
+        (process / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_bytes(process: Path = _PROCESS) -> int:
+    """Most memory that this process had at once since `reset_peak`, in bytes; 0: not known."""
+    return fields(process / "status").get("VmHWM:", 0) * 1024
 
 
 def _folder(mount: Path, path: str, file: str) -> Path:

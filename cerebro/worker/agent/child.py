@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from cerebro import errors
-from cerebro.contract.tasks import Failure, FailureKind, TaskBody
+from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
 from cerebro.runtime.tracebacks import line_of, name_of, text_of
 from cerebro.runtime.usage import memory
 from cerebro.runtime.volumes import Volumes
@@ -110,7 +110,10 @@ class Child:
             self._context.learn(message["codes"])
             _redirect(Path(message["log"]))
             body = _BODY.validate_python(message["body"])
+            is_counted = memory.reset_peak() and not (isinstance(body, EtlTask) and self._context.cores > 1)
             result = self._handler.handle(body, message["attempt"])
+            if is_counted:
+                result = result.model_copy(update={"peak_bytes": memory.peak_bytes()})
             return {"is": "done", "result": result.model_dump(mode="json")}
         except errors.PreemptedError as error:
             _print(f"left in its middle: {line_of(error)}")

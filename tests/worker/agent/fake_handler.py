@@ -24,6 +24,9 @@ if _NOTES := os.environ.get("NOTES"):
 KINDS = ("train",)
 HANDLER = "tests.worker.agent.fake_handler"
 
+LARGE_BYTES = 128 << 20
+"""What a task uses for a moment that is told to be `large`."""
+
 
 class UnprintableError(Exception):
     """One whose text cannot be had."""
@@ -132,6 +135,8 @@ class Handler:
         print(f"threads {self._context.cores} {os.environ.get('OMP_NUM_THREADS')}")  # noqa: T201
         if do == "raise":
             raise ValueError("boom")
+        if do == "large":
+            bytearray(LARGE_BYTES)[:: 1 << 12] = b"x" * (LARGE_BYTES >> 12)
         if do == "memory":
             raise MemoryError("no more")
         if do == "nan":

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.tasks import Failure, FailureKind
-from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group
+from cerebro.contract.events import TaskCommitted
+from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.runtime.usage.memory import MemoryGroup, offer_to_killer, own_group, peak_bytes, reset_peak
 from cerebro.worker.agent import process
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.agents import ROOT
+from tests.worker.agent.agents import ROOT, Agents
+from tests.worker.agent.fake_handler import LARGE_BYTES
 
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
 
@@ -223,6 +225,28 @@ def test_an_error_waits_a_moment_for_the_end_that_the_kill_explains(
     assert counted.kills.claim(before, was_killed=True)
     asker.join(20)
     assert found == [False]
+
+
+def test_a_peak_of_memory_is_that_of_its_attempt(agents: Agents) -> None:
+    """The same process does both; what it had before is not told again. Older versions can read what tells none."""
+    agents.start()
+    results = []
+    for number, do in enumerate(["work", "large", "work"]):
+        event = agents.end_of(agents.give(number, do))
+        assert isinstance(event, TaskCommitted)
+        results.append(event.result)
+    before, large, after = (result.peak_bytes for result in results)
+    assert before > 0
+    assert large > max(before, after) + LARGE_BYTES // 2
+    assert {result.peak_gpu_bytes for result in results} == {0}
+    assert not {"peak_bytes", "peak_gpu_bytes"} & TaskResult().model_dump().keys()
+
+
+def test_a_peak_that_cannot_be_counted_anew_is_not_known(tmp_path: Path) -> None:
+    """What the kernel counted before belongs to other attempts."""
+    assert not reset_peak(tmp_path / "absent")
+    (tmp_path / "status").write_text("VmPeak:\t 9 kB\nVmHWM:\t  7 kB\n")
+    assert (peak_bytes(tmp_path), peak_bytes(tmp_path / "absent")) == (7 * 1024, 0)
 
 
 _HUNGRY = """
