@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Literal, Protocol
 
 Mode = Literal["train", "valid", "test", "predict"]
@@ -52,6 +52,39 @@ class DataLoader(Protocol):
 
     def report(self, **values: Any) -> None:
         """Show numbers of the batch at hand while the unit runs: kept at most once a second, by name."""
+        ...
+
+    def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values that add up over the batches of the unit, kept by savepoints; to be called before the loop, once::
+
+            total = dataloader.progress({"loss": 0.0})
+            for images, labels in dataloader:
+                ...
+                total["loss"] += loss.item() * len(labels)
+
+        Args:
+            values: as they are at the start: tensors, numbers, strings, and dicts, lists and tuples of them.
+
+        Returns:
+            A dict to change: `values`, or what they had become where the unit goes on from a savepoint.
+
+        Raises:
+            SpecError: a value cannot be stored, or it is too late, or the second call.
+        """
+        ...
+
+    def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
+        """Say that this unit can go on from a savepoint; to be called before the loop, once.
+
+        Not needed where `checkpoint.track` has the optimizer and nothing else lives in variables from batch to batch.
+
+        Args:
+            hook: called before a savepoint is taken, to put into `checkpoint` what is not tracked.
+            every: batches; one is taken only after a multiple of so many, as where gradients of so many are added up.
+
+        Raises:
+            SpecError: `every` is no whole number from 1, or it is too late, or the second call.
+        """
         ...
 
 

@@ -71,17 +71,18 @@ class DigitsTraining(SubEpochSpec):
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
-        total, correct = 0.0, 0
+        total = dataloader.progress({"loss": 0.0, "correct": 0})
         for images, labels in dataloader:
             logits = network(images)
             loss = functional.cross_entropy(logits, labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             optimizer.step()
-            total += loss.item() * len(labels)
-            correct += int((logits.argmax(1) == labels).sum())
+            total["loss"] += loss.item() * len(labels)
+            total["correct"] += int((logits.argmax(1) == labels).sum())
             dataloader.report(loss=loss)
-        return {"loss": total / dataloader.num_rows, "accuracy": correct / dataloader.num_rows}
+        rows = dataloader.num_rows
+        return {"loss": total["loss"] / rows, "accuracy": total["correct"] / rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """Loss and accuracy."""

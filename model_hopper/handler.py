@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,6 +26,7 @@ from cerebro.contract.tasks import (
     ModelTask,
     Position,
     PredictTask,
+    Savepoint,
     TaskBody,
     TaskResult,
     Timings,
@@ -31,14 +35,15 @@ from cerebro.contract.tasks import (
 from cerebro.data.durable import storage_full_named
 from cerebro.data.loader import PartitionLoader
 from cerebro.data.mapped import MappedRows
-from cerebro.errors import SpecError
-from cerebro.runtime.volumes import checkpoint_file
+from cerebro.errors import CheckpointCorruptError, SpecError
+from cerebro.runtime.volumes import checkpoint_file, savepoint_file
 from cerebro.spec import SubEpochSpec
 from cerebro.worker.agent.context import Context
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.checkpoint import State
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.savepoints import Savepoints, Timer
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
     Trainee,
@@ -49,6 +54,8 @@ from cerebro.worker.training.unit import (
     restore,
     train_unit,
 )
+
+log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 16 * 1024 * 1024
 """A state of at most so many bytes is read whole before its unit starts: beside the present model it always fits."""
@@ -66,6 +73,7 @@ class Handler:
         self._mapped: dict[tuple[Path, ...], MappedRows] = {}
         self._loader = ThreadPoolExecutor(1)
         self._ahead: tuple[CheckpointRef, Future[Callable[[], State]]] | None = None
+        self._timer = Timer(context.savepoint_s)
 
     def preload(self, body: TaskBody) -> None:
         """Read and check the checkpoint of the next task while the present one trains.
@@ -74,6 +82,8 @@ class Handler:
         taken back.
         """
         reference: CheckpointRef | None = getattr(body, "checkpoint", None)
+        if isinstance(body, TrainTask) and body.savepoint is not None:
+            reference = body.savepoint.checkpoint
         if reference is not None and (self._ahead is None or self._ahead[0] != reference):
             self._ahead = reference, self._loader.submit(self._read_ahead, reference)
 
@@ -115,10 +125,10 @@ class Handler:
         spec: SubEpochSpec = self._context.spec(body.code, body.misc)
         timings = Timings(start_s=self._context.work_begins())
         began = time.monotonic()
-        trainee = self._trainee(spec, body)
+        trainee, resumed = self._trainee(spec, body)
         timings = timings.model_copy(update={"load_s": time.monotonic() - began})
         if isinstance(body, TrainTask):
-            return self._train(spec, body, attempt, trainee, timings)
+            return self._train(spec, body, attempt, trainee, resumed=resumed, timings=timings)
         return self._evaluate(spec, body, trainee, timings)
 
     def _make_folder(self, body: ModelTask) -> None:
@@ -135,15 +145,30 @@ class Handler:
             folder.mkdir(parents=True, exist_ok=True)
 
     def _train(
-        self, spec: SubEpochSpec, body: TrainTask, attempt: int, trainee: Trainee, timings: Timings
+        self,
+        spec: SubEpochSpec,
+        body: TrainTask,
+        attempt: int,
+        trainee: Trainee,
+        *,
+        resumed: Mapping[str, Any] | None,
+        timings: Timings,
     ) -> TaskResult:
         began = time.monotonic()
         size = body.hyperparams["batch_size"]
         assert isinstance(size, int)
         seed = unit_seed(body.seed, body.model, body.epoch, body.partition)
         rows = self._rows(body.dataset, "train", (body.partition,))
-        loader = PartitionLoader(rows, batch_size=size, seed=seed, device=self._device)
-        feed = self._feed(loader, epoch=body.epoch, unit=body.unit, position=body.position)
+        first = resumed["batch"] if resumed else 0
+        # A unit goes on as it began, also on a worker with more cores or fewer.
+        threads = resumed["threads"] if resumed else self._context.cores
+        torch.set_num_threads(threads)
+        loader = PartitionLoader(rows, batch_size=size, seed=seed, device=self._device, first=first)
+        self._timer.begin(began)
+        savepoints = Savepoints(trainee, write=partial(self._write_savepoint, body, attempt), resumed=resumed)
+        feed = self._feed(
+            loader, epoch=body.epoch, unit=body.unit, position=body.position, savepoints=savepoints
+        )
         metrics = train_unit(
             spec,
             trainee,
@@ -164,9 +189,10 @@ class Handler:
         timings = timings.model_copy(update=took)
         return TaskResult(
             rows=feed.num_rows,
-            cores=self._context.cores,
+            cores=threads,
             metrics=metrics,
             checkpoint=reference,
+            resumed_rows=first * size,
             timings=timings,
         )
 
@@ -198,22 +224,40 @@ class Handler:
         )
 
     def _save(self, body: TrainTask, attempt: int, trainee: Trainee) -> CheckpointRef:
-        root = self._volumes.checkpoints
+        return checkpoints.save(self._volumes.checkpoints, self._name(body, attempt), trainee.state())
+
+    def _write_savepoint(self, body: TrainTask, attempt: int, state: State, batch: int, rows: int) -> None:
+        name = savepoint_file(checkpoint=self._name(body, attempt), batch=batch)
+        reference = checkpoints.save(self._volumes.checkpoints, name, state)
+        self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=rows))
+
+    def _name(self, body: TrainTask, attempt: int) -> str:
         folder = self._volumes.model_checkpoints(body.experiment, body.run, body.model)
         name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=attempt)
-        return checkpoints.save(root, f"{folder.relative_to(root)}/{name}", trainee.state())
+        return f"{folder.relative_to(self._volumes.checkpoints)}/{name}"
 
-    def _trainee(self, spec: SubEpochSpec, body: ModelTask) -> Trainee:
-        trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=self._device)
-        reference: CheckpointRef | None = getattr(body, "checkpoint", None)
+    def _trainee(self, spec: SubEpochSpec, body: ModelTask) -> tuple[Trainee, Mapping[str, Any] | None]:
+        """The model as the task needs it, and where in the unit it goes on, if not at its beginning."""
         ahead, self._ahead = self._ahead, None
-        if reference is not None:
+
+        def made(reference: CheckpointRef | None) -> tuple[Trainee, State]:
+            trainee = create(spec, body.hyperparams, seed=body.seed, model=body.model, device=self._device)
+            if reference is None:
+                return trainee, {}
             if ahead is not None and ahead[0] == reference:
                 state = ahead[1].result()()
             else:
                 state = checkpoints.load(self._volumes.checkpoints, reference, self._device)
             restore(trainee, state)
-        return trainee
+            return trainee, state
+
+        if isinstance(body, TrainTask) and body.savepoint is not None:
+            try:
+                trainee, state = made(body.savepoint.checkpoint)
+                return trainee, state["savepoint"]
+            except CheckpointCorruptError as error:
+                log.warning("the unit is done from its beginning: %s", error)
+        return made(getattr(body, "checkpoint", None))[0], None
 
     def _rows(self, dataset: str, split: str, partitions: tuple[int, ...]) -> MappedRows:
         folders = tuple(self._volumes.partition(dataset, split, partition) for partition in partitions)
@@ -222,17 +266,39 @@ class Handler:
         return self._mapped[folders]
 
     def _feed(
-        self, loader: PartitionLoader, *, epoch: int, unit: int = 0, position: Position | None = None
+        self,
+        loader: PartitionLoader,
+        *,
+        epoch: int,
+        unit: int = 0,
+        position: Position | None = None,
+        savepoints: Savepoints | None = None,
     ) -> InstrumentedLoader:
         def on_batch(rows: int, batch: int, values: Mapping[str, float]) -> None:
             self._context.listen()
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
+                if savepoints is not None and batch > loader.first:
+                    self._take_savepoint(savepoints, batch, rows, share=(batch - loader.first) / len(loader))
                 self._context.raise_if_ending()
 
         return InstrumentedLoader(
-            loader, on_batch, self._context.is_progress_due, epoch=epoch, unit=unit, position=position
+            loader,
+            on_batch,
+            self._context.is_progress_due,
+            epoch=epoch,
+            unit=unit,
+            position=position,
+            savepoints=savepoints,
         )
+
+    def _take_savepoint(self, savepoints: Savepoints, batch: int, rows: int, *, share: float) -> None:
+        """Take one if it is time, or if the unit ends here and there is time."""
+        began, left_s = time.monotonic(), self._context.left_s
+        is_wanted = self._timer.is_due(began, share=share) if left_s is None else self._timer.fits(left_s)
+        if is_wanted:
+            savepoints.take(batch, rows)
+            self._timer.took(began, time.monotonic())
 
 
 def _gpus() -> range:

@@ -38,6 +38,7 @@ from cerebro.usercode.encoding import decode
 from cerebro.worker.agent.environment import archive_folder, python_for
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
+from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import Trainee, create, default_device, train_unit
 
@@ -265,7 +266,13 @@ def _train(
         train_unit(
             spec,
             trainee,
-            InstrumentedLoader(loader, epoch=visit.epoch, unit=unit, position=position_of(model, rows, unit)),
+            InstrumentedLoader(
+                loader,
+                epoch=visit.epoch,
+                unit=unit,
+                position=position_of(model, rows, unit),
+                savepoints=Savepoints(trainee),
+            ),
             model.hyperparams,
             seed=request.seed,
             model=model.id,

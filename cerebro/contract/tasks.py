@@ -33,6 +33,20 @@ class CheckpointRef(Contract):
     size: int
 
 
+class Savepoint(Contract):
+    """The state of a unit between two of its batches, from which another attempt goes on.
+
+    Attributes:
+        checkpoint: the file; carries the attempt that wrote it, and the batch.
+        batch: number of the unit's first batch that is not in it.
+        rows: of the batches that are.
+    """
+
+    checkpoint: CheckpointRef
+    batch: int = Field(ge=1)
+    rows: int = Field(ge=1)
+
+
 class FailureKind(StrEnum):
     """Why an attempt ended without a result. `RETRYABLE` says which of them are worth another attempt."""
 
@@ -110,6 +124,8 @@ class TaskResult(Contract):
     computed with, which its last bits depend on. 0 if that is not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
     checkpoint: CheckpointRef | None = None
+    resumed_rows: int = Field(0, exclude_if=lambda number: number == 0)
+    """Of a unit that went on from a savepoint: how many of its `rows` were in that. Absent where there are none."""
     output: str = ""
     """Predictions: file on the shared volume. ETL: folder."""
     timings: Timings = Timings()
@@ -184,6 +200,9 @@ class TrainTask(ModelTask):
     position: Position | None = Field(None, validation_alias="place", serialization_alias="place")
     """`None` where a version that did not tell assigned the unit."""
     checkpoint: CheckpointRef | None
+    savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
+    """Where to go on instead of at the beginning. Absent where there is none, so that older versions can read all other
+    units."""
     keep: tuple[str, ...] = ()
     """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
 

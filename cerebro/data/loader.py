@@ -46,6 +46,7 @@ class PartitionLoader:
         seed: a non-negative integer of any size, or None for stored order.
         on_batch: called before each batch with (its index in the pass, rows handed out before it); what it
             raises ends the pass.
+        first: batch that the first pass begins with; those before it are not read.
 
     Raises:
         DataError: there are fewer rows than ``batch_size``, a partition is incomplete, or partitions do not
@@ -62,6 +63,7 @@ class PartitionLoader:
         device: str | torch.device = "cpu",
         drop_last: bool = False,
         on_batch: Callable[[int, int], None] | None = None,
+        first: int = 0,
     ) -> None:
         self._rows = source if isinstance(source, MappedRows) else MappedRows.open(source)
         self._names = [field.name for field in self._rows.fields]
@@ -75,8 +77,11 @@ class PartitionLoader:
         self._latest = np.empty(0, np.int64)
         self.batch_size = batch_size
         self.on_batch = on_batch
+        self.first = first
         if batch_size < 1:
             raise DataError(f"batch_size is {batch_size!r}, expected a whole number from 1")
+        if not 0 <= first <= len(self):
+            raise DataError(f"the first batch is {first}, expected one of the {len(self)} that there are")
         if seed is not None and seed < 0:
             raise DataError(f"seed is {seed}, expected a number of at least 0, or None for stored order")
         if batch_size > self.num_rows:
@@ -104,12 +109,13 @@ class PartitionLoader:
         return full if self._drop_last or rest == 0 else full + 1
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self._order()
+        first = 0 if self._passes else self.first
+        order = self._order()[first * self.batch_size :]
         host = self._gathered(order)
         if not self._on_cpu:
             host = prefetched(host)
         with closing(host):
-            for index, (rows, columns) in enumerate(host):
+            for index, (rows, columns) in enumerate(host, first):
                 if self.on_batch is not None:
                     self.on_batch(index, index * self.batch_size)
                 self._latest = rows

@@ -122,8 +122,19 @@ def checkpoint_file(*, unit: int, epoch: int, partition: int, attempt: int) -> s
     return f"u{unit:05d}-e{epoch:03d}-p{partition:04d}-a{attempt}.pt"
 
 
+def savepoint_file(*, checkpoint: str, batch: int) -> str:
+    """Name of the file that an attempt writes beside its checkpoint-to-be before it hands out a batch."""
+    return f"{checkpoint.removesuffix('.pt')}.s{batch:06d}.pt"
+
+
+def savepoint_of(name: str) -> tuple[int, int] | None:
+    """Attempt and batch of the savepoint that a file's name tells of, also while it is written; `None`: it is none."""
+    found = _SAVEPOINT.match(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def unit_of(name: str) -> int | None:
-    """The unit whose checkpoint a file's name tells of, also while it is written; `None`: it is no checkpoint.
+    """The unit whose checkpoint or savepoint a file's name tells of, also while it is written; `None`: it is neither.
 
     Numbers are compared, never names: from unit 100,000 on they have a digit more.
     """
@@ -133,3 +144,4 @@ def unit_of(name: str) -> int | None:
 
 _UNIT = re.compile(r"\.?u([0-9]+)-")
 """What is still being written has a dot in front."""
+_SAVEPOINT = re.compile(r"\.?u[0-9]+-e[0-9]+-p[0-9]+-a([0-9]+)\.s([0-9]+)\.pt")

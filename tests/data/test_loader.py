@@ -109,6 +109,22 @@ def test_a_second_pass_has_its_own_order(folder: Path) -> None:
     assert passes == [_order(second), _order(second)]
 
 
+def test_a_pass_may_begin_in_its_middle(folder: Path) -> None:
+    """The rows and their order are those of the whole pass; the next pass is whole."""
+    whole = PartitionLoader([folder], batch_size=6, seed=5)
+    first, second = _order(whole), _order(whole)
+    for start in range(len(whole) + 1):
+        loader = PartitionLoader([folder], batch_size=6, seed=5, first=start)
+        told: list[tuple[int, int]] = []
+        loader.on_batch = lambda index, rows, told=told: told.append((index, rows))
+        assert _order(loader) == first[6 * start :]
+        assert told == [(index, 6 * index) for index in range(start, 4)]
+        assert _order(loader) == second
+        assert len(loader) == 4
+    with pytest.raises(DataError, match="the first batch is 5, expected one of the 4"):
+        PartitionLoader([folder], batch_size=6, seed=5, first=5)
+
+
 def test_the_order_does_not_change_with_versions(folder: Path) -> None:
     """A stored run can be replayed: this order was drawn once and must be drawn for ever."""
     loader = PartitionLoader([folder], batch_size=5, seed=1234567890123456789)

@@ -18,6 +18,7 @@ from cerebro.usercode.checks import has_method
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.instrumented_loader import InstrumentedLoader
 from cerebro.worker.training.predictions import write_predictions
+from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.seeds import unit_seed
 from cerebro.worker.training.unit import (
     Trainee,
@@ -90,7 +91,13 @@ class TrainingTrial:
             metrics = train_unit(
                 self._spec,
                 trainee,
-                InstrumentedLoader(loader, epoch=epoch, unit=epoch - 1, position=position),
+                InstrumentedLoader(
+                    loader,
+                    epoch=epoch,
+                    unit=epoch - 1,
+                    position=position,
+                    savepoints=Savepoints(trainee),
+                ),
                 self._hyperparams,
                 seed=_SEED,
                 model=_MODEL,

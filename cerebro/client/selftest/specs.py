@@ -58,14 +58,14 @@ class Quarters(SubEpochSpec):
         (network,) = models
         optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
         checkpoint.track(optimizer=optimizer)
-        total = 0.0
+        total = dataloader.progress({"loss": 0.0})
         for pictures, labels in dataloader:
             loss = torch.nn.functional.cross_entropy(network(pictures), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             optimizer.step()
-            total += loss.item() * len(labels)
-        return {"loss": total / dataloader.num_rows}
+            total["loss"] += loss.item() * len(labels)
+        return {"loss": total["loss"] / dataloader.num_rows}
 
     def test(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
         """Accuracy."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from cerebro.contract.tasks import TaskBody, TaskResult
+from cerebro.contract.tasks import Savepoint, TaskBody, TaskResult
 from cerebro.data.misc import fetch_misc
 from cerebro.errors import PreemptedError, SpecError
 from cerebro.runtime.volumes import Volumes
@@ -23,17 +23,20 @@ class Context:
     Attributes:
         volumes: mounted volumes.
         cores: processor cores the worker may use.
+        savepoint_s: seconds between two savepoints of a unit, 0 for none; `None`: as it is best.
         has_raised: whether the task was left in its middle: whatever user code made of that, there is no result.
         is_cold: whether this task has to wait for its process, or for user code to be imported: see `work_begins`.
     """
 
-    def __init__(self, channel: Channel, volumes: Volumes, cores: int) -> None:
-        self.volumes, self.cores = volumes, cores
+    def __init__(
+        self, channel: Channel, volumes: Volumes, cores: int, savepoint_s: float | None = None
+    ) -> None:
+        self.volumes, self.cores, self.savepoint_s = volumes, cores, savepoint_s
         self._channel = channel
         self._codes: dict[str, str] = {}
         self._specs: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._told = 0.0
-        self._wanted_end = ""
+        self._wanted_end, self._deadline = "", 0.0
         self._asked = self._start_s = 0.0
         self.is_cold = True
         self.has_raised = False
@@ -101,7 +104,7 @@ class Context:
         full pause from now."""
         self._told = time.monotonic()
         self._asked, self._start_s = asked, 0.0
-        self.has_raised = False
+        self._wanted_end, self.has_raised = "", False
 
     def work_begins(self) -> float:
         """The task's own work begins: the process is there, user code is imported and initialised. Calling it again has
@@ -121,6 +124,16 @@ class Context:
                 self.on_preload(message["body"])
             elif message["do"] == "end":
                 self._wanted_end = message["why"]
+                self._deadline = time.monotonic() + message.get("left_s", 0.0)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until a task whose end is wanted is ended by force; `None` while it may go on."""
+        return max(0.0, self._deadline - time.monotonic()) if self._wanted_end else None
+
+    def saved(self, savepoint: Savepoint) -> None:
+        """Say that another attempt can go on from here."""
+        self._channel.send({"is": "saved", "savepoint": savepoint.model_dump(mode="json")})
 
     def raise_if_ending(self) -> None:
         """Leave the task if the agent wants its end; called, after `listen`, where more batches or rows are to come.

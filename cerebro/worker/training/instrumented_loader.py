@@ -9,6 +9,7 @@ from cerebro.contract.tasks import Position
 from cerebro.data.loader import Batch, PartitionLoader
 from cerebro.data.trees import RowId
 from cerebro.errors import SpecError
+from cerebro.worker.training.savepoints import Savepoints
 from cerebro.worker.training.unit import checked_name
 
 _MAX_VALUES = 100
@@ -22,6 +23,7 @@ class InstrumentedLoader:
         epoch, unit, position: what the unit is and where; of an evaluation the epoch that the model has reached.
         on_batch: called before each batch with (rows done, batch index, values reported since the last call).
         is_due: whether `on_batch` wants values now; asked by `report`, so that a number on a GPU is fetched only then.
+        savepoints: of the unit; the loader goes on from where the unit was left.
     """
 
     def __init__(
@@ -33,17 +35,19 @@ class InstrumentedLoader:
         epoch: int = 1,
         unit: int = 0,
         position: Position | None = None,
+        savepoints: Savepoints | None = None,
     ) -> None:
         self._loader, self._on_batch, self._is_due = loader, on_batch, is_due
+        self._savepoints = savepoints or Savepoints()
         self._latest: dict[str, Any] = {}
-        self._batches = 0
+        self._batches = loader.first
         self.num_rows = loader.num_rows
         self.batch_size = loader.batch_size
         position = position or Position(epochs=epoch, units=unit + 1, total_steps=len(loader))
         self.epoch, self.epochs = epoch, position.epochs
         self.unit, self.units = unit, position.units
         self.step, self.total_steps = position.step, position.total_steps
-        self._first_step = position.step
+        self._first_step, self._first_batch = position.step, loader.first
 
     @property
     def ids(self) -> list[RowId]:
@@ -55,11 +59,14 @@ class InstrumentedLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         # A user may pass over the data several times in one unit: batches go on counting, which shows that it advances.
-        for index, batch in enumerate(self._loader):
+        self._savepoints.begin_pass()
+        first, self._first_batch = self._first_batch, 0
+        for index, batch in enumerate(self._loader, first):
             self._tell(index * self.batch_size)
             self._batches += 1
             # Counted from the unit's first in every pass: where the next unit goes on is not for this one to say.
             self.step = self._first_step + index
+            self._savepoints.begin_loop(self)
             yield batch
         self.step = self._first_step + len(self)
         self._tell(self.num_rows)
@@ -73,6 +80,14 @@ class InstrumentedLoader:
             raise SpecError(
                 f"dataloader.report() got {len(self._latest)} names, expected at most {_MAX_VALUES}"
             )
+
+    def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of the unit as far as it is done: as given, or as they were where it goes on."""
+        return self._savepoints.progress(values)
+
+    def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
+        """Say that the unit can go on from a savepoint: see `cerebro.spec.DataLoader`."""
+        self._savepoints.declare(hook, every)
 
     def values(self) -> dict[str, float]:
         """The newest reported values, as numbers; fetching them from a GPU waits for it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +26,34 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def generators() -> dict[str, Any]:
+    """Where Python's, NumPy's and torch's generators are, on every device, in types that can be saved."""
+    version, words, gauss = random.getstate()
+    name, key, position, has_gauss, cached = np.random.get_state(legacy=True)
+    assert isinstance(key, np.ndarray)
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [name, torch.from_numpy(key.astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if _uses_gpu() else [],
+    }
+
+
+def set_generators(state: Mapping[str, Any]) -> None:
+    """Have them go on from where they were."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, key, *rest = state["numpy"]
+    np.random.set_state((name, key.cpu().numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all([each.cpu() for each in state["cuda"]])
+
+
+def _uses_gpu() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch has no types here
 
 
 def _derive(*parts: int | str) -> int:

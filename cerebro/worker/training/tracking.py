@@ -47,7 +47,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
     ) -> None:
         super().__init__(kept or {})
         self.made: Made = dict(made or {})
-        self._changes = dict(changes or {})
+        self.changes = dict(changes or {})
         self._tracked: dict[str, Any] = {}
         self.closed = ""
         """Why nothing more can be tracked in this unit; empty while it can."""
@@ -97,7 +97,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
 
     def _restore(self, name: str, value: Any, made: Mapping[str, Any]) -> None:
         saved = self[name]
-        if self._changes:
+        if self.changes:
             before = self.made.get(name) or self._guessed(saved, made)
             saved = _with_changes(saved, before, made)
         try:
@@ -113,7 +113,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         """What an object that was not tracked was made with, as far as names tell: the changed hyper-parameters."""
         found = _numbers(saved)
         names = {path: path.rpartition("/")[2].removeprefix("initial_") for path in made}
-        return {path: found[path] for path, name in names.items() if name in self._changes and path in found}
+        return {path: found[path] for path, name in names.items() if name in self.changes and path in found}
 
     def newest(self) -> dict[str, Any]:
         """All that is saved, with the present state of what is tracked: a plain dict."""
@@ -125,7 +125,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
         Raises:
             SpecError: a hyper-parameter was changed, and what user code keeps still has the old value.
         """
-        for name, (before, now) in self._changes.items():
+        for name, (before, now) in self.changes.items():
             kept = {key: value for key, value in self.items() if key not in self._tracked}
             for where in _stale(kept, name, before, now):
                 raise SpecError(
@@ -136,7 +136,7 @@ class Checkpoint(dict[str, Any], spec.Checkpoint):
                 )
         self.update(self.newest())
         self._tracked.clear()
-        self._changes.clear()
+        self.changes.clear()
         self.closed = ""
 
 

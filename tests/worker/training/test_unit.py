@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
 import numpy as np
@@ -45,6 +45,12 @@ class Rows:
 
     def report(self, **values: Any) -> None:
         """Nobody listens."""
+
+    def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(values)
+
+    def savepoint(self, hook: Callable[[], object] | None = None, *, every: int = 1) -> None:
+        """Nobody saves."""
 
 
 class Spec(SubEpochSpec):

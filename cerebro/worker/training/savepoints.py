@@ -1,0 +1,319 @@
+"""Savepoints: the state of a unit between two of its batches, from which another attempt goes on to the same bits.
+
+A savepoint is a file like a checkpoint, with the place in the unit in the same record. So no row is trained twice or
+left out, whichever of the two an attempt starts from. It holds the modules with their gradients and modes, the user's
+`checkpoint` with what it tracks, the user's `progress`, and the generators' states. On resume user code's `train` is
+called as ever; what it does before its loop meets what it met the first time, and what the savepoint has is put in
+place when the next batch is handed out.
+
+Opt-in: see `docs/decisions/0030-savepoints.md` for what makes a unit resumable.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from cerebro.errors import SpecError, StorageFullError
+from cerebro.runtime.tracebacks import line_of
+from cerebro.worker.training.checkpoint import State, storable
+from cerebro.worker.training.seeds import generators, set_generators
+from cerebro.worker.training.unit import Trainee, train_unit
+from cerebro.worker.training.variables import Variables
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[State, int, int], None]
+"""Writes a state durably, given the batch and the rows before it."""
+
+_SHORTEST_S, _LONGEST_S = 60.0, 900.0
+_COSTS = 50.0
+"""Times what one takes, between two: they cost a fiftieth of a unit at the most."""
+_SHORT_UNIT_S = 120.0
+"""A unit that takes less is done again as quickly."""
+_BETWEEN_LOSSES_S = 20 * 3600.0
+"""Mean time between two losses of a worker, while nothing is known of it."""
+_SPARE_S = 2.0
+"""Beside the savepoint, for telling the store and ending."""
+
+_EARLY = "call it before the loop over dataloader"
+_SAY = (
+    "Keep sums in dataloader.progress({...}), take counts from dataloader.step, track what has a state; or call "
+    "dataloader.savepoint() to say that a unit may go on without it"
+)
+
+
+class Savepoints:
+    """Of one unit. Takes part in the data loader that user code iterates over (`InstrumentedLoader`).
+
+    Args:
+        trainee: the model, as the unit starts; `None`: nothing is saved or restored, calls are only checked.
+        write: of a savepoint; `None`: none is ever taken.
+        resumed: ``state["savepoint"]`` of the file that `trainee` was restored from.
+    """
+
+    def __init__(
+        self,
+        trainee: Trainee | None = None,
+        *,
+        write: Write | None = None,
+        resumed: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._trainee, self._write, self._resumed = trainee, write, resumed
+        self._hook: Callable[[], object] | None = None
+        self._every = 0
+        """0: user code did not ask for savepoints."""
+        self._progress: dict[str, Any] | None = None
+        self._passes = 0
+        self._first = resumed["batch"] if resumed else 0
+        self._has_begun = False
+        self._has_told = False
+        self._is_off = False
+        self._variables: Variables | None = None
+        self._kept: dict[str, Any] = {}
+        """What the mapping `checkpoint` had when the savepoint was taken."""
+        self._opening: dict[str, Any] = {}
+        """What the mapping has now, before user code changes it."""
+        if trainee is not None:
+            self._kept = dict(trainee.checkpoint)
+            if resumed:
+                for name in resumed["opening"]["new"]:
+                    trainee.checkpoint.pop(name, None)
+                trainee.checkpoint.update(resumed["opening"]["before"])
+            self._opening = dict(trainee.checkpoint)
+            self._versions = self._weight_versions()
+
+    # --- what user code says ---------------------------------------------------------------------
+
+    def declare(self, hook: Callable[[], object] | None, every: int) -> None:
+        """See `cerebro.spec.DataLoader.savepoint`."""
+        if self._every:
+            raise SpecError("dataloader.savepoint() was called before: call it once in a unit")
+        self._require_start("dataloader.savepoint()")
+        if hook is not None and not callable(hook):
+            raise SpecError(
+                f"dataloader.savepoint() got a {type(hook).__name__}, expected a function or None"
+            )
+        if type(every) is not int or every < 1:
+            raise SpecError(
+                f"dataloader.savepoint(every={every!r}): expected a whole number of batches from 1"
+            )
+        self._hook, self._every = hook, every
+
+    def progress(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """See `cerebro.spec.DataLoader.progress`."""
+        if self._progress is not None:
+            raise SpecError("dataloader.progress() was called before: keep all values in one dict")
+        self._require_start("dataloader.progress()")
+        if not isinstance(values, Mapping):
+            raise SpecError(
+                f"dataloader.progress() got a {type(values).__name__}, expected a dict of names and values"
+            )
+        kept = storable(dict(values), "dataloader.progress()")
+        assert isinstance(kept, dict)
+        self._progress = kept | (self._resumed["progress"] if self._resumed else {})
+        return self._progress
+
+    def _require_start(self, what: str) -> None:
+        if self._has_begun:
+            raise SpecError(f"{what} was called after the first batch was handed out: {_EARLY}")
+
+    # --- what the data loader says ---------------------------------------------------------------
+
+    def begin_pass(self) -> None:
+        """User code begins a loop."""
+        self._passes += 1
+        if self._passes == 2 and self._write is not None and self._is_wanted():
+            self._switch_off("train() passes over its data a second time, which has no savepoints")
+
+    def begin_loop(self, loader: Iterable[object]) -> None:
+        """The unit's first batch of this attempt is about to be handed out by ``loader.__iter__``, a generator."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        trainee, resumed = self._trainee, self._resumed
+        if trainee is None:
+            return
+        trainee.checkpoint.closed = "after the first batch was handed out"
+        before, now = self._opening, dict(trainee.checkpoint)
+        self._opening = {
+            "new": [name for name in now if name not in before],
+            "before": {name: value for name, value in before.items() if now.get(name) is not value},
+        }
+        if resumed:
+            trainee.checkpoint.clear()
+            trainee.checkpoint.update(self._kept)
+            self._put_back(resumed)
+        self._kept, self._resumed = {}, None
+        if self._write is not None and self._is_wanted() and not self._every:
+            if self._versions != self._weight_versions():
+                self._switch_off(f"train() changes the weights before its loop. {_SAY}")
+            inner = type(loader).__iter__.__code__
+            self._variables = Variables(train_unit.__code__, inner, self._held(loader))
+
+    def _put_back(self, resumed: Mapping[str, Any]) -> None:
+        modules = self._modules()
+        for module, (is_training, needs_gradient), gradients in zip(
+            modules, resumed["modes"], resumed["gradients"], strict=True
+        ):
+            for part, mode in zip(module.modules(), is_training, strict=True):
+                part.training = mode
+            for parameter, needed, gradient in zip(
+                module.parameters(), needs_gradient, gradients, strict=True
+            ):
+                parameter.requires_grad_(needed)
+                parameter.grad = gradient
+        set_generators(resumed["generators"])
+
+    # --- taking one ------------------------------------------------------------------------------
+
+    def take(self, batch: int, rows: int) -> bool:
+        """Save the unit's state before this batch is handed out, if that is possible; whether it was.
+
+        A savepoint never fails a unit: what keeps it from being written is told in the attempt's log, once.
+
+        Args:
+            batch: number of the batch in the unit.
+            rows: of the batches before it.
+        """
+        if self._write is None or self._trainee is None or not self._may_take(batch):
+            return False
+        # What user code's function draws, or torch does to save, is not drawn by a unit that never stops.
+        before = generators()
+        if self._hook is not None:
+            self._hook()
+        try:
+            self._write(self._state(batch, rows, before), batch, rows)
+        except StorageFullError as error:
+            self._tell(str(error))
+            return False
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is: a unit can do without.
+            self._switch_off(line_of(error))
+            return False
+        finally:
+            set_generators(before)
+        return True
+
+    def _may_take(self, batch: int) -> bool:
+        if self._is_off or self._passes != 1 or not self._has_begun or batch <= self._first:
+            return False
+        if self._every or not self._is_wanted():
+            return bool(self._every) and batch % self._every == 0
+        problem = self._variables.problem(batch - self._first) if self._variables is not None else ""
+        if problem:
+            self._tell(f"train() {problem}. {_SAY}")
+        return not problem
+
+    def _state(self, batch: int, rows: int, before: Mapping[str, Any]) -> State:
+        assert self._trainee is not None
+        modules = self._modules()
+        place = {
+            "batch": batch,
+            "rows": rows,
+            "threads": torch.get_num_threads(),
+            "generators": before,
+            "progress": storable(self._progress or {}, "dataloader.progress()"),
+            "opening": storable(self._opening, "checkpoint"),
+            "gradients": [[parameter.grad for parameter in module.parameters()] for module in modules],
+            "modes": [
+                [
+                    [part.training for part in module.modules()],
+                    [parameter.requires_grad for parameter in module.parameters()],
+                ]
+                for module in modules
+            ],
+        }
+        return {**self._trainee.state(), "changes": self._trainee.checkpoint.changes, "savepoint": place}
+
+    def _is_wanted(self) -> bool:
+        """Whether user code has said that its units may be resumed."""
+        return bool(self._every or (self._trainee is not None and self._trainee.checkpoint.tracked))
+
+    def _switch_off(self, why: str) -> None:
+        self._is_off = True
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        if not self._has_told:
+            log.warning("no savepoint of this unit: %s", why)
+        self._has_told = True
+
+    def _modules(self) -> list[torch.nn.Module]:
+        """The model's, and those that are tracked beside."""
+        assert self._trainee is not None
+        beside = sorted(self._trainee.checkpoint.tracked.items())
+        return [*self._trainee.modules, *(each for _, each in beside if isinstance(each, torch.nn.Module))]
+
+    def _weight_versions(self) -> list[int]:
+        assert self._trainee is not None
+        return [tensor._version for module in self._trainee.modules for tensor in _tensors(module)]
+
+    def _held(self, loader: object) -> set[int]:
+        """Identities of what a variable may hold: the platform has it in every savepoint, or by itself."""
+        assert self._trainee is not None
+        checkpoint = self._trainee.checkpoint
+        found = {id(loader), id(checkpoint), id(self._progress), *map(id, checkpoint.tracked.values())}
+        for module in self._modules():
+            found |= {*map(id, module.modules()), *map(id, _tensors(module))}
+        return found
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+class Timer:
+    """When a savepoint is taken although nothing happens; the same for all units of a process. Pure, but for what it
+    is told: times are the monotonic clock's.
+
+    Every sqrt(2 d M) seconds, where d is what taking one costs and M the mean time between losses of a worker: what is
+    lost at a loss and what savepoints cost are least together (J. W. Young, "A first order approximation to the optimum
+    checkpoint interval", CACM 17(9), 1974, equation 1).
+
+    Args:
+        interval_s: instead of that, for tests and for who knows better; 0: never.
+        between_losses_s: M.
+    """
+
+    def __init__(
+        self, interval_s: float | None = None, *, between_losses_s: float = _BETWEEN_LOSSES_S
+    ) -> None:
+        self._given_s, self._between_losses_s = interval_s, between_losses_s
+        self.cost_s = 0.0
+        """What the newest one took, in seconds."""
+        self._began = self._newest = 0.0
+
+    def begin(self, now: float) -> None:
+        """A unit begins."""
+        self._began = self._newest = now
+
+    def took(self, began: float, now: float) -> None:
+        """One was taken, or was tried in vain."""
+        self.cost_s, self._newest = now - began, now
+
+    def interval_s(self) -> float:
+        """Seconds between two of them; infinite if there are none."""
+        if self._given_s is not None:
+            return self._given_s or math.inf
+        best_s = math.sqrt(2 * self.cost_s * self._between_losses_s)
+        return max(min(max(best_s, _SHORTEST_S), _LONGEST_S), _COSTS * self.cost_s)
+
+    def is_due(self, now: float, *, share: float) -> bool:
+        """Whether it is time.
+
+        Args:
+            share: of the unit, that was done since `begin`; above 0.
+        """
+        if now - self._newest < self.interval_s():
+            return False
+        return self._given_s is not None or (now - self._began) / share >= _SHORT_UNIT_S
+
+    def fits(self, left_s: float) -> bool:
+        """Whether so many seconds are enough to take one before the end."""
+        return left_s >= _SPARE_S + 2 * self.cost_s

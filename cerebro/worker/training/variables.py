@@ -1,0 +1,109 @@
+"""What user code keeps in variables across the batches of a unit, as far as it can be seen from outside.
+
+A savepoint holds what the platform was told of. A sum in a variable of `train` would begin at nothing again after it,
+and nobody would notice. So where user code tracks its optimizer and says no more, its variables are looked at: those
+that were there before the loop and have changed since, and those that count batches, which `enumerate` begins at 0.
+What is neither a value nor reachable from one, such as the place of another iterator, cannot be seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+Marks = dict[tuple[CodeType, str], Any]
+"""Function and variable -> what is equal as long as the value is the same."""
+
+_DEEP, _MANY, _LARGE = 3, 1_000, 1 << 20
+"""How deep a value is looked into; items and bytes beyond which it is not."""
+
+_LIBRARIES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+
+
+class Variables:
+    """Of the functions between the loop over the data loader and the platform's own call of user code.
+
+    Args:
+        outer: the platform's function that calls user code.
+        inner: the platform's generator that user code's loop asks for batches.
+        held: identities of values that are in savepoints anyway.
+    """
+
+    def __init__(self, outer: CodeType, inner: CodeType, held: Collection[int]) -> None:
+        self._outer, self._inner, self._held = outer, inner, held
+        self._before = self._marks()
+
+    def problem(self, batches: int) -> str:
+        """Why going on without these variables would not be the same; empty if nothing is seen.
+
+        Args:
+            batches: handed out since this was made.
+        """
+        now = self._marks()
+        if now is None or self._before is None:
+            return "reads the data loader in a thread or a function of its own"
+        for (code, name), mark in now.items():
+            if code not in {known for known, _ in self._before}:
+                return f"goes on with its loop in another function, {code.co_name}()"
+            if (code, name) in self._before:
+                if self._before[code, name] != mark:
+                    return f"keeps something in its variable {name!r}"
+            elif mark in (("int", batches - 1), ("int", batches)):
+                return f"counts batches in its variable {name!r}, which would begin anew"
+        return ""
+
+    def _marks(self) -> Marks | None:
+        """`None`: the loop is not in the thread, or not below the call, of user code."""
+        frame: FrameType | None = sys._getframe(1)
+        found: Marks = {}
+        is_users = False
+        while frame is not None and frame.f_code is not self._outer:
+            if is_users and not frame.f_code.co_filename.startswith(_LIBRARIES):
+                found |= {
+                    (frame.f_code, name): self._mark(value, 0) for name, value in frame.f_locals.items()
+                }
+            is_users = is_users or frame.f_code is self._inner
+            frame = frame.f_back
+        return found if frame is not None and is_users else None
+
+    def _mark(self, value: Any, depth: int) -> Any:
+        is_code = isinstance(value, (type, CodeType)) or (
+            callable(value) and not hasattr(value, "state_dict")
+        )
+        if is_code or id(value) in self._held or getattr(value, "gi_code", None) is self._inner:
+            return id(value)
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+            # By its type: a count is no truth value. By its text: a NaN is equal to itself here.
+            return (
+                (type(value).__name__, value) if type(value) is int else (type(value).__name__, repr(value))
+            )
+        if isinstance(value, torch.Tensor):
+            return id(value), value._version
+        if isinstance(value, np.ndarray):
+            is_small = value.nbytes <= _LARGE and not value.dtype.hasobject
+            return id(value), xxhash.xxh3_64_intdigest(value.tobytes()) if is_small else 0
+        if isinstance(value, torch.nn.Module):
+            return id(value), tuple(tensor._version for tensor in (*value.parameters(), *value.buffers()))
+        if hasattr(value, "state_dict") or hasattr(value, "__next__"):
+            return object()  # it has a state of its own, which is equal to nothing later
+        # A tuple is what is in it: an equal one may be another object.
+        return type(value) is tuple or id(value), tuple(self._inside(value, depth))
+
+    def _inside(self, value: Any, depth: int) -> Iterator[Any]:
+        if isinstance(value, (list, tuple, set, frozenset, deque)):
+            items: Collection[Any] = value
+        else:
+            held = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+            items = [*held, *held.values()] if len(held) <= _MANY else held
+        yield len(items)
+        if depth < _DEEP and len(items) <= 2 * _MANY:
+            for item in items:
+                yield self._mark(item, depth + 1)

@@ -1,0 +1,195 @@
+"""A worker's handler takes a savepoint when its unit is to end, and another one's goes on from there."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cerebro.contract.tasks import Savepoint, TaskResult, TrainTask
+from cerebro.errors import PreemptedError
+from cerebro.runtime.volumes import Volumes
+from cerebro.spec import Checkpoint, DataLoader
+from cerebro.usercode.encoding import encode
+from cerebro.worker.agent.channel import Channel
+from cerebro.worker.agent.context import Context
+from model_hopper.handler import Handler
+from tests.state.stories import DATASET, SHA
+from tests.worker.training.handlers import ROWS, Linear, volumes_in, write_split
+
+SIZE = 4
+
+
+class Momentum(Linear):
+    """Dropout and momentum; `progress` has the sum of the losses."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[Any]:
+        return [torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(3, 1))]
+
+    def train(
+        self,
+        models: list[Any],
+        checkpoint: Checkpoint,
+        dataloader: DataLoader,
+        hyperparams: Mapping[str, Any],
+    ) -> dict[str, float]:
+        optimizer = torch.optim.SGD(models[0].parameters(), lr=0.1, momentum=0.9)
+        checkpoint.track(optimizer=optimizer)
+        total = dataloader.progress({"loss": 0.0})
+        for inputs, labels in dataloader:
+            loss = torch.nn.functional.mse_loss(models[0](inputs)[:, 0], labels.float())
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            total["loss"] += loss.item()
+        return {"loss": total["loss"]}
+
+
+class Worker:
+    """A handler, its agent's end of the channel, and what is to happen at which batch."""
+
+    def __init__(self, volumes: Volumes, agent: socket.socket, child: socket.socket, cores: int) -> None:
+        self.channel = Channel(agent)
+        self.at: dict[int, Callable[[], None]] = {}
+        context = Context(Channel(child), volumes, cores)
+        context.learn({SHA: encode(Momentum()).encoded})
+        listen = context.listen
+
+        def listening() -> None:
+            self.batch += 1
+            self.at.pop(self.batch, lambda: None)()
+            listen()
+
+        context.listen = listening  # type: ignore[method-assign]
+        self.batch = -1
+        self.context, self.handler = context, Handler(context)
+
+    def end_at(self, batch: int, left_s: float) -> None:
+        """The agent asks the task to end, before this batch."""
+        message = {"do": "end", "why": "a test", "left_s": left_s}
+        self.at[batch - self.batch - 1] = lambda: self.channel.send(message)
+
+    def saved(self) -> list[Savepoint]:
+        """What the child said that it saved."""
+        found = []
+        while (message := self.channel.pending()) is not None:
+            if message["is"] == "saved":
+                found.append(Savepoint.model_validate(message["savepoint"]))
+        return found
+
+
+@contextmanager
+def worker(volumes: Volumes, cores: int = 1) -> Iterator[Worker]:
+    agent, child = socket.socketpair()
+    with agent, child:
+        yield Worker(volumes, agent, child, cores)
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> Iterator[Volumes]:
+    threads = torch.get_num_threads()
+    made = volumes_in(tmp_path)
+    write_split(made, "train", 1)
+    yield made
+    torch.set_num_threads(threads)
+
+
+def task(savepoint: Savepoint | None = None) -> TrainTask:
+    return TrainTask(
+        key="fit-1/train/m00/e1/p0", experiment="one", run="fit-1", model="m00", hyperparams={"batch_size": SIZE},
+        code=SHA, dataset=DATASET, seed=0, hang_timeout_s=60, epoch=1, partition=0, unit=0, checkpoint=None,
+        savepoint=savepoint,
+    )  # fmt: skip
+
+
+def whole(volumes: Volumes, cores: int = 1) -> TaskResult:
+    """Of an attempt that nothing interrupts."""
+    with worker(volumes, cores) as one:
+        return one.handler.handle(task(), 9)
+
+
+def left(volumes: Volumes, batch: int, cores: int = 1) -> Savepoint:
+    """Where an attempt is left that is asked to end before this batch, with time to save."""
+    with worker(volumes, cores) as one:
+        one.end_at(batch, left_s=60)
+        with pytest.raises(PreemptedError):
+            one.handler.handle(task(), 1)
+        (savepoint,) = one.saved()
+    return savepoint
+
+
+def same(one: TaskResult, other: TaskResult) -> bool:
+    """To the bit: the files have one checksum, whatever their names."""
+    assert one.checkpoint is not None
+    assert other.checkpoint is not None
+    return (one.checkpoint.checksum, one.metrics) == (other.checkpoint.checksum, other.metrics)
+
+
+def test_a_unit_that_is_to_end_is_saved_and_goes_on_elsewhere(volumes: Volumes) -> None:
+    """The file says whose it is, and at which batch; the rows are those of the whole unit, and what was resumed."""
+    savepoint = left(volumes, 6)
+    assert savepoint.checkpoint.name == "one/fit-1/m00/u00000-e001-p0000-a1.s000006.pt"
+    assert (savepoint.batch, savepoint.rows) == (6, 24)
+    with worker(volumes) as other:
+        other.handler.preload(task(savepoint))
+        result = other.handler.handle(task(savepoint), 2)
+    assert same(result, whole(volumes))
+    assert (result.rows, result.resumed_rows) == (ROWS, 24)
+
+
+def test_without_time_to_save_the_unit_is_left_as_it_is(volumes: Volumes) -> None:
+    """Two seconds and twice what a savepoint takes."""
+    with worker(volumes) as one:
+        one.end_at(6, left_s=1.9)
+        with pytest.raises(PreemptedError):
+            one.handler.handle(task(), 1)
+        assert one.saved() == []
+
+
+def test_the_clock_takes_savepoints_while_a_unit_trains(volumes: Volumes) -> None:
+    """As often as the worker is told; the newest of them is good as well."""
+    with worker(volumes) as one:
+        one.context.savepoint_s = 1e-9
+        one.handler = Handler(one.context)
+        result = one.handler.handle(task(), 1)
+        saved = one.saved()
+    assert [savepoint.batch for savepoint in saved] == list(range(1, 16))
+    with worker(volumes) as other:
+        assert same(other.handler.handle(task(saved[-1]), 2), result)
+
+
+def test_a_unit_computes_with_the_threads_that_it_began_with(volumes: Volumes) -> None:
+    """On a worker with other cores: another number of threads would round differently, and replay could not know."""
+    savepoint = left(volumes, 6, cores=2)
+    with worker(volumes, cores=1) as other:
+        result = other.handler.handle(task(savepoint), 2)
+    assert result.cores == 2
+    assert same(result, whole(volumes, cores=2))
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+def test_a_savepoint_that_cannot_be_read_costs_itself_alone(
+    volumes: Volumes, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """The unit is done from its beginning, and the log says why."""
+    savepoint = left(volumes, 6)
+    path = volumes.checkpoint(savepoint.checkpoint.name)
+    data = bytearray(path.read_bytes())
+    if damage == "torn":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "flipped":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    else:
+        path.unlink()
+    with worker(volumes) as other, caplog.at_level(logging.WARNING):
+        result = other.handler.handle(task(savepoint), 2)
+    assert same(result, whole(volumes))
+    assert result.resumed_rows == 0
+    assert ["done from its beginning" in record.getMessage() for record in caplog.records] == [True]
