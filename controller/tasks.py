@@ -58,6 +58,7 @@ def _train(record: ExperimentRecord, run: Run, key: TaskKey) -> TrainTask:
         unit=len(model.visits),
         position=position_of(model, run.plan.partitions, len(model.visits)),
         checkpoint=newest,
+        savepoint=model.savepoint_of(str(key)),
         keep=tuple(sorted(keep)),
     )
 

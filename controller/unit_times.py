@@ -83,7 +83,7 @@ class UnitTimes:
         self._load_s = max(visit.load_s, _FADING * self._load_s)
         # Without what the process took to start and to import: that is over once and for all.
         seconds = visit.compute_s or visit.ended - visit.started
-        self._estimates.observe(model, visit.worker, rows=visit.rows, seconds=seconds)
+        self._estimates.observe(model, visit.worker, rows=visit.rows - visit.resumed_rows, seconds=seconds)
         count = self._estimates.observations
         if count >= self._settle_at:
             self._estimates.settle()

@@ -131,6 +131,21 @@ function apply.revoke(step)
   return done()
 end
 
+function apply.ask(step)
+  local task = task_of(step.key)
+  if task.attempt ~= step.attempt or task.worker ~= step.worker or task.state ~= 'running' then
+    return refused(describe(task))
+  end
+  if tonumber(redis.call('HGET', step.key, 'asked') or '0') == step.attempt then return already() end
+  if redis.call('HGET', step.worker_key, 'incarnation') ~= task.incarnation then
+    return refused(step.worker .. ' registered anew')
+  end
+  redis.call('HSET', step.key, 'asked', step.attempt)
+  post(step.inbox, step.entry, '')
+  append(step.log, step.event)
+  return done()
+end
+
 -- A data set that a run uses is nobody's to remove, whatever was said of it before.
 local function use(step)
   redis.call('SADD', step.log .. ':datasets', step.dataset)
@@ -188,6 +203,18 @@ function apply.renew(step)
   local problem = held(step, {running = true})
   if problem then return problem end
   redis.call('HSET', step.key, 'lease_until', now + request.lease_ms)
+  return done()
+end
+
+-- Savepoints of an attempt come one after the other, so that an older one was told of before.
+function apply.save(step)
+  local problem = held(step, {running = true})
+  if problem then return problem end
+  local attempt, batch = unpack(redis.call('HMGET', step.key, 'saved_attempt', 'saved_batch'))
+  if tonumber(attempt or '0') == step.attempt and tonumber(batch) >= step.batch then return already() end
+  redis.call('HSET', step.key, 'lease_until', now + request.lease_ms, 'saved_attempt', step.attempt,
+    'saved_batch', step.batch)
+  append(step.log, step.event)
   return done()
 end
 

@@ -14,11 +14,13 @@ from cerebro.contract import api
 from cerebro.contract.events import (
     RunFinished,
     RunStarted,
+    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    UnitSaved,
 )
 from cerebro.contract.records import QUEUE_DEPTH
 from kvs_api import keys
@@ -65,6 +67,8 @@ def decision(experiment: str, step: api.Decision) -> dict[str, Any]:
             "body": step.body.model_dump_json(),
             "event": _json(TaskAssigned(**named, devices=step.devices)),
         }
+    if isinstance(step, api.Ask):
+        return table | {"event": _json(TaskAsked(**named, reason=step.reason))}
     return table | {
         "force": step.force,
         "event": _json(TaskRevoked(**named, reason=step.reason, loss=step.loss)),
@@ -82,6 +86,9 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
     named: Any = {"task": step.task, "attempt": step.attempt, "worker": worker}
     if isinstance(step, api.Start):
         return table | {"event": _json(TaskStarted(**named)), "becomes": "running"}
+    if isinstance(step, api.Save):
+        event = _json(UnitSaved(**named, savepoint=step.savepoint))
+        return table | {"batch": step.savepoint.batch, "event": event}
     if isinstance(step, api.Commit):
         return table | {"event": _json(TaskCommitted(**named, result=step.result)), "becomes": "committed"}
     if isinstance(step, api.Fail):
@@ -89,10 +96,12 @@ def report(worker: str, step: api.Report) -> dict[str, Any]:
     return table
 
 
-def _entry(experiment: str, step: api.Assign | api.Revoke) -> str:
+def _entry(experiment: str, step: api.Assign | api.Revoke | api.Ask) -> str:
     fields = {"experiment": experiment, "task": step.task, "attempt": step.attempt}
     if isinstance(step, api.Revoke):
         return json.dumps(fields | {"cancel": True})
+    if isinstance(step, api.Ask):
+        return json.dumps(fields | {"ask": step.reason})
     return json.dumps(fields | {"cancel": False, "devices": step.devices})
 
 

@@ -26,7 +26,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskBody, TaskResult
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, TaskBody, TaskResult
 
 MAX_LEASE_S = 86_400.0
 """Longest time for which a lease or the leadership is given."""
@@ -72,6 +72,17 @@ class Revoke(Contract):
     counts as a failed attempt of that kind, `PREEMPTED` for nothing, anything else as a lost worker."""
 
 
+class Ask(Contract):
+    """Controller: have the worker give a running attempt back at its next batch, so that its child process stays, and
+    its progress where there is a savepoint."""
+
+    op: Literal["ask"] = "ask"
+    task: str
+    attempt: int
+    worker: Name
+    reason: str = Field(min_length=1)
+
+
 class Dequeue(Contract):
     """Controller: take a run out of the queue that the log does not have open, as after a command that came too
     late."""
@@ -106,6 +117,16 @@ class Renew(Contract):
     attempt: int
 
 
+class Save(Contract):
+    """Worker: a savepoint of a running attempt is durable. Renews its lease, too."""
+
+    op: Literal["save"] = "save"
+    experiment: Name
+    task: str
+    attempt: int
+    savepoint: Savepoint
+
+
 class Commit(Contract):
     """Worker: the attempt's result is durable."""
 
@@ -126,8 +147,8 @@ class Fail(Contract):
     failure: Failure
 
 
-Decision = Annotated[Assign | Revoke | Note | Dequeue, Field(discriminator="op")]
-Report = Annotated[Start | Renew | Commit | Fail, Field(discriminator="op")]
+Decision = Annotated[Assign | Revoke | Ask | Note | Dequeue, Field(discriminator="op")]
+Report = Annotated[Start | Renew | Save | Commit | Fail, Field(discriminator="op")]
 
 
 class StepOutcome(Contract):
@@ -307,6 +328,7 @@ class AppendAnswer(Contract):
 
 __all__ = [
     "AppendAnswer",
+    "Ask",
     "Assign",
     "AuditAnswer",
     "CodeRecord",
@@ -334,6 +356,7 @@ __all__ = [
     "ReportAnswer",
     "ReportRequest",
     "Revoke",
+    "Save",
     "SizeAnswer",
     "Start",
     "StepOutcome",

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator
 from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
 from cerebro.contract.runs import Plan, PlannedUnit, Request
-from cerebro.contract.tasks import Failure, FailureKind, TaskResult
+from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskResult
 
 
 class _Event(Contract):
@@ -272,6 +272,27 @@ class TaskRevoked(_Event):
     """How the worker was lost, if it was, as in `Revoke`."""
 
 
+class TaskAsked(_Event):
+    """The controller has asked the worker to give the running attempt back at its next batch. It may still be
+    committed; if it is not given back in time, it is revoked."""
+
+    type: Literal["TaskAsked"] = "TaskAsked"
+    task: str
+    attempt: int
+    worker: Name
+    reason: str
+
+
+class UnitSaved(_Event):
+    """The running attempt has a savepoint: should it come to nothing, another one goes on from there."""
+
+    type: Literal["UnitSaved"] = "UnitSaved"
+    task: str
+    attempt: int
+    worker: Name
+    savepoint: Savepoint
+
+
 Event = Annotated[
     RunRequested
     | RunStarted
@@ -295,7 +316,9 @@ Event = Annotated[
     | TaskStarted
     | TaskCommitted
     | TaskFailed
-    | TaskRevoked,
+    | TaskRevoked
+    | TaskAsked
+    | UnitSaved,
     Field(discriminator="type"),
 ]
 

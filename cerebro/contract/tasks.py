@@ -235,13 +235,15 @@ KINDS = ("etl", "train", "valid", "test", "predict")
 
 
 class InboxItem(Contract):
-    """One entry of a worker's inbox: a task to run, or (`cancel`) an attempt to drop."""
+    """One entry of a worker's inbox: a task to run, or an attempt to drop (`cancel`) or to give back (`ask`)."""
 
     seq: int
     experiment: str
     task: str
     attempt: int
     cancel: bool = False
+    ask: str = ""
+    """Why the attempt is to be given back at its next batch; empty if it is not."""
     devices: Devices = (0,)
-    """That the attempt takes; of a cancellation it tells nothing."""
+    """That the attempt takes; of a cancellation, or of what is asked, it tells nothing."""
     body: TaskBody | None = None

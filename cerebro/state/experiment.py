@@ -29,11 +29,13 @@ from cerebro.contract.events import (
     RunStopRequested,
     SchedulePlanned,
     SchedulerChanged,
+    TaskAsked,
     TaskAssigned,
     TaskCommitted,
     TaskFailed,
     TaskRevoked,
     TaskStarted,
+    UnitSaved,
     WorkerJoined,
     WorkerLost,
     WorkerRemoved,
@@ -121,6 +123,8 @@ class ExperimentState:
                 self._begin(event)
             case TaskCommitted() | TaskFailed() | TaskRevoked():
                 self._close(event)
+            case UnitSaved() | TaskAsked():
+                self._go_on(event)
             case (
                 RunRequested()
                 | RunStopRequested()
@@ -268,12 +272,25 @@ class ExperimentState:
         invariants.check_start(event, worker)
         if model and task.key.kind == "train":
             run.origin = min(run.origin, event.time)
-            model.redone += any(attempt.has_run for attempt in task.attempts)
+            is_saved = model.savepoint_of(event.task) is not None
+            model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
         task.start(event)
+        run.worked = event.time
+
+    def _go_on(self, event: UnitSaved | TaskAsked) -> None:
+        run, task, _, model = self._concerned(event)
+        if isinstance(event, TaskAsked):
+            task.attempts[-1].asked = event.time
+            return
+        if model is None or task.key.kind != "train":
+            raise IllegalEventError(f"savepoint of {event.task}, which is no unit of training")
+        model.save(event.task, event.attempt, event.savepoint)
         run.worked = event.time
 
     def _close(self, event: TaskCommitted | TaskFailed | TaskRevoked) -> None:
         run, task, worker, model = self._concerned(event)
+        # Before the task knows: what never ran has met no savepoint.
+        is_running = task.state is TaskState.RUNNING
         worker.open_tasks.remove(event.task)
         del run.open[event.task]
         if model and model.busy == event.task:
@@ -286,11 +303,15 @@ class ExperimentState:
                 self._see_work(run, task)
                 commits.commit(event, run, task, worker=worker, model=model, datasets=self.datasets)
             case TaskFailed():
-                task.fail(event, run.max_attempts)
+                again = model is not None and is_running and failures.judge_savepoint(event, model)
+                task.fail(event, run.max_attempts, is_worth_another=again)
                 self._see_work(run, task)
-                worker.is_ending |= event.failure.kind is FailureKind.PREEMPTED
+                is_given_back = event.failure.kind is FailureKind.PREEMPTED
+                worker.is_ending |= is_given_back and task.attempts[-1].asked is None
                 failures.fail(event.failure, run, task, model)
             case TaskRevoked():
+                if model is not None and is_running:
+                    failures.judge_savepoint(event, model)
                 task.revoke(event, run.max_attempts)
                 self._see_work(run, task)
                 if task.state is TaskState.FAILED and task.failure is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from cerebro.contract.events import TaskFailed, TaskRevoked
 from cerebro.contract.tasks import FAILS_RUN, Failure, FailureKind
 from cerebro.state.models import Model
 from cerebro.state.runs import Run
@@ -9,6 +12,34 @@ from cerebro.state.tasks import Task, TaskState
 
 MAX_REOPENED = 3
 """Times the same unit's checkpoint may be lost before its model is given up."""
+
+
+MAX_DEATHS = 2
+"""Attempts that may die on one savepoint: the next one starts from the beginning of the unit."""
+
+_DEADLY = frozenset({FailureKind.CRASH, FailureKind.HANG, FailureKind.OUT_OF_MEMORY})
+
+
+def judge_savepoint(event: TaskFailed | TaskRevoked, model: Model) -> bool:
+    """Drop a savepoint on which attempts come to nothing; to be called with the end of a running attempt of `model`.
+
+    Returns:
+        Whether the attempt is worth another one, from the beginning of the unit: user code raised, and perhaps only
+        because it does not go on from a savepoint.
+    """
+    saved = model.saved
+    if saved is None or saved.task != event.task:
+        return False
+    kind = event.failure.kind if isinstance(event, TaskFailed) else event.loss
+    went_on = event.attempt > saved.attempt
+    if kind in (FailureKind.NON_FINITE, FailureKind.CHECKPOINT) or (
+        went_on and kind is FailureKind.USER_ERROR
+    ):
+        model.saved = None
+    elif went_on and kind in _DEADLY:
+        deaths = saved.deaths + 1
+        model.saved = replace(saved, deaths=deaths) if deaths < MAX_DEATHS else None
+    return went_on and kind is FailureKind.USER_ERROR
 
 
 def fail(failure: Failure, run: Run, task: Task, model: Model | None) -> None:

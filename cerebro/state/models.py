@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.tasks import CheckpointRef, Failure
+from cerebro.contract.tasks import CheckpointRef, Failure, Savepoint
 from cerebro.state.visits import Visit, mean
 
 
@@ -45,6 +45,18 @@ TRANSITIONS: dict[tuple[ModelState, str], ModelState] = {
 """(state, event) -> state. What it lacks has no effect: it is a user's command that came too late."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """The newest savepoint of a model, in the middle of its unit `task`."""
+
+    task: str
+    attempt: int
+    """That took it."""
+    savepoint: Savepoint
+    deaths: int = 0
+    """Attempts that went on from it, and whose process or worker died before they took another one."""
+
+
 _NOTHING: dict[str, float] = {}
 
 
@@ -62,9 +74,11 @@ class Model:
     """Key of its open training unit: at most one, which is the isolation invariant."""
     validations: dict[int, dict[str, float]] = field(default_factory=dict)
     """Epoch -> what the user's test function returned."""
+    saved: Saved | None = None
+    """Of the unit that comes next, if that was left in its middle. Any unit that is committed makes it worthless."""
     failure: Failure | None = None
     redone: int = 0
-    """Attempts at its units that began although an earlier one had begun: work done again."""
+    """Attempts at its units that began, and not at a savepoint, although an earlier one had begun: work done again."""
     reopened: Counter[int] = field(default_factory=Counter)
     """Unit number -> how often its checkpoint was lost."""
     unreadable: set[int] = field(default_factory=set)
@@ -100,6 +114,7 @@ class Model:
 
     def add(self, visit: Visit) -> None:
         """A unit was committed."""
+        self.saved = None
         self.visits.append(visit)
         self.trained_s += visit.seconds
         self.compute_s += visit.compute_s
@@ -111,6 +126,7 @@ class Model:
 
     def take_back(self) -> Visit:
         """The newest unit is to be done again."""
+        self.saved = None
         lost = self.visits.pop()
         begun = len(self.visits) % len(self.partitions)
         self._visited = {visit.partition for visit in self.visits[len(self.visits) - begun :]}
@@ -126,6 +142,14 @@ class Model:
         """The validation of an epoch was committed."""
         self.validations[epoch] = metrics
         self._best.clear()
+
+    def save(self, task: str, attempt: int, savepoint: Savepoint) -> None:
+        """Its unit `task` can go on from here."""
+        self.saved = Saved(task=task, attempt=attempt, savepoint=savepoint)
+
+    def savepoint_of(self, task: str) -> Savepoint | None:
+        """Where its unit `task` goes on, if not at its beginning."""
+        return self.saved.savepoint if self.saved is not None and self.saved.task == task else None
 
     # --- where it stands -------------------------------------------------------------------------
 

@@ -9,12 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted
+from cerebro.contract.events import (
+    TaskAsked,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+    UnitSaved,
+)
 from cerebro.contract.tasks import RETRYABLE, Failure, FailureKind, TaskResult
 from cerebro.errors import IllegalEventError
 from cerebro.state.keys import TaskKey
 
-TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked
+TaskEvent = TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked | TaskAsked | UnitSaved
 
 
 class TaskState(StrEnum):
@@ -38,6 +46,8 @@ TRANSITIONS: dict[tuple[TaskState, str], frozenset[TaskState]] = {
     (TaskState.RUNNING, "TaskRevoked"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskFailed"): frozenset({TaskState.PENDING, TaskState.FAILED}),
     (TaskState.RUNNING, "TaskCommitted"): frozenset({TaskState.COMMITTED}),
+    (TaskState.RUNNING, "TaskAsked"): frozenset({TaskState.RUNNING}),
+    (TaskState.RUNNING, "UnitSaved"): frozenset({TaskState.RUNNING}),
     # `Task.reopen`: the checkpoint a committed unit left is lost; a training partition may have to be made once more.
     (TaskState.COMMITTED, "CheckpointLost"): frozenset({TaskState.PENDING}),
     (TaskState.COMMITTED, "PartitionWanted"): frozenset({TaskState.PENDING}),
@@ -67,6 +77,8 @@ class Attempt:
     """`committed`, `revoked: REASON` (or given back by a worker that ends), or the failure's kind; empty while open."""
     has_run: bool = False
     """Whether it ever started. (At 0, perhaps, where virtual time begins.)"""
+    asked: float | None = None
+    """When the controller asked for it to be given back, if it did."""
     start_s: float = 0.0
     """Seconds of it before its own work began, at most all of it; known once it is committed."""
 
@@ -138,18 +150,18 @@ class Task:
         newest.start_s = min(max(0.0, event.result.timings.start_s), newest.ended - newest.started)
         self.state = TaskState.COMMITTED
 
-    def fail(self, event: TaskFailed, max_attempts: int) -> None:
-        """The open attempt came to nothing."""
+    def fail(self, event: TaskFailed, max_attempts: int, *, is_worth_another: bool = False) -> None:
+        """The open attempt came to nothing; `is_worth_another` of whatever kind the failure is."""
         newest = self.attempts[-1]
         newest.ended, newest.outcome = event.time, event.failure.kind
         is_running = self.state is TaskState.RUNNING
         if event.failure.kind is FailureKind.PREEMPTED:
-            # Its worker gave it back unasked, because it ends itself: the attempt is no failed one.
+            # Its worker gave it back, because it ends itself or was asked: the attempt is no failed one.
             newest.outcome = f"revoked: {event.failure.message}"
             self.state, self.is_interrupted = TaskState.PENDING, is_running
             return
         self.is_interrupted &= not is_running
-        self._fail(event.failure, max_attempts)
+        self._fail(event.failure, max_attempts, is_worth_another=is_worth_another)
 
     def revoke(self, event: TaskRevoked, max_attempts: int) -> None:
         """The open attempt was taken back."""
@@ -172,7 +184,7 @@ class Task:
             )
             self.failure = Failure(kind=FailureKind.CRASH, message=message)
 
-    def _fail(self, failure: Failure, max_attempts: int) -> None:
+    def _fail(self, failure: Failure, max_attempts: int, *, is_worth_another: bool = False) -> None:
         self.failure = failure
         if failure.kind is FailureKind.OUT_OF_MEMORY:
             self.exhausted |= {self.attempts[-1].worker}
@@ -180,7 +192,7 @@ class Task:
             self.state = TaskState.PENDING
             return
         self.failures += 1
-        another = failure.kind in RETRYABLE and self.failures < max_attempts
+        another = (failure.kind in RETRYABLE or is_worth_another) and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
 
     def retry(self) -> None:

@@ -38,6 +38,8 @@ class Visit(NamedTuple):
     """Seconds between its start and its own work: the process start."""
     cores: int = 0
     """Threads that it computed with; 0 if that is not known."""
+    resumed_rows: int = 0
+    """Of its rows, those that an earlier attempt trained on: `compute_s` is of the others."""
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class Visit(NamedTuple):
             timings.save_s,
             attempt.start_s,
             result.cores,
+            result.resumed_rows,
         )
 
     def as_attempt(self) -> Attempt:

@@ -21,6 +21,7 @@ from cerebro.contract.events import (
     RunRequested,
     RunResumed,
     RunStarted,
+    TaskAsked,
     TaskAssigned,
     TaskRevoked,
 )
@@ -212,6 +213,8 @@ class VirtualStore(VirtualWorkerStore):
         task = self._tasks[experiment, step.task]
         if isinstance(step, api.Assign):
             return self._assign(experiment, step, task)
+        if isinstance(step, api.Ask):
+            return self._ask(experiment, step, task)
         return self._revoke(experiment, step, task)
 
     def _dequeue(self, experiment: str, step: api.Dequeue, *, is_behind: bool) -> api.StepOutcome:
@@ -257,9 +260,23 @@ class VirtualStore(VirtualWorkerStore):
         self._tasks[experiment, step.task] = TaskRow(
             "assigned", step.attempt, step.worker, step.incarnation, devices=step.devices
         )
-        self._post(worker, experiment, step.task, step.attempt, step)
+        self._post(worker, experiment, step)
         named = step.model_dump(include={"task", "attempt", "worker", "devices"})
         self._append(experiment, TaskAssigned(**named))
+        return DONE
+
+    def _ask(self, experiment: str, step: api.Ask, task: TaskRow) -> api.StepOutcome:
+        if (task.attempt, task.worker, task.state) != (step.attempt, step.worker, "running"):
+            return refused(str(task))
+        if task.is_asked:
+            return ALREADY
+        worker = self._workers.get(step.worker)
+        if worker is None or worker.record.incarnation != task.incarnation:
+            return refused(f"{step.worker} registered anew")
+        task.is_asked = True
+        self._post(worker, experiment, step)
+        named = step.model_dump(include={"task", "attempt", "worker", "reason"})
+        self._append(experiment, TaskAsked(**named))
         return DONE
 
     def _revoke(self, experiment: str, step: api.Revoke, task: TaskRow) -> api.StepOutcome:
@@ -274,7 +291,7 @@ class VirtualStore(VirtualWorkerStore):
         self._vacate(experiment, step.task, task)
         worker = self._workers.get(step.worker)
         if worker is not None and worker.record.incarnation == task.incarnation:
-            self._post(worker, experiment, step.task, step.attempt, None)
+            self._post(worker, experiment, step)
         self._append(
             experiment,
             TaskRevoked(

@@ -42,6 +42,9 @@ class TaskRow:
     incarnation: str = ""
     lease_until: float = 0.0
     devices: tuple[int, ...] = ()
+    saved_batch: int = 0
+    """Of the newest savepoint of this attempt."""
+    is_asked: bool = False
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} is {self.state}" + (f" at {self.worker}" if self.worker else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.events import Event, LivePoint, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
 from cerebro.contract.records import SizeRequest, Troubles, UsageSample, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ConflictError, NotFoundError
@@ -14,10 +14,15 @@ _SAMPLE_S = 29.5
 _WORKER_STEPS: dict[str, tuple[frozenset[str], str]] = {
     "start": (frozenset({"assigned"}), "running"),
     "renew": (frozenset({"running"}), "running"),
+    "save": (frozenset({"running"}), "running"),
     "commit": (frozenset({"running"}), "committed"),
     "fail": (frozenset({"assigned", "running"}), "failed"),
 }
 """Step -> (states it may be taken in, state it leads to)."""
+
+
+_STAYING = ("renew", "save")
+"""Steps that leave the attempt as it is."""
 
 
 class VirtualWorkerStore(Tables):
@@ -108,12 +113,16 @@ class VirtualWorkerStore(Tables):
         if (task.attempt, task.incarnation) != (step.attempt, request.incarnation):
             return refused(str(task))
         if task.state not in wanted:
-            return ALREADY if task.state == becomes and step.op != "renew" else refused(str(task))
+            return ALREADY if task.state == becomes and step.op not in _STAYING else refused(str(task))
+        if isinstance(step, api.Save):
+            if task.saved_batch >= step.savepoint.batch:
+                return ALREADY
+            task.saved_batch = step.savepoint.batch
         if isinstance(step, api.Start):
             places = self._workers[worker].places(task.devices)
             if any(place[0] != (step.experiment, step.task) for place in places):
                 return refused(f"it is not the turn of {step.task}")
-        elif not isinstance(step, api.Renew):
+        elif step.op not in _STAYING:
             self._vacate(step.experiment, step.task, task)
         task.state = becomes
         task.lease_until = self._now() + request.lease_s
@@ -131,15 +140,20 @@ class VirtualWorkerStore(Tables):
                     place.remove((experiment, key))
 
     def _post(
-        self, worker: VirtualWorkerRow, experiment: str, task: str, attempt: int, assign: api.Assign | None
+        self,
+        worker: VirtualWorkerRow,
+        experiment: str,
+        step: api.Assign | api.Revoke | api.Ask,
     ) -> None:
+        assign = step if isinstance(step, api.Assign) else None
         worker.inbox.append(
             InboxItem(
                 seq=len(worker.inbox) + 1,
                 experiment=experiment,
-                task=task,
-                attempt=attempt,
-                cancel=assign is None,
+                task=step.task,
+                attempt=step.attempt,
+                cancel=isinstance(step, api.Revoke),
+                ask=step.reason if isinstance(step, api.Ask) else "",
                 devices=assign.devices if assign else (0,),
                 body=assign.body if assign else None,
             )
@@ -180,6 +194,8 @@ class VirtualWorkerStore(Tables):
 def _event(worker: str, step: api.Report) -> Event | None:
     if isinstance(step, api.Start):
         return TaskStarted(task=step.task, attempt=step.attempt, worker=worker)
+    if isinstance(step, api.Save):
+        return UnitSaved(task=step.task, attempt=step.attempt, worker=worker, savepoint=step.savepoint)
     if isinstance(step, api.Commit):
         return TaskCommitted(task=step.task, attempt=step.attempt, worker=worker, result=step.result)
     if isinstance(step, api.Fail):

@@ -203,6 +203,6 @@ class ReadModel:
                 worker=event.worker,
                 started=started,
                 ended=event.time,
-                rows=event.result.rows,
+                rows=event.result.rows - event.result.resumed_rows,
                 start_s=event.result.timings.start_s,
             )

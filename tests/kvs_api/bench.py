@@ -32,7 +32,15 @@ from cerebro.contract.records import (
     WorkerStatus,
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.contract.tasks import EtlTask, Failure, FailureKind, InboxItem, TaskResult
+from cerebro.contract.tasks import (
+    CheckpointRef,
+    EtlTask,
+    Failure,
+    FailureKind,
+    InboxItem,
+    Savepoint,
+    TaskResult,
+)
 
 LOCATORS = Locators(train=Locator(metadata="train.csv"))
 TASK = "etl-1/etl/train/p0"
@@ -152,6 +160,12 @@ class Bench:
         """One revocation; its outcome."""
         return self.decide(api.Revoke(task=task, attempt=attempt, worker=name, reason="idle", force=force))[0]
 
+    def ask(self, attempt: int = 1, *, task: str = TASK, name: str = "worker-0") -> str:
+        """One wish that an attempt be given back; its outcome."""
+        return self.decide(api.Ask(task=task, attempt=attempt, worker=name, reason="its model was stopped"))[
+            0
+        ]
+
     def report(
         self,
         *steps: api.Report,
@@ -204,7 +218,15 @@ def worker_step(op: str, attempt: int, *, task: str = TASK, experiment: str = "o
         return api.Commit(**named, result=RESULT)
     if op == "fail":
         return api.Fail(**named, failure=FAILURE)
+    if op.startswith("save"):
+        return api.Save(**named, savepoint=savepoint(int(op.removeprefix("save") or "2"), attempt))
     return api.Start(**named) if op == "start" else api.Renew(**named)
+
+
+def savepoint(batch: int, attempt: int = 1) -> Savepoint:
+    """One of an attempt, before this batch."""
+    reference = CheckpointRef(name=f"one/u00000-e001-p0000-a{attempt}.s{batch:06d}.pt", checksum="-", size=1)
+    return Savepoint(checkpoint=reference, batch=batch, rows=4 * batch)
 
 
 def note(event: ControllerEvent) -> api.Note:

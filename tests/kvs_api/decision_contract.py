@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskRevoked
+from cerebro.contract.events import TaskAsked, TaskAssigned, TaskRevoked
 from cerebro.errors import ConflictError
 from tests.kvs_api.bench import JOINED, LONG_S, OTHER, SHORT_S, TASK, Bench, body, note, requested, worker
 
@@ -141,3 +141,30 @@ class DecisionContract:
             bench.decide(note(JOINED))
         assert bench.log() == ()
         assert bench.decide(note(JOINED), term=bench.term + 1) == ["done"]
+
+    def test_a_running_attempt_may_be_asked_for_once(self, bench: Bench) -> None:
+        """The inbox and the log tell of it together; the attempt goes on until it is given back or committed."""
+        bench.run_until("running")
+        assert [bench.ask(), bench.ask()] == ["done", "already"]
+        event = bench.log()[-1]
+        assert isinstance(event, TaskAsked)
+        assert (event.task, event.attempt, event.worker) == (TASK, 1, "worker-0")
+        assert event.reason == "its model was stopped"
+        _, item = bench.store.inbox("worker-0", "a", 0, wait_s=0)
+        assert (item.task, item.attempt, item.cancel, item.ask) == (TASK, 1, False, event.reason)
+        assert bench.step("commit") == "done"
+
+    @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
+    def test_what_does_not_run_cannot_be_asked_for(self, bench: Bench, state: str) -> None:
+        """What waits is revoked at once."""
+        bench.run_until(state)
+        before = bench.log(), bench.inbox()
+        assert bench.ask() == "refused"
+        assert (bench.log(), bench.inbox()) == before
+
+    def test_a_process_that_was_replaced_is_not_asked(self, bench: Bench) -> None:
+        """Its successor has nothing to give back."""
+        bench.run_until("running")
+        bench.store.register(worker("b"))
+        assert bench.ask() == "refused"
+        assert bench.inbox("b") == []

@@ -88,6 +88,10 @@ def revoke(attempt: int, name: str, force: bool) -> Named:
     )
 
 
+def ask(task: str, attempt: int, name: str) -> Named:
+    return Named(f"ask {task} {attempt} {name}", lambda bench: bench.ask(attempt, task=task, name=name))
+
+
 def register(name: str, incarnation: str, devices: int = 0) -> Named:
     return Named(
         f"register {name}/{incarnation} {devices}",
@@ -169,7 +173,7 @@ calls = st.one_of(
     st.builds(assign, tasks, attempts, names, incarnations, some_devices),
     st.builds(
         report,
-        st.sampled_from(["start", "renew", "commit", "fail"]),
+        st.sampled_from(["start", "renew", "save2", "save5", "commit", "fail"]),
         tasks,
         attempts,
         names,
@@ -177,6 +181,7 @@ calls = st.one_of(
         leases,
     ),
     st.builds(revoke, attempts, names, st.booleans()),
+    st.builds(ask, tasks, attempts, names),
     st.builds(register, names, incarnations, st.integers(0, 2)),
     st.builds(remove, names, st.none() | incarnations),
     st.builds(size_request, st.integers(1, 2), st.sampled_from(["", "quota"])),
@@ -196,13 +201,14 @@ likely = st.one_of(
     st.builds(assign, st.just(TASK), attempts, st.just("worker-0"), st.just("a")),
     st.builds(
         report,
-        st.sampled_from(["start", "commit", "fail"]),
+        st.sampled_from(["start", "save2", "save5", "commit", "fail"]),
         st.just(TASK),
         attempts,
         st.just("worker-0"),
         st.just("a"),
         leases,
     ),
+    st.builds(ask, st.just(TASK), st.just(1), st.just("worker-0")),
 )
 
 

@@ -8,9 +8,20 @@ from __future__ import annotations
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskStarted
+from cerebro.contract.events import TaskAssigned, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
 from cerebro.contract.records import Holding
-from tests.kvs_api.bench import FAILURE, LONG_S, RESULT, TASK, Bench, live_point, worker, worker_step
+from tests.kvs_api.bench import (
+    FAILURE,
+    LONG_S,
+    RESULT,
+    SHORT_S,
+    TASK,
+    Bench,
+    live_point,
+    savepoint,
+    worker,
+    worker_step,
+)
 
 
 class WorkerContract:
@@ -71,7 +82,7 @@ class WorkerContract:
         assert bench.step(op) == "refused"
         assert bench.log() == before
 
-    @pytest.mark.parametrize("op", ["start", "renew", "commit", "fail"])
+    @pytest.mark.parametrize("op", ["start", "renew", "save2", "commit", "fail"])
     def test_another_attempt_is_refused(self, bench: Bench, op: str) -> None:
         """Neither the attempt before nor the one to come may speak for the present one."""
         bench.run_until("fail")
@@ -82,10 +93,44 @@ class WorkerContract:
             assert bench.step(op, attempt) == "refused"
         assert bench.log() == before
 
+    def test_a_savepoint_is_told_once_and_renews_the_lease(self, bench: Bench) -> None:
+        """Its event carries the file and the place; what is told again, or late, is known already."""
+        bench.run_until("assigned")
+        assert bench.step("start", lease_s=SHORT_S) == "done"
+        assert bench.step("save2") == "done"
+        bench.pass_a_moment()
+        assert bench.revoke() == "refused"
+        assert [bench.step(op) for op in ("save2", "save5", "save2", "save5")] == [
+            "already",
+            "done",
+            "already",
+            "already",
+        ]
+        saved = [event for event in bench.log() if isinstance(event, UnitSaved)]
+        assert [event.savepoint for event in saved] == [savepoint(2), savepoint(5)]
+        assert {(event.task, event.attempt, event.worker) for event in saved} == {(TASK, 1, "worker-0")}
+
+    @pytest.mark.parametrize("state", ["assigned", "commit", "fail", "revoke"])
+    def test_only_what_runs_can_be_saved(self, bench: Bench, state: str) -> None:
+        """Above all: a worker that lost its attempt tells nobody where to go on."""
+        bench.run_until(state)
+        before = bench.log()
+        assert bench.step("save2") == "refused"
+        assert bench.log() == before
+
+    def test_the_next_attempt_saves_anew(self, bench: Bench) -> None:
+        """From a batch that the one before had passed already, if it began at the beginning."""
+        bench.run_until("running")
+        assert bench.step("save5") == "done"
+        assert bench.step("fail") == "done"
+        assert bench.assign(2) == "done"
+        assert bench.step("start", 2) == "done"
+        assert (bench.step("save2", 1), bench.step("save2", 2)) == ("refused", "done")
+
     def test_a_task_nobody_assigned_is_refused(self, bench: Bench) -> None:
         """A worker cannot give itself work."""
         bench.store.register(worker("a"))
-        for op in ("start", "renew", "commit", "fail"):
+        for op in ("start", "renew", "save2", "commit", "fail"):
             assert bench.step(op) == "refused"
         assert bench.log() == ()
 

@@ -1,0 +1,357 @@
+"""Savepoints in the fold: where a unit goes on, and when it starts from its beginning after all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    TaskAsked,
+    TaskRevoked,
+    UnitSaved,
+)
+from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint, TaskResult
+from cerebro.errors import IllegalEventError
+from cerebro.state import ModelState, TaskKey, TaskState
+from cerebro.state.experiment import fold
+from tests.state.stories import Story, joined, lost, unit, validation
+
+KEY = unit(1, 0)
+BATCHES = 6
+"""Of a unit in these histories."""
+
+
+def savepoint(batch: int, name: str = "") -> Savepoint:
+    """One before this batch."""
+    reference = CheckpointRef(name=name or f"s{batch}", checksum="-", size=1)
+    return Savepoint(checkpoint=reference, batch=batch, rows=batch)
+
+
+def story() -> Story:
+    """A fit of two models on two workers."""
+    made = Story()
+    made.fit(models=2)
+    return made
+
+
+def saved(told: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> None:
+    """The open attempt has a savepoint."""
+    attempt = told.attempt(key) - 1
+    told.tell(
+        UnitSaved(task=str(key), attempt=attempt, worker=f"worker-{worker}", savepoint=savepoint(batch))
+    )
+
+
+def revoked(told: Story, key: TaskKey = KEY, loss: FailureKind | None = None) -> None:
+    """The open attempt is taken back from worker 0."""
+    attempt = told.attempt(key) - 1
+    told.tell(TaskRevoked(task=str(key), attempt=attempt, worker="worker-0", reason="gone", loss=loss))
+
+
+def newest(told: Story, key: TaskKey = KEY) -> int:
+    """The batch that the unit goes on at; 0: it begins anew."""
+    found = told.model().savepoint_of(str(key))
+    return found.batch if found else 0
+
+
+def test_a_unit_goes_on_from_its_newest_savepoint() -> None:
+    """After a crash, the loss of its worker, the worker's end, a stop: whatever took the attempt away."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 2)
+    saved(told, 4)
+    revoked(told, loss=FailureKind.CRASH)
+    assert newest(told) == 4
+    told.fail(KEY, 0, FailureKind.PREEMPTED)
+    assert newest(told) == 4
+    assert newest(told, unit(1, 1)) == 0
+    told.start(KEY, 0)
+    saved(told, 5)
+    told.tell(ModelStopRequested(run="fit-1", model="m00"))
+    revoked(told)
+    told.tell(ModelResumed(run="fit-1", model="m00"))
+    assert newest(told) == 5
+
+
+def test_a_commit_makes_savepoints_worthless() -> None:
+    """Also that of another unit of the model: it was taken of weights that the model has left behind."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 3)
+    told.commit(KEY, 0)
+    assert told.model().saved is None
+    told.start(unit(1, 1), 1)
+    saved(told, 3, key=unit(1, 1), worker=1)
+    told.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED)
+    assert newest(told, unit(1, 1)) == 3
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 3)
+    told.break_off(KEY, 0, 1, FailureKind.CRASH)
+    told.train(1, 1)
+    assert newest(told) == 0
+
+
+def test_a_model_that_became_non_finite_starts_its_unit_anew() -> None:
+    """The numbers that a savepoint has may be the bad ones."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 3)
+    told.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
+    assert told.model().state is ModelState.FAILED
+    told.tell(ModelRetried(run="fit-1", model="m00"))
+    assert newest(told) == 0
+
+
+def test_a_unit_whose_checkpoint_is_lost_has_no_savepoint() -> None:
+    """The unit before is done again: what came of its first result is not gone on from."""
+    told = story()
+    told.train(1, 0)
+    told.start(unit(1, 1), 1)
+    saved(told, 3, key=unit(1, 1), worker=1)
+    told.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED)
+    told.fail(unit(1, 1), 1, FailureKind.CHECKPOINT)
+    assert told.run.task(KEY).state is TaskState.PENDING
+    assert told.model().saved is None
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.OUT_OF_MEMORY])
+def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> None:
+    """The third starts from the beginning. The one that took it does not count, nor does one that got further."""
+    told = Story()
+    told.fit(models=1, max_attempts=9)
+    told.start(KEY, 0)
+    saved(told, 2)
+    told.break_off(KEY, 0, 1, kind)
+    told.fail(KEY, 0, kind)
+    assert newest(told) == 2
+    told.start(KEY, 0)
+    saved(told, 4)
+    told.break_off(KEY, 0, 3, kind)
+    told.fail(KEY, 0, kind)
+    assert newest(told) == 4
+    told.fail(KEY, 0, FailureKind.PREEMPTED)
+    assert newest(told) == 4
+    told.start(KEY, 0)
+    revoked(told, loss=FailureKind.CRASH)
+    assert newest(told) == 0
+
+
+def test_an_attempt_that_never_ran_did_not_die_on_a_savepoint() -> None:
+    """It waited in the inbox of a worker that was lost."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 2)
+    revoked(told)
+    for _ in range(3):
+        told.assign(KEY, 0)
+        revoked(told, loss=FailureKind.CRASH)
+    assert newest(told) == 2
+
+
+def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_beginning() -> None:
+    """Perhaps only the savepoint does not suit it. From the beginning its error is its own, as ever."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 2)
+    told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
+    told.fail(KEY, 0, FailureKind.USER_ERROR)
+    assert (told.model().state, newest(told)) == (ModelState.ACTIVE, 0)
+    told.fail(KEY, 0, FailureKind.USER_ERROR)
+    assert told.model().state is ModelState.FAILED
+
+
+def test_who_raises_in_the_attempt_that_took_the_savepoint_is_given_up_at_once() -> None:
+    """It began at the beginning."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 2)
+    told.break_off(KEY, 0, 1, FailureKind.USER_ERROR)
+    assert told.model().state is ModelState.FAILED
+
+
+def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
+    """A unit that starts from its beginning once more is."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, 2)
+    revoked(told)
+    told.start(KEY, 0)
+    assert told.model().redone == 0
+    told.break_off(KEY, 0, 2, FailureKind.CHECKPOINT)
+    told = story()
+    told.fail(KEY, 0, FailureKind.CRASH)
+    told.start(KEY, 0)
+    assert told.model().redone == 1
+
+
+def test_only_a_running_unit_has_savepoints() -> None:
+    """Of the attempt that runs, at its worker."""
+    told = story()
+    told.assign(KEY, 0)
+    with pytest.raises(IllegalEventError, match="while it is assigned"):
+        saved(told, 2)
+    revoked(told)
+    told.start(KEY, 0)
+    for wrong in ({"attempt": 1}, {"worker": "worker-1"}):
+        event = UnitSaved(task=str(KEY), attempt=2, worker="worker-0", savepoint=savepoint(2))
+        with pytest.raises(IllegalEventError):
+            told.tell(event.model_copy(update=wrong))
+    told.commit(KEY, 0)
+    told.train(1, 1)
+    told = Story()
+    told.fit(models=1, validated=True, epochs=1)
+    told.epoch(1)
+    told.start(validation(1), 0)
+    with pytest.raises(IllegalEventError, match="no unit of training"):
+        saved(told, 2, key=validation(1))
+
+
+# --- what is asked for -------------------------------------------------------------------------------
+
+
+def asked(told: Story, key: TaskKey = KEY) -> None:
+    attempt = told.attempt(key) - 1
+    told.tell(TaskAsked(task=str(key), attempt=attempt, worker="worker-0", reason="stopped"))
+
+
+def test_a_worker_that_gives_back_what_it_was_asked_for_stays() -> None:
+    """One that gives a task back unasked is about to end."""
+    told = story()
+    told.start(KEY, 0)
+    asked(told)
+    told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
+    assert not told.state.workers["worker-0"].is_ending
+    assert told.run.task(KEY).failures == 0
+    assert told.run.task(KEY).is_interrupted
+    told.fail(KEY, 0, FailureKind.PREEMPTED)
+    assert told.state.workers["worker-0"].is_ending
+
+
+def test_what_was_asked_for_may_be_committed() -> None:
+    """The unit was about to end."""
+    told = story()
+    told.start(KEY, 0)
+    asked(told)
+    told.commit(KEY, 0)
+    assert len(told.model().visits) == 1
+    with pytest.raises(IllegalEventError):
+        asked(told)
+
+
+# --- exactly once ------------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["begin", "train", "save", "die", "preempt", "lose", "stop", "lost", "corrupt"]),
+              st.integers(0, 2)),
+    max_size=80,
+)  # fmt: skip
+
+
+class Lineage(Story):
+    """One model on three workers, that all hold every partition. Each file is known by what went into it."""
+
+    def __init__(self) -> None:
+        super().__init__(workers=0)
+        self.tell(*(joined(number, partitions=(0, 1, 2)) for number in range(3)))
+        self.fit(models=1, partitions=3, epochs=2, max_attempts=1000)
+        self.files: dict[str, tuple[tuple[int, int, int], ...]] = {"": ()}
+        """Name -> (epoch, partition, batch) that its weights were trained on."""
+        self.weights: tuple[tuple[int, int, int], ...] = ()
+        self.done = 0
+        self.key: TaskKey | None = None
+        self.worker = 0
+
+    def step(self, what: str, number: int) -> None:
+        if self.key is None:
+            self.tell(*(ModelResumed(run="fit-1", model="m00") for _ in range(self.model().is_cut_short)))
+            if not self.model().is_trained:
+                self.begin(number)
+        elif what in ("begin", "train"):
+            self.train_on()
+        elif what == "save" and self.done:
+            self.save()
+        elif what != "save":
+            self.end(what)
+
+    def begin(self, number: int) -> None:
+        """As a worker does with the body of the task: it loads, and goes on from there."""
+        remaining = self.model().remaining
+        self.key, self.worker = unit(self.model().epoch, remaining[number % len(remaining)]), number
+        found = self.model().savepoint_of(str(self.key))
+        newest = self.model().visits[-1].file if self.model().visits else ""
+        self.weights = self.files[found.checkpoint.name if found else newest]
+        self.done = found.batch if found else 0
+        self.start(self.key, number)
+
+    def train_on(self) -> None:
+        key = self.key
+        assert key is not None
+        self.weights += ((key.epoch or 0, key.partition or 0, self.done),)
+        self.done += 1
+        if self.done == BATCHES:
+            name = f"u{len(self.files)}"
+            self.files[name] = self.weights
+            reference = CheckpointRef(name=name, checksum="-", size=1)
+            self.commit(
+                key, self.worker, TaskResult(rows=BATCHES, metrics={"loss": 1.0}, checkpoint=reference)
+            )
+            self.key = None
+
+    def save(self) -> None:
+        key, name = self.key, f"s{len(self.files)}"
+        assert key is not None
+        self.files[name] = self.weights
+        attempt = self.attempt(key) - 1
+        at = f"worker-{self.worker}"
+        self.tell(UnitSaved(task=str(key), attempt=attempt, worker=at, savepoint=savepoint(self.done, name)))
+
+    def end(self, what: str) -> None:
+        key, self.key = self.key, None
+        assert key is not None
+        attempt, at = self.attempt(key) - 1, f"worker-{self.worker}"
+        if what == "lose":
+            self.tell(
+                TaskRevoked(task=str(key), attempt=attempt, worker=at, reason="lost"),
+            )
+        elif what == "lost" and self.run.task(key).losses < 5:
+            self.tell(lost(self.worker))
+            self.tell(
+                TaskRevoked(task=str(key), attempt=attempt, worker=at, reason="lost", loss=FailureKind.CRASH)
+            )
+            self.tell(joined(self.worker, incarnation=str(self.state.seq), partitions=(0, 1, 2)))
+        elif what == "corrupt":
+            if sum(self.model().reopened.values()) < 3:
+                self.break_off(key, self.worker, attempt, FailureKind.CHECKPOINT)
+            else:
+                self.break_off(key, self.worker, attempt, FailureKind.CRASH)
+            if self.model().is_cut_short:
+                self.tell(ModelRetried(run="fit-1", model="m00"))
+        elif what == "stop":
+            self.tell(ModelStopRequested(run="fit-1", model="m00"))
+            self.tell(TaskAsked(task=str(key), attempt=attempt, worker=at, reason="stopped"))
+            self.break_off(key, self.worker, attempt, FailureKind.PREEMPTED)
+        elif what == "preempt":
+            self.break_off(key, self.worker, attempt, FailureKind.PREEMPTED)
+        else:
+            self.break_off(key, self.worker, attempt, FailureKind.CRASH)
+
+
+@settings(deadline=None, max_examples=60)
+@given(story=steps)
+def test_every_batch_of_every_epoch_is_trained_once(story: list[tuple[str, int]]) -> None:
+    """Whatever saves, kills, moves, stops and lost checkpoints come, in the weights that are committed at the end."""
+    told = Lineage()
+    for what, number in story:
+        told.step(what, number)
+    while not told.model().is_trained or told.key is not None:
+        told.step("train", 0)
+    weights = told.files[told.model().visits[-1].file]
+    assert sorted(weights) == [(e, p, b) for e in (1, 2) for p in (0, 1, 2) for b in range(BATCHES)]
+    order = [(visit.epoch, visit.partition) for visit in told.model().visits]
+    assert weights == tuple((e, p, b) for e, p in order for b in range(BATCHES))
+    assert fold("one", told.log) == told.state
