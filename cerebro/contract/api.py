@@ -30,6 +30,8 @@ from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, T
 
 MAX_LEASE_S = 86_400.0
 """Longest time for which a lease or the leadership is given."""
+YIELD_S = 30.0
+"""How long a worker has to give back an attempt that it was asked for; then it may be revoked."""
 MAX_WAIT_S = 30.0
 """Longest a blocking read may wait, in seconds."""
 

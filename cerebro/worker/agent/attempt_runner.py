@@ -12,10 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import LivePoint
-from cerebro.contract.tasks import Failure, FailureKind, InboxItem, TaskResult, TrainTask
+from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, TaskResult, TrainTask
 from cerebro.data.durable import discard_leftovers
-from cerebro.runtime.volumes import Volumes, checkpoint_file
+from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_of, unit_of
 from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.mailbox import Mailbox
@@ -65,7 +66,7 @@ class AttemptRunner:
             on_notification,
         )
         self._advanced, self._position = time.monotonic(), (-1, -1)
-        self._has_asked = False
+        self._has_asked = self._has_saved = False
 
     def follow(self) -> Answer:
         """Listen until the child answers, dies, hangs, or the attempt is not to go on."""
@@ -113,9 +114,12 @@ class AttemptRunner:
         """Why the attempt is not to go on, its process ended by then; `None` while it may."""
         if self._lease.is_lost or self._drain.is_superseded:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
-        if self._drain.is_asked and not self._has_asked:
+        if not self._has_asked and (self._drain.is_asked or self._lease.asked):
             self._has_asked = True
-            self._child.ask_to_end(self._drain.why)
+            if self._drain.is_asked:
+                self._child.ask_to_end(self._drain.why, left_s=self._drain.left_s)
+            else:
+                self._child.ask_to_end(self._lease.asked, left_s=YIELD_S)
         if self._drain.left_s <= 0:
             reason = "it came to no batch boundary in time, so its process was ended"
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
@@ -141,14 +145,19 @@ class AttemptRunner:
             return TaskResult.model_validate(message["result"])
         elif message["is"] == "failed":
             return self._child.explained(Failure.model_validate(message["failure"]))
-        elif message["is"] == "preempted" and not self._drain.is_asked:
+        elif message["is"] == "saved":
+            self._saved(Savepoint.model_validate(message["savepoint"]))
+        elif message["is"] == "preempted" and not self._has_asked:
             # Told as a preemption, it would mean to the controller that this worker ends.
             reason = "user code raised PreemptedError, though nobody asked this worker to end"
             hint = "That error is Cerebro's own: raise another one. The task's log says where it was raised"
             return Failure(kind=FailureKind.USER_ERROR, message=f"{reason}. {hint}")
         elif message["is"] == "preempted":
-            reason = "it was left between two batches and is done again from its start"
-            return Failure(kind=FailureKind.PREEMPTED, message=f"{self._drain.why}; {reason}")
+            how = "goes on from there" if self._has_saved else "is done again from its start, or a savepoint"
+            why = self._drain.why or self._lease.asked
+            return Failure(
+                kind=FailureKind.PREEMPTED, message=f"{why}; it was left between two batches and {how}"
+            )
         else:
             point = self._point(message)
             position = (point.rows, point.batch)
@@ -156,6 +165,17 @@ class AttemptRunner:
                 self._advanced, self._position = time.monotonic(), position
             self._lease.progress(point)
         return None
+
+    def _saved(self, savepoint: Savepoint) -> None:
+        """Keep a savepoint to be told, if it is one of this attempt: user code may have written the message."""
+        folder, _, name = savepoint.checkpoint.name.rpartition("/")
+        body = self._item.body
+        if not isinstance(body, TrainTask) or folder != f"{body.experiment}/{body.run}/{body.model}":
+            raise ValueError(folder)
+        if (unit_of(name), savepoint_of(name)) != (body.unit, (self._item.attempt, savepoint.batch)):
+            raise ValueError(name)
+        self._has_saved, self._advanced = True, time.monotonic()
+        self._lease.save(savepoint)
 
     def _left_s(self) -> float:
         """Seconds until the child counts as hung."""
@@ -188,10 +208,13 @@ def clear_up(volumes: Volumes, item: InboxItem, *, is_refused: bool = False) -> 
         return
     folder = volumes.model_checkpoints(body.experiment, body.run, body.model)
     name = checkpoint_file(unit=body.unit, epoch=body.epoch, partition=body.partition, attempt=item.attempt)
+    savepoints = f"{name.removesuffix('.pt')}.s*.pt"
     discard_leftovers(folder, name)
+    discard_leftovers(folder, savepoints)
     if is_refused:
         task_log = volumes.task_log(item.experiment, item.task, item.attempt)
-        (folder / name).unlink(missing_ok=True)
+        for path in (folder / name, *folder.glob(savepoints)):
+            path.unlink(missing_ok=True)
         task_log.unlink(missing_ok=True)
         with suppress(OSError):  # others have logs there
             task_log.parent.rmdir()

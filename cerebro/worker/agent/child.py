@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--handler", required=True)
     parser.add_argument("--cores", type=int, required=True)
+    parser.add_argument("--savepoint-s", type=float)
     arguments = parser.parse_args()
     end = socket.socket(fileno=arguments.channel)
     # Uploaded files are importable; a notebook's own modules come after the standard library's.
@@ -182,7 +183,8 @@ def main() -> None:
 
     def work(unread: bytes) -> bytes:
         channel = Channel(end, unread)
-        context = Context(channel, Volumes.from_environment(os.environ), arguments.cores)
+        volumes = Volumes.from_environment(os.environ)
+        context = Context(channel, volumes, arguments.cores, arguments.savepoint_s)
         return Child(channel, context, module.Handler(context)).serve()
 
     forking.serve(work)

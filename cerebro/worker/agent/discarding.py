@@ -1,8 +1,8 @@
 """Removing the checkpoints of a model that nothing needs any more, once the unit that made them so is committed.
 
-Only an attempt whose commit was accepted removes anything, and only files that were there before it: while it held the
-model, nobody else wrote any. An attempt that lost its lease, however late it ends, removes nothing: the model may have
-gone on elsewhere, and a unit done again has written a newer file of an older unit.
+Only an attempt whose commit, or whose savepoint, was accepted removes anything, and only files that were there before
+it: while it held the model, nobody else wrote any. An attempt that lost its lease, however late it ends, removes
+nothing: the model may have gone on elsewhere, and a unit done again has written a newer file of an older unit.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from cerebro.contract import api
 from cerebro.contract.tasks import InboxItem, TrainTask
-from cerebro.runtime.volumes import Volumes, unit_of
+from cerebro.runtime.volumes import Volumes, savepoint_of, unit_of
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +33,39 @@ def outdated_by(volumes: Volumes, item: InboxItem) -> tuple[Path, ...]:
 
 
 def outdated(folder: Path, unit: int, keep: Collection[str]) -> tuple[Path, ...]:
-    """Files of units before `unit` whose name is not in `keep`; what dead writers have left of them is among these."""
+    """Files of units before `unit` whose name is not in `keep`, and savepoints of `unit`; what dead writers have left
+    of them is among these."""
     units = ((path, unit_of(path.name)) for path in folder.iterdir() if path.name not in keep)
-    return tuple(path for path, found in units if found is not None and found < unit)
+    return tuple(
+        path
+        for path, found in units
+        if found is not None and (found < unit or (found == unit and savepoint_of(path.name)))
+    )
+
+
+def outdated_by_savepoint(volumes: Volumes, save: api.Save) -> tuple[Path, ...]:
+    """Savepoints of the same unit from before this one, of which the store knows: nobody goes on from them."""
+    path = volumes.checkpoint(save.savepoint.checkpoint.name)
+    newest = savepoint_of(path.name)
+    try:
+        files = [other for other in path.parent.iterdir() if unit_of(other.name) == unit_of(path.name)]
+    except OSError as error:  # as above
+        log.info("older savepoints of %s stay for now: %s", save.task, error)
+        return ()
+    found = ((other, savepoint_of(other.name)) for other in files)
+    return tuple(other for other, place in found if place and newest and place < newest)
 
 
 class Discarder:
     """Removes files in a thread of its own: removing a large one takes long, and on a volume that hangs for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, volumes: Volumes) -> None:
+        self._volumes = volumes
         self._thread = ThreadPoolExecutor(1, "discarding")
+
+    def discard_savepoints_before(self, save: api.Save) -> None:
+        """Remove the savepoints that this one, which the store knows of, makes superfluous."""
+        self._thread.submit(lambda: _remove(outdated_by_savepoint(self._volumes, save)))
 
     def discard(self, paths: Collection[Path]) -> None:
         """Remove them soon; files that are gone already are no error."""

@@ -60,10 +60,18 @@ class Agent:
         metrics = metrics or Metrics({})
         self._kvs, self._settings = kvs, settings
         self._drain, self._changed = Drain(), Notification()
+        self._has_news = threading.Event()
+        """A report is due at once."""
         self._slots: tuple[Slot, ...] = ()
         """Replaced as a whole, by the inbox' thread alone: a signal handler reads it."""
+        discarder = Discarder(settings.volumes)
         self._reports = Reports(
-            kvs, settings, resources, lambda: [slot.lease for slot in self._slots], self._drain
+            kvs,
+            settings,
+            resources,
+            lambda: [slot.lease for slot in self._slots],
+            self._drain,
+            on_saved=discarder.discard_savepoints_before,
         )
         self._reclaimer = Reclaimer(kvs, settings.volumes)
         self._housekeeping = Housekeeping(resources.meter, self._reclaimer, metrics, self._reports)
@@ -74,7 +82,8 @@ class Agent:
             handlers=handlers,
             devices=resources.devices,
             children=self._children,
-            discarder=Discarder(),
+            discarder=discarder,
+            report_soon=self._has_news.set,
             drain=self._drain,
             metrics=metrics,
             queues=DeviceQueues(self._free),
@@ -116,6 +125,7 @@ class Agent:
             self._leave()
         finally:
             self._finished.set()
+            self._has_news.set()
             self._children.end_all()
 
     # --- slots -----------------------------------------------------------------------------------
@@ -210,7 +220,7 @@ class Agent:
 
     def _report_regularly(self) -> None:
         # Also while the worker ends: its running attempts are still its own.
-        while not self._finished.wait(self._settings.report_s):
+        while self._is_report_due():
             leases = [(slot, item) for slot in self._slots if (item := slot.lease.item) is not None]
             renewals: list[api.Report] = [api.Renew(**named(item)) for _, item in leases]
             try:
@@ -227,6 +237,12 @@ class Agent:
                 if outcome.outcome == "refused":
                     slot.lease.lose(item)
                     slot.mailbox.wake()
+
+    def _is_report_due(self) -> bool:
+        """Wait until it is; false at the end."""
+        self._has_news.wait(self._settings.report_s)
+        self._has_news.clear()
+        return not self._finished.is_set()
 
     def _read_inbox(self) -> None:
         cursor = 0
@@ -248,6 +264,8 @@ class Agent:
                     self._reclaimer.touch(item.body.dataset)
                 if item.cancel:
                     self._cancel(item)
+                elif item.ask:
+                    self._ask(item)
                 else:
                     self._slot(item.devices).mailbox.put(item)
             if items and self._drain.is_asked:
@@ -259,6 +277,12 @@ class Agent:
             for slot in self._slots:
                 slot.lease.lose(item)
                 slot.mailbox.wake()
+
+    def _ask(self, item: InboxItem) -> None:
+        """An attempt is to be given back: it does not say from which devices."""
+        for slot in self._slots:
+            slot.lease.ask(item)
+            slot.mailbox.wake()
 
 
 def _started(duty: Callable[[], None], name: str = "") -> threading.Thread:

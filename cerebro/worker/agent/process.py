@@ -135,6 +135,8 @@ class ChildProcess:
             str(theirs.fileno()),
         ]
         command += ["--handler", setting.handler, "--cores", str(share.threads)]
+        if settings.savepoint_s is not None:
+            command += ["--savepoint-s", str(settings.savepoint_s)]
         with log.open("ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
@@ -178,10 +180,11 @@ class ChildProcess:
         """Whether it runs."""
         return self.end >= 0 and self._process.poll() is None
 
-    def ask_to_end(self, why: str) -> None:
-        """Ask it to leave the task at the next batch or row; it answers as ever, over the channel."""
+    def ask_to_end(self, why: str, *, left_s: float) -> None:
+        """Ask it to leave the task at the next batch or row, after a savepoint if `left_s` seconds are enough; it
+        answers as ever, over the channel."""
         with suppress(OSError):  # it has ended: its end is told by `end`
-            self.channel.send({"do": "end", "why": why})
+            self.channel.send({"do": "end", "why": why, "left_s": left_s})
 
     def reap(self) -> Failure:
         """How it ended by itself; nothing of it is left afterwards."""

@@ -22,7 +22,7 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.usage.meter import UsageMeter
 from cerebro.worker.agent.devices import WorkerDevices
 from cerebro.worker.agent.drain import Drain
-from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.lease import Lease, name_of
 from cerebro.worker.agent.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,10 @@ class Reports:
         resources: Resources,
         leases: Callable[[], Iterable[Lease]],
         drain: Drain,
+        *,
+        on_saved: Callable[[api.Save], None] = lambda save: None,
     ) -> None:
+        self._on_saved = on_saved
         self._kvs, self._settings, self._resources = kvs, settings, resources
         self._leases, self._drain = leases, drain
         self.incarnation = uuid.uuid4().hex
@@ -105,7 +108,7 @@ class Reports:
     def send(
         self, steps: Sequence[api.Report], usage: WorkerUsage | None = None
     ) -> tuple[api.StepOutcome, ...]:
-        """Send steps, with the live points that belong before them; each report is a sign of life, too.
+        """Send steps, with the savepoints and live points that belong before them; each report is a sign of life, too.
 
         Args:
             usage: where it was measured since the last report.
@@ -120,11 +123,15 @@ class Reports:
                 for lease in self._leases():
                     lease.end(step)
         with self._sending:
+            # First: an attempt that ends in the same report has them before.
+            saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
+            ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
+            saves = {lease: save for lease, save in saves.items() if name_of(save) not in ended}
             number, holdings = self._holdings.newest()
             request = api.ReportRequest(
                 incarnation=self.incarnation,
                 lease_s=self._settings.lease_s,
-                steps=tuple(steps),
+                steps=(*saves.values(), *steps),
                 live=self._take_points(),
                 checkpoint_free_bytes=self._free_bytes.newest()[1],
                 running=", ".join(filter(None, (lease.described for lease in self._leases()))) or None,
@@ -137,10 +144,14 @@ class Reports:
         if not answer.current:
             raise SupersededError
         self.reclaim = answer.reclaim
-        for step, outcome in zip(steps, answer.outcomes, strict=True):
+        for step, outcome in zip(request.steps, answer.outcomes, strict=True):
             if outcome.outcome == "refused":
                 log.info("refused %s of %s attempt %s: %s", step.op, step.task, step.attempt, outcome.reason)
-        return answer.outcomes
+        for (lease, save), outcome in zip(saves.items(), answer.outcomes, strict=False):
+            lease.told(save)
+            if outcome.outcome != "refused":
+                self._on_saved(save)
+        return answer.outcomes[len(saves) :]
 
     def _take_points(self) -> dict[str, tuple[LivePoint, ...]]:
         """What all attempts said since the last report, by experiment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,8 @@ class Settings:
         grace_s: when the worker is asked to end, how long the running task may take to reach its next batch or row, or
             to save what is complete (``CEREBRO_GRACE_S``). 20 s: two thirds of what Kubernetes gives a pod by default.
         health_bind: host:port that answers whether the worker is well (``CEREBRO_HEALTH_BIND``); off when empty.
+        savepoint_s: seconds between two savepoints of a unit that takes them, 0 for none but at the worker's end
+            (``CEREBRO_SAVEPOINT_S``, default: as it is best, see `cerebro.worker.training.savepoints.Timer`).
         etl_hang_timeout_s: an ETL task none of whose rows advanced for so long is given up. 600 s.
     """
 
@@ -50,6 +53,7 @@ class Settings:
     lease_s: float = 10.0
     grace_s: float = 20.0
     health_bind: str = ""
+    savepoint_s: float | None = None
     etl_hang_timeout_s: float = 600.0
 
     @property
@@ -80,6 +84,7 @@ class Settings:
             lease_s=float(environment.get("CEREBRO_LEASE_S", "10")),
             grace_s=float(environment.get("CEREBRO_GRACE_S", "20")),
             health_bind=environment.get("CEREBRO_HEALTH_BIND", ""),
+            savepoint_s=_savepoint_s(environment.get("CEREBRO_SAVEPOINT_S", "")),
         )
 
 
@@ -91,6 +96,20 @@ def _devices(text: str) -> int | None:
             f"CEREBRO_DEVICES is {text!r}, expected a number of devices from 1, or nothing for all"
         )
     return int(text)
+
+
+def _savepoint_s(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ClusterError(
+            f"CEREBRO_SAVEPOINT_S is {text!r}, expected the seconds between two savepoints, or 0 for none"
+        )
+    return seconds
 
 
 def _pod(environment: Mapping[str, str]) -> PodRef | None:

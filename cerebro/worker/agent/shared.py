@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cerebro.runtime.kvs import KvsClient
@@ -23,6 +23,7 @@ class Shared:
     Attributes:
         handlers: task kind -> module of its handler.
         metrics: is told what ends here, and what is used.
+        report_soon: has the regular report sent at once.
     """
 
     kvs: KvsClient
@@ -33,5 +34,6 @@ class Shared:
     discarder: Discarder
     drain: Drain
     metrics: Metrics
+    report_soon: Callable[[], None]
     queues: DeviceQueues
     reports: Reports

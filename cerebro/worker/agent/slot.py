@@ -35,7 +35,7 @@ class Slot:
 
     def __init__(self, shared: Shared, devices: tuple[int, ...]) -> None:
         self.devices = devices
-        self.mailbox, self.lease = Mailbox(shared.queues), Lease()
+        self.mailbox, self.lease = Mailbox(shared.queues), Lease(shared.report_soon)
         self.has_ended = False
         """Whether `work` is over."""
         self.execution = Execution(shared, devices, self.lease, self.mailbox)

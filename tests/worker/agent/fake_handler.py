@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cerebro.contract.tasks import TaskBody, TaskResult, Timings, TrainTask
+from cerebro.contract.tasks import CheckpointRef, Savepoint, TaskBody, TaskResult, Timings, TrainTask
 from cerebro.errors import NonFiniteMetricError, PreemptedError
 from cerebro.worker.agent.context import Context
 
@@ -165,10 +165,27 @@ class Handler:
             signal.pause()
         if do == "wait":
             self._wait(Path(str(body.hyperparams["file"])))
+        if do in ("saves", "forges"):
+            self._save(body, attempt if do == "saves" else attempt + 1)
         if do in _BATCHES:
             self._batches(do, Path(str(body.hyperparams["file"])))
         self._context.progress(rows=5, total_rows=5, values={"loss": 0.5}, final=True)
         return TaskResult(rows=5, metrics={"loss": 0.5}, timings=timings)
+
+    def _save(self, body: TrainTask, attempt: int) -> None:
+        """A unit that takes a savepoint before its second batch, and one where it is to end with time for it."""
+        file, batch = Path(str(body.hyperparams["file"])), 0
+        file.with_suffix(".begun").write_text(str(os.getpid()))
+        while not file.exists():
+            batch += 1
+            self._context.listen()
+            left_s = self._context.left_s
+            if batch == 2 or (left_s is not None and left_s > 2):
+                name = f"one/fit-1/m00/u00000-e001-p{body.partition:04d}-a{attempt}.s{batch:06d}.pt"
+                reference = CheckpointRef(name=name, checksum="-", size=1)
+                self._context.saved(Savepoint(checkpoint=reference, batch=batch, rows=batch))
+            self._context.raise_if_ending()
+            threading.Event().wait(0.01)
 
     def _batches(self, do: str, gate: Path) -> None:
         """User code that trains until a file exists, and deals with errors in one way or another."""

@@ -1,0 +1,128 @@
+"""Savepoints and attempts that are asked for, as a worker tells the store of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import TaskAsked, TaskCommitted, TaskFailed, UnitSaved
+from cerebro.contract.tasks import CheckpointRef, FailureKind, Savepoint
+from cerebro.errors import ClusterError
+from cerebro.runtime.volumes import Volumes, checkpoint_file, savepoint_file
+from cerebro.worker.agent.discarding import outdated, outdated_by_savepoint
+from cerebro.worker.agent.settings import Settings
+from tests.worker.agent.agents import LIMIT_S, Agents, until
+
+
+def batches(agents: Agents) -> list[int]:
+    """Of the savepoints that the log tells of."""
+    return [event.savepoint.batch for event in agents.bench.log() if isinstance(event, UnitSaved)]
+
+
+def test_a_savepoint_is_told_at_once(agents: Agents) -> None:
+    """Long before the next regular report, which this worker sends every twenty seconds."""
+    agents.start(lease_s=100.0)
+    agents.give(0, "saves")
+    until(lambda: batches(agents) == [2], "the savepoint is in the log")
+
+
+def test_a_worker_that_ends_tells_where_its_unit_goes_on(agents: Agents) -> None:
+    """The savepoint comes before the end of the attempt, in the log as in truth."""
+    process = agents.start(lease_s=100.0)
+    key = agents.give(0, "saves")
+    until(lambda: batches(agents) == [2], "the unit runs")
+    process.send_signal(signal.SIGTERM)
+    kind, message = agents.failure(key)
+    assert (kind, "goes on from there" in message) == (FailureKind.PREEMPTED, True)
+    assert process.wait(LIMIT_S) == 0
+    *_, saved, failed = agents.bench.log()
+    assert isinstance(saved, UnitSaved)
+    assert isinstance(failed, TaskFailed)
+    assert saved.savepoint.batch > 2
+
+
+@pytest.mark.parametrize("do", ["saves", "batches"])
+def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: str) -> None:
+    """At its next batch, saved where it can be. The worker stays, and its process does what comes next."""
+    agents.start()
+    key = agents.give(0, do)
+    pid = agents.begun(0)
+    assert agents.bench.ask(task=key) == "done"
+    kind, message = agents.failure(key)
+    assert kind is FailureKind.PREEMPTED
+    assert message.startswith("its model was stopped; it was left between two batches")
+    assert bool(batches(agents)) == (do == "saves")
+    assert agents.bench.store.workers()[0].leaving == ""
+    other = agents.give(1, "wait")
+    assert agents.begun(1) == pid
+    agents.gate(1).touch()
+    assert isinstance(agents.end_of(other), TaskCommitted)
+
+
+def test_one_device_is_asked_and_the_other_goes_on(agents: Agents) -> None:
+    """The wish names an attempt."""
+    agents.start(devices=2)
+    one, other = agents.give(0, "saves", devices=(0,)), agents.give(1, "saves", devices=(1,))
+    for partition in (0, 1):
+        agents.begun(partition)
+    assert agents.bench.ask(task=other) == "done"
+    assert agents.failure(other)[0] is FailureKind.PREEMPTED
+    agents.gate(0).touch()
+    assert isinstance(agents.end_of(one), TaskCommitted)
+    assert [event.task for event in agents.bench.log() if isinstance(event, TaskAsked)] == [other]
+
+
+def test_a_savepoint_of_another_attempt_is_noise(agents: Agents) -> None:
+    """User code can write to the connection: it gets no file of its choice into the log."""
+    agents.start()
+    key = agents.give(0, "forges")
+    os.kill(agents.begun(0), signal.SIGKILL)
+    assert agents.failure(key)[0] is FailureKind.CRASH
+    assert batches(agents) == []
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+def touched(folder: Path, unit: int, attempt: int, *batches: int) -> list[Path]:
+    """Files of an attempt at a unit: its checkpoint, and savepoints before these batches."""
+    name = checkpoint_file(unit=unit, epoch=1, partition=0, attempt=attempt)
+    names = [name, *(savepoint_file(checkpoint=name, batch=batch) for batch in batches)]
+    for each in names:
+        (folder / each).touch()
+    return [folder / each for each in names]
+
+
+def test_a_savepoint_replaces_those_before_it(tmp_path: Path) -> None:
+    """Of its unit, also of earlier attempts and what they left unfinished; checkpoints and later ones stay."""
+    volumes = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    folder = volumes.model_checkpoints("one", "fit-1", "m00")
+    folder.mkdir(parents=True)
+    before = touched(folder, 3, 1, 5, 900)
+    mine = touched(folder, 4, 2, 100, 200, 300)
+    first = touched(folder, 4, 1, 250)
+    aside = folder / f".{mine[1].name}.7-abc.aside"
+    aside.touch()
+    reference = CheckpointRef(name=f"one/fit-1/m00/{mine[2].name}", checksum="-", size=1)
+    save = api.Save(
+        experiment="one",
+        task="fit-1/train/m00/e1/p0",
+        attempt=2,
+        savepoint=Savepoint(checkpoint=reference, batch=200, rows=800),
+    )
+    assert set(outdated_by_savepoint(volumes, save)) == {mine[1], first[1], aside}
+    assert set(outdated(folder, 4, {before[0].name})) == {*before[1:], *mine[1:], first[1], aside}
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_the_interval_is_checked(text: str) -> None:
+    """It names what was expected."""
+    needed = {"CEREBRO_TOKEN": "t", "CEREBRO_WORKER": "worker-0", "CEREBRO_CORES": "1"}
+    assert Settings.from_environment(needed).savepoint_s is None
+    assert Settings.from_environment({**needed, "CEREBRO_SAVEPOINT_S": "0"}).savepoint_s == 0
+    with pytest.raises(ClusterError, match=f"CEREBRO_SAVEPOINT_S is '{text}', expected the seconds"):
+        Settings.from_environment({**needed, "CEREBRO_SAVEPOINT_S": text})
