@@ -297,8 +297,8 @@ class Handler:
         began, left_s = time.monotonic(), self._context.left_s
         is_wanted = self._timer.is_due(began, share=share) if left_s is None else self._timer.fits(left_s)
         if is_wanted:
-            savepoints.take(batch, rows)
-            self._timer.took(began, time.monotonic())
+            is_taken = savepoints.take(batch, rows)
+            self._timer.tried(began, time.monotonic(), is_taken=is_taken)
 
 
 def _gpus() -> range:

@@ -293,9 +293,11 @@ class Timer:
         """A unit begins."""
         self._began = self._newest = now
 
-    def took(self, began: float, now: float) -> None:
-        """One was taken, or was tried in vain."""
-        self.cost_s, self._newest = now - began, now
+    def tried(self, began: float, now: float, *, is_taken: bool) -> None:
+        """One was taken, or could not be: the next one is due an interval from now."""
+        self._newest = now
+        if is_taken:
+            self.cost_s = now - began
 
     def interval_s(self) -> float:
         """Seconds between two of them; infinite if there are none."""

@@ -568,7 +568,7 @@ def clocked(timer: Timer, *, unit_s: float, cost_s: float, batch_s: float = 0.5)
         now, done = now + batch_s, done + 1
         if timer.is_due(now, share=done / batches):
             taken.append(now)
-            timer.took(now, now + cost_s)
+            timer.tried(now, now + cost_s, is_taken=True)
             now += cost_s
     return taken
 
@@ -595,17 +595,27 @@ def test_the_interval_is_youngs() -> None:
     """sqrt(2 d M), between a minute and a quarter of an hour."""
     timer = Timer(between_losses_s=10_000.0)
     assert timer.interval_s() == 60
-    timer.took(0.0, 2.0)
+    timer.tried(0.0, 2.0, is_taken=True)
     assert timer.interval_s() == math.sqrt(2 * 2.0 * 10_000.0) == 200
-    timer.took(0.0, 100.0)
+    timer.tried(0.0, 100.0, is_taken=True)
     assert timer.interval_s() == 5_000
     assert Timer(5.0).interval_s() == 5
     assert Timer(0.0).interval_s() == math.inf
 
 
+def test_one_that_could_not_be_taken_tells_nothing_of_the_cost() -> None:
+    """The next is due an interval later all the same."""
+    timer = Timer(between_losses_s=10_000.0)
+    timer.tried(0.0, 2.0, is_taken=True)
+    timer.tried(300.0, 300.1, is_taken=False)
+    assert timer.interval_s() == 200
+    assert not timer.is_due(450.0, share=0.5)
+    assert timer.is_due(501.0, share=0.5)
+
+
 def test_one_is_taken_at_the_end_where_there_is_time() -> None:
     """Two seconds, and twice what it takes."""
     timer = Timer()
-    timer.took(10.0, 13.0)
+    timer.tried(10.0, 13.0, is_taken=True)
     assert timer.fits(8.0)
     assert not timer.fits(7.9)
