@@ -12,6 +12,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
@@ -50,9 +51,20 @@ class Resources:
     pid: int
 
 
+@dataclass(kw_only=True)
+class _Told:
+    """What one thread has to tell, and what the store answered."""
+
+    steps: tuple[api.Report, ...]
+    usage: WorkerUsage | None
+    is_sent: bool = False
+    outcomes: tuple[api.StepOutcome, ...] = ()
+    error: Exception | None = None
+
+
 class Reports:
     """Safe for several threads: one report at a time, because a point that arrives after its attempt's commit is not
-    kept.
+    kept. What threads have to tell while one is under way goes into the next one, together.
 
     Args:
         leases: of all attempts that may run here.
@@ -78,7 +90,9 @@ class Reports:
         self._told = 0
         """Number of the newest answer about holdings that the store has."""
         self._free_bytes = BackgroundQuery("checkpoints", self._query_free_bytes)
-        self._sending = threading.Lock()
+        self._queueing, self._sending = threading.Lock(), threading.Lock()
+        self._waiting: list[_Told] = []
+        """What is to be told by the report after the one that is under way."""
 
     def register(self, kinds: Sequence[str]) -> None:
         """Make this process the worker of its name, for tasks of these kinds."""
@@ -122,25 +136,52 @@ class Reports:
             if isinstance(step, (api.Commit, api.Fail)):
                 for lease in self._leases():
                     lease.end(step)
+        told = _Told(steps=tuple(steps), usage=usage)
+        with self._queueing:
+            self._waiting.append(told)
         with self._sending:
-            # First: an attempt that ends in the same report has them before.
-            saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
-            ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
-            saves = {lease: save for lease, save in saves.items() if name_of(save) not in ended}
-            number, holdings = self._holdings.newest()
-            request = api.ReportRequest(
-                incarnation=self.incarnation,
-                lease_s=self._settings.lease_s,
-                steps=(*saves.values(), *steps),
-                live=self._take_points(),
-                checkpoint_free_bytes=self._free_bytes.newest()[1],
-                running=", ".join(filter(None, (lease.described for lease in self._leases()))) or None,
-                holdings=holdings if number > self._told else None,
-                leaving="" if self._drain.is_superseded else self._drain.why,
-                usage=usage,
-            )
-            answer = self._kvs.report(self._settings.worker, request)
-            self._told = number
+            if not told.is_sent:
+                with self._queueing:
+                    batch, self._waiting = self._waiting, []
+                self._send(batch)
+        if told.error is not None:
+            raise told.error
+        return told.outcomes
+
+    def _send(self, batch: Sequence[_Told]) -> None:
+        """Tell the store what several threads have to tell, in one request."""
+        for told in batch:
+            told.is_sent = True
+        try:
+            outcomes = iter(self._request(batch))
+        except Exception as error:  # noqa: BLE001 - raised in each thread that waits for the answer
+            for told in batch:
+                told.error = error
+            return
+        for told in batch:
+            told.outcomes = tuple(islice(outcomes, len(told.steps)))
+
+    def _request(self, batch: Sequence[_Told]) -> tuple[api.StepOutcome, ...]:
+        """The outcomes of the steps, in their order."""
+        steps = tuple(step for told in batch for step in told.steps)
+        # First: an attempt that ends in the same report has them before.
+        saves = {lease: save for lease in self._leases() if (save := lease.unsaved) is not None}
+        ended = {name_of(step) for step in steps if isinstance(step, api.Commit)}
+        saves = {lease: save for lease, save in saves.items() if name_of(save) not in ended}
+        number, holdings = self._holdings.newest()
+        request = api.ReportRequest(
+            incarnation=self.incarnation,
+            lease_s=self._settings.lease_s,
+            steps=(*saves.values(), *steps),
+            live=self._take_points(),
+            checkpoint_free_bytes=self._free_bytes.newest()[1],
+            running=", ".join(filter(None, (lease.described for lease in self._leases()))) or None,
+            holdings=holdings if number > self._told else None,
+            leaving="" if self._drain.is_superseded else self._drain.why,
+            usage=next((told.usage for told in batch if told.usage is not None), None),
+        )
+        answer = self._kvs.report(self._settings.worker, request)
+        self._told = number
         if not answer.current:
             raise SupersededError
         self.reclaim = answer.reclaim

@@ -21,6 +21,7 @@ from cerebro.worker.agent.drain import Drain
 from cerebro.worker.agent.lease import Lease
 from cerebro.worker.agent.reports import Reports, Resources
 from cerebro.worker.agent.settings import Settings
+from tests.worker.agent.agents import until
 
 HELD = (Holding(dataset="d", partition=0),)
 COMMIT = api.Commit(experiment="one", task="etl-1/etl/train/p0", attempt=1, result=TaskResult())
@@ -109,3 +110,64 @@ def test_a_look_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked.newest() == (1, 1)
     assert asked.wait(asked.ask(), 20)
     assert asked.newest() == (2, 2)
+
+
+class Blocking(Store):
+    """Its first answer waits; it refuses what the task with this key asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may_answer = threading.Event(), threading.Event()
+
+    def report(self, worker: str, request: api.ReportRequest) -> api.ReportAnswer:
+        self.reports.append(request)
+        if not self.asked.is_set():
+            self.asked.set()
+            assert self.may_answer.wait(20)
+        if any(step.task == "away" for step in request.steps):
+            raise StoreUnavailableError("away")
+        outcomes = (
+            api.StepOutcome(outcome="refused" if step.task == "lost" else "done") for step in request.steps
+        )
+        return api.ReportAnswer(current=True, outcomes=tuple(outcomes))
+
+
+def renewal(task: str) -> api.Renew:
+    return api.Renew(experiment="one", task=task, attempt=1)
+
+
+@pytest.mark.parametrize("third", ["c", "away"])
+def test_what_several_devices_tell_meanwhile_goes_into_one_report(third: str) -> None:
+    """Each is answered what concerns its own steps; where the store does not answer, all are told so."""
+    store = Blocking()
+    told = made(store, lambda: HELD)
+    answers: dict[str, list[str]] = {}
+
+    def send(*tasks: str) -> threading.Thread:
+        def sending() -> None:
+            try:
+                found = told.send([renewal(task) for task in tasks])
+                answers[tasks[0]] = [outcome.outcome for outcome in found]
+            except StoreUnavailableError as error:
+                answers[tasks[0]] = [str(error)]
+
+        thread = threading.Thread(target=sending)
+        thread.start()
+        return thread
+
+    first = send("a")
+    assert store.asked.wait(20)
+    others = [send("b", "lost"), send(third)]
+    until(lambda: len(told._waiting) == 2, "both wait")
+    store.may_answer.set()
+    for thread in (first, *others):
+        thread.join(20)
+    assert len(store.reports) == 2
+    assert {step.task for step in store.reports[1].steps} == {"b", "lost", third}
+    assert (
+        answers
+        == {
+            "c": {"a": ["done"], "b": ["done", "refused"], "c": ["done"]},
+            "away": {"a": ["done"], "b": ["away"], "away": ["away"]},
+        }[third]
+    )

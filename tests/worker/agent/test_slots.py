@@ -119,11 +119,10 @@ def test_what_waits_for_a_device_may_be_taken_back(agents: Agents) -> None:
 def test_a_worker_that_ends_leaves_all_tasks_at_their_next_batch(agents: Agents) -> None:
     """And gives back all that wait, on whatever devices."""
     process = agents.start(grace_s=LONG_S, devices=2)
-    running = [
-        agents.give(number, "batches", devices=devices) for number, devices in enumerate([(0,), (1,), ()])
-    ]
-    pids = [agents.begun(number) for number in range(3)]
-    waiting = [agents.give(3 + n, "work", devices=devices) for n, devices in enumerate([(0, 1), ()])]
+    running = [agents.give(0, "batches", devices=(0,)), agents.give(1, "batches", devices=())]
+    waiting = [agents.give(2, "work", devices=(0,)), agents.give(3, "work", devices=())]
+    running.append(agents.give(4, "batches", devices=(1,)))  # once it runs, the agent has read all others
+    pids = [agents.begun(number) for number in (0, 1, 4)]
     process.send_signal(signal.SIGTERM)
     for key in running:
         kind, message = agents.failure(key)
