@@ -12,7 +12,7 @@ from tests.kvs_api.bench import Bench, requested
 from tests.kvs_api.real import TOKEN, Service
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_answer_is_documented(service: Service, examples: int) -> None:
     """No 5xx, no status, media type or body that the document does not tell of."""
     kvs = service.client()
