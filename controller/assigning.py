@@ -1,8 +1,10 @@
 """Which task goes to which worker now: the assignments of one decision. Pure.
 
-Each worker is first given something to run; then units that are queued behind others are taken back if the policy would
-have an idle worker run them; then workers that are about to end a unit are given the next one, so that its model is
-loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit is the policy's choice, but for one:
+Each device is first given something to run; then units that are queued behind others are taken back if the policy would
+have an idle device run them; then devices that are about to end a unit are given the next one, so that its model is
+loaded meanwhile (docs/decisions/0005-prefetched-units-are-soft.md). Which unit is the policy's choice, but for one. The
+policy knows workers and how many devices of each are free; which of them takes the unit makes no difference: one that
+is free, else the one that ends first.
 
 A unit whose worker was lost or taken away while it ran goes before all others, as soon as its model is idle and a
 holder of its partition has room; while such a holder is there the model goes nowhere else. It is one unit of a run's
@@ -12,16 +14,15 @@ and not whenever its model's turn comes.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
-from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, TaskState, Worker
-from controller import replication, tasks
+from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
+from controller import replication
+from controller.assigner import Assigner
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.fit_dispatch import FitDispatch
 
@@ -41,9 +42,13 @@ def assign(
     snapshot: ClusterSnapshot,
 ) -> list[api.Assign | api.Revoke]:
     """Assignments, and queued units to take back. `fit`, needed for fit runs, is left as it was."""
-    assigner = _Assigner(record, state, run)
-    for worker, key in replication.making(state, run, fit, assigner.load, is_filling=snapshot.is_filling):
-        assigner.give(worker, key)
+    assigner = Assigner(record, state, run)
+    if fit is not None:
+        assigner.barred.update(_alone(fit))
+    for worker, key in replication.making(
+        state, run, fit, assigner.places, assigner.barred, is_filling=snapshot.is_filling
+    ):
+        assigner.give(worker, key, ())
     if run.kind != "fit" or fit is None:
         for depth in range(1, QUEUE_DEPTH + 1):
             assigner.give_ready(depth)
@@ -62,119 +67,54 @@ def revoke_task(task: Task, reason: str, *, force: bool = False) -> api.Revoke:
     )
 
 
-def due_s(fit: FitDispatch, worker: Worker, now: float) -> float:
-    """Seconds until the worker is to be given the task after its present one; 0: now."""
-    present = fit.present(worker)
+def due_s(fit: FitDispatch, worker: Worker, device: int, now: float) -> float:
+    """Seconds until a device of the worker is to be given the task after its present one; 0: now."""
+    present = fit.present(worker, device)
     due_s = present - now - LOOKAHEAD_S - fit.times.load_s if present is not None else 0.0
     return due_s if due_s > _SOON_S else 0.0
 
 
-class _Assigner:
-    """Collects the assignments of one decision and keeps count of what they use up."""
-
-    def __init__(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> None:
-        self._record, self._state, self.run = record, state, run
-        self.alive = [w for w in state.workers.values() if w.is_alive]
-        self.load = {w.name: len(w.open_tasks) for w in self.alive}
-        self._taken: set[str] = set()
-        self.steps: list[api.Assign] = []
-        request = run.request
-        seed = request.seed if isinstance(request, FitRequest) else 0
-        # Seeded by the log's length: the same state decides the same, and two decisions are independent.
-        self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
-
-    def give(self, worker: str, key: TaskKey) -> None:
-        """Assign a task."""
-        task = self.run.task(key)
-        self._taken.add(str(key))
-        self.load[worker] += 1
-        self.steps.append(
-            api.Assign(
-                task=str(key),
-                attempt=task.attempt + 1,
-                worker=worker,
-                incarnation=self._state.workers[worker].incarnation,
-                body=tasks.body(self._record, self._state, self.run, key),
-            )
-        )
-
-    def give_ready(self, depth: int, order: list[Worker] | None = None) -> None:
-        """Assign what needs no model to be idle (ETL, validation, test, prediction) to workers with fewer than `depth`
-        open tasks, in the order given."""
-        free = [w for w in (self.alive if order is None else order) if self.load[w.name] < depth]
-        if not free:
-            return
-        for key in self._ready():
-            worker = next((w for w in free if self._fits(w, key)), None)
-            if worker is not None:
-                self.give(worker.name, key)
-                free = [w for w in free if self.load[w.name] < depth]
-                if not free:
-                    return
-
-    def _fits(self, worker: Worker, key: TaskKey) -> bool:
-        if key.kind not in worker.kinds:
-            return False
-        plan = self.run.plan
-        if key.kind == "etl":
-            made = self._state.datasets[plan.dataset].plan if plan else None
-            parts = made.splits.get(key.split or "", ()) if made else ()
-            owner = next((part.worker for part in parts if part.partition == key.partition), "")
-            return owner == worker.name or self._is_gone(owner)
-        if not isinstance(plan, EvaluatePlan) or not isinstance(self.run.request, EvaluateRequest):
-            return True
-        # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
-        return self.run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
-
-    def _is_gone(self, worker: str) -> bool:
-        """Whether what was given to the worker is anybody's who has the time."""
-        return worker not in self._state.workers or self._state.workers[worker].is_removed
-
-    def _ready(self) -> Iterator[TaskKey]:
-        if self.run.kind != "fit":
-            yield from (task.key for task in self.run.counts.pending.values() if self._is_pending(task))
-        for name in self.run.counts.in_order(self.run.counts.unvalidated):
-            yield from self._validations(self.run.models[name])
-
-    def _validations(self, model: Model) -> Iterator[TaskKey]:
-        for epoch in range(1, model.completed_epochs + 1):
-            if epoch in model.validations or epoch in model.unreadable:
-                continue
-            task = self.run.validation(model, epoch)
-            if self._is_pending(task):
-                yield task.key
-
-    def _is_pending(self, task: Task) -> bool:
-        return task.state is TaskState.PENDING and str(task.key) not in self._taken
+def _alone(fit: FitDispatch) -> set[str]:
+    """Workers that have a unit of a model that ran out of memory: nothing else may run or be loaded there."""
+    running = fit.dispatch_state.running
+    return {fit.workers[running[model].worker] for model in fit.memory_retries if model in running}
 
 
 class _Units:
     """Lets the policy choose training units, tentatively on the dispatch state."""
 
-    def __init__(self, assigner: _Assigner, fit: FitDispatch, now: float) -> None:
+    def __init__(self, assigner: Assigner, fit: FitDispatch, now: float) -> None:
         self._assigner, self._fit = assigner, fit
         self._training_workers = [w for w in assigner.alive if w.trains]
         self._barred = self._bar()
-        self._soon = [w for w in self._training_workers if not due_s(fit, w, now)]
+        self._soon = {w.name: self._due(w, now) for w in self._training_workers}
         self._started: list[int] = []
         self._freed = list(fit.dispatch_state.free)
+
+    def _due(self, worker: Worker, now: float) -> list[int]:
+        """Devices of the worker that may be given the task after their present one, in the order in which they end."""
+        ends = {
+            device: self._fit.present(worker, device) or 0.0
+            for device in range(worker.devices)
+            if not due_s(self._fit, worker, device, now)
+        }
+        return sorted(ends, key=lambda device: (ends[device], device))
 
     def decide(self) -> list[api.Assign | api.Revoke]:
         """The steps that `assign` returns for an open fit run."""
         left = self._fit.dispatch_state.worker_left
-        self._fill(1, self._training_workers, self._interrupted)
+        self._fill(1, self._interrupted)
         # Validation delays training: it goes where least is left to train.
         calmest_first = sorted(
             self._assigner.alive, key=lambda w: left[self._fit.worker(w.name)] if w.trains else 0.0
         )
         self._assigner.give_ready(1, calmest_first)
-        self._fill(1, self._training_workers, self._in_turn())
+        self._fill(1, self._in_turn())
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._assigner.steps, taken_back]
-        soon = {w.name: w for w in self._soon if not self._is_to_be_alone(w)}
-        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w.name in soon])
-        self._fill(QUEUE_DEPTH, [*soon.values()], self._in_turn())
+        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w.name in self._soon], self._soon)
+        self._fill(QUEUE_DEPTH, self._in_turn(), self._soon)
         return [*self._assigner.steps]
 
     def undo(self) -> None:
@@ -182,7 +122,7 @@ class _Units:
         for model in reversed(self._started):
             self._fit.dispatch_state.release(model)
         self._fit.dispatch_state.free = self._freed
-        for model, worker, seconds in self._barred:
+        for model, worker, seconds in reversed(self._barred):
             self._fit.dispatch_state.time[model][worker] = seconds
 
     def _bar(self) -> list[tuple[int, int, float]]:
@@ -208,28 +148,71 @@ class _Units:
                 times[worker] = NEVER
         return barred
 
-    def _is_to_be_alone(self, worker: Worker) -> bool:
-        """Whether it has a unit that ran out of memory before: then no other model may be loaded meanwhile."""
-        index, running = self._fit.worker(worker.name), self._fit.dispatch_state.running
-        return any(model in running and running[model].worker == index for model in self._fit.memory_retries)
+    def _fill(
+        self,
+        depth: int,
+        choose: Callable[[list[int]], Choice | None],
+        among: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Give units to devices with fewer than `depth` open tasks, and only to those in `among` if it is given."""
+        dispatch_state, places = self._fit.dispatch_state, self._assigner.places
+        open_to = {
+            self._fit.worker(w.name): None if among is None else among[w.name]
+            for w in self._training_workers
+            if w.name not in self._assigner.barred
+        }
 
-    def _fill(self, depth: int, among: list[Worker], choose: Callable[[list[int]], Choice | None]) -> None:
-        dispatch_state, load = self._fit.dispatch_state, self._assigner.load
-        # A worker takes one unit at a time; queued ones count as running, so their place is free for the next.
-        dispatch_state.free = [max(1, free) for free in dispatch_state.free]
-        workers = sorted(self._fit.worker(w.name) for w in among if load[w.name] < depth)
+        def free(worker: int) -> list[int]:
+            return places.devices(self._fit.workers[worker], depth, open_to[worker])
+
+        workers = sorted(worker for worker in open_to if free(worker))
+        # Queued units count as running, so their places are free for the next ones.
+        dispatch_state.free = [max(1, count) for count in dispatch_state.free]
+        for worker in workers:
+            dispatch_state.free[worker] = len(free(worker))
         while workers and (choice := choose(workers)):
-            if depth > 1 and choice.model in self._fit.memory_retries:
-                # It would be loaded beside the running one: the worker is to become idle first.
-                workers.remove(choice.worker)
+            name = self._fit.workers[choice.worker]
+            if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
+                workers = [w for w in workers if self._fit.workers[w] not in self._assigner.barred]
+                if depth > 1 and choice.worker in workers:
+                    # The worker is to become idle first.
+                    workers.remove(choice.worker)
                 continue
-            key, name = self._fit.key(choice), self._fit.workers[choice.worker]
+            key, devices = self._fit.key(choice), (free(choice.worker)[0],)
             dispatch_state.start(choice)
             self._started.append(choice.model)
-            dispatch_state.free[choice.worker] = 1
-            self._assigner.give(name, key)
-            if load[name] >= depth:
+            self._assigner.give(name, key, devices)
+            if choice.model in self._fit.memory_retries:
+                self._assigner.barred.add(name)
+            dispatch_state.free[choice.worker] = max(1, len(free(choice.worker)))
+            if name in self._assigner.barred or not free(choice.worker):
                 workers.remove(choice.worker)
+
+    def _may_be_alone(self, depth: int, choice: Choice) -> bool:
+        """Whether a model that ran out of memory can have the worker for itself now. If not, the worker that has least
+        to do, of those that could, is kept free for it, and the model off those that have something to do."""
+        dispatch_state, places = self._fit.dispatch_state, self._assigner.places
+        if not places.load(self._fit.workers[choice.worker]):
+            return True
+        if depth > 1:
+            return False
+        needed, times = dispatch_state.open[choice.model], dispatch_state.time[choice.model]
+        able = [
+            self._fit.worker(w.name)
+            for w in self._training_workers
+            if w.name not in self._assigner.barred
+            and needed & dispatch_state.held[self._fit.worker(w.name)]
+            and times[self._fit.worker(w.name)] != NEVER
+        ]
+        loads = {worker: places.load(self._fit.workers[worker]) for worker in able}
+        calmest = min(able, key=lambda worker: (loads[worker], worker))
+        if loads[calmest]:
+            self._assigner.barred.add(self._fit.workers[calmest])
+        for worker in able:
+            if loads[worker]:
+                self._barred.append((choice.model, worker, times[worker]))
+                times[worker] = NEVER
+        return False
 
     def _choose(self, workers: list[int]) -> Choice | None:
         return self._interrupted(workers) or self._by_policy(workers)
@@ -248,7 +231,12 @@ class _Units:
             if interrupted is not None:
                 return interrupted
             for choice in ahead:
-                if choice.worker in workers and choice.model not in dispatch_state.running:
+                is_kept_off = dispatch_state.time[choice.model][choice.worker] == NEVER
+                if (
+                    choice.worker in workers
+                    and choice.model not in dispatch_state.running
+                    and not is_kept_off
+                ):
                     return choice
             ahead = policy.choices(dispatch_state, tuple(workers))
             return next(ahead, None)
@@ -287,14 +275,16 @@ class _Units:
         return self._fit.dispatch if self._barred else self._fit.policy
 
     def _taken_back(self) -> api.Revoke | None:
-        """A queued unit that an idle worker should rather run now: prefetching must never make anybody wait."""
-        run, idle = (
-            self._assigner.run,
-            [w for w in self._training_workers if self._assigner.load[w.name] == 0],
-        )
+        """A queued unit that an idle device should rather run now: prefetching must never make anybody wait."""
+        run, assigner = self._assigner.run, self._assigner
+        idle = [
+            w
+            for w in self._training_workers
+            if w.name not in assigner.barred and assigner.places.devices(w.name, 1)
+        ]
         if not idle:
             return None
-        listed = (run.open.get(key) for other in self._assigner.alive for key in other.open_tasks[1:])
+        listed = (run.open.get(key) for w in assigner.alive for key in w.open_tasks if not w.is_next(key))
         queued = [task for task in listed if task and task.state is TaskState.ASSIGNED]
         for worker in idle:
             for task in queued:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cerebro.contract.records import Holding, PodRef, WorkerStatus
+from cerebro.contract.records import Holding, PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
 from controller.orchestrator import Exit, Fleet
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
 _UNSAID = 1.0
-"""Weight that a worker registers with if it was given none and sees no GPU. Any other one is asked for, or counted, and
-stays. This one asked for cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
+"""Weight that a worker registers with if it was given none and has one device. Any other one is asked for, or counted,
+and stays. This one asked for cannot be told from none: all pods of a StatefulSet are alike, so shares stay the same."""
 
 STARTED_ANEW = Exit(reason="its process was started anew", kind=FailureKind.CRASH)
 
@@ -45,6 +45,7 @@ class WorkerView:
     kinds: tuple[str, ...]
     holdings: tuple[Holding, ...]
     volume: str | None = None
+    devices: int = 1
     absence: Absence | None = None
     """`None`: it can be given tasks."""
     before: Exit = STARTED_ANEW
@@ -78,13 +79,31 @@ def are_coming(statuses: Iterable[WorkerStatus], fleet: Fleet) -> bool:
     return accounted + len(fleet.unmade) < fleet.size
 
 
-def worker_view(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, lease_s: float) -> WorkerView:
+def trained_on(statuses: Iterable[WorkerStatus]) -> dict[str, int]:
+    """Pod's uid -> devices of the workers there that train, as far as they have registered any."""
+    found: dict[str, int] = {}
+    for status in statuses:
+        record = status.record
+        if record.pod and record.devices and "train" in record.kinds:
+            found[record.pod.uid] = found.get(record.pod.uid, 0) + len(record.devices)
+    return found
+
+
+def worker_view(
+    status: WorkerStatus,
+    fleet: Fleet | None,
+    *,
+    silent_s: float,
+    lease_s: float,
+    devices: Mapping[str, int] | None = None,
+) -> WorkerView:
     """One worker.
 
     Args:
         fleet: the pods; `None` without a cluster manager, or while it is not heard.
         silent_s: how long the worker has not reported although it could have.
         lease_s: silence after which it is lost.
+        devices: pod's uid -> devices that train there (`trained_on`).
     """
     record = status.record
     absence = _in_fleet(record.pod, fleet) if record.pod and fleet else None
@@ -92,17 +111,27 @@ def worker_view(status: WorkerStatus, fleet: Fleet | None, *, silent_s: float, l
         absence = Absence(how=Liveness.LEAVING, exit=Exit(reason=status.leaving, kind=FailureKind.PREEMPTED))
     if silent_s > lease_s and (absence is None or absence.how is Liveness.LEAVING):
         absence = Absence(how=Liveness.SILENT, exit=absence.exit if absence else SILENT)
-    pod = fleet.pods.get(record.pod.name) if record.pod and fleet else None
     return WorkerView(
         incarnation=record.incarnation,
-        weight=float(pod.gpus) if pod and pod.gpus and record.weight == _UNSAID else record.weight,
+        weight=_share(record, fleet, devices or {}),
         kinds=record.kinds,
         holdings=record.holdings,
         volume=record.volume,
+        devices=max(1, len(record.devices)),
         absence=absence,
         before=_before(record.pod, fleet) if record.pod and fleet else STARTED_ANEW,
         free_bytes=status.checkpoint_free_bytes,
     )
+
+
+def _share(record: WorkerRecord, fleet: Fleet | None, devices: Mapping[str, int]) -> float:
+    """Of the data. It follows the devices that train: what makes the partitions of a pod may see none of them. Of a pod
+    whose worker that trains has not registered yet, or was started by an older version, its GPUs tell."""
+    is_counted = record.weight != _UNSAID or (record.devices and "train" in record.kinds)
+    if is_counted or not record.pod:
+        return record.weight
+    pod = fleet.pods.get(record.pod.name) if fleet else None
+    return float(devices.get(record.pod.uid, 0) or (pod.gpus if pod else 0) or record.weight)
 
 
 def _in_fleet(ref: PodRef, fleet: Fleet) -> Absence | None:

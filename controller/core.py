@@ -81,13 +81,20 @@ class Core:
         self._times = self._fit = None
 
     def wake_s(self, now: float) -> float:
-        """Seconds until there is something to decide although nothing happens: a worker is about to end its unit.
-        Infinite if there is no such worker."""
+        """Seconds until there is something to decide although nothing happens: a device is about to end its unit.
+        Infinite if there is no such device."""
         fit = self.fit
         if fit is None:
             return math.inf
-        busy = (w for w in self.state.workers.values() if w.is_alive and len(w.open_tasks) == 1)
-        return min((due for worker in busy if (due := due_s(fit, worker, now))), default=math.inf)
+        places = (
+            (worker, device)
+            for worker in self.state.workers.values()
+            if worker.is_alive and worker.open_tasks
+            for device in range(worker.devices)
+            if len(worker.in_lane(device)) == 1
+        )
+        dues = (due_s(fit, worker, device, now) for worker, device in places)
+        return min(filter(None, dues), default=math.inf)
 
     def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait."""

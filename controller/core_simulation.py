@@ -34,7 +34,7 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
     """The units that a fit run commits.
 
     Args:
-        problem: of workers with one GPU, at its beginning.
+        problem: of models whose units take one GPU each, at its beginning. A worker's GPUs are its devices.
         policy: the name of a dispatch policy; or `PLANNER`: the default one, and plans where they are better, which is
             what `run_fit` does if nothing else is asked for.
         seed: of the run, and of the units' real durations: `dispatch` with the same seed draws the same ones.
@@ -79,6 +79,7 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
             if start > 0
         ],
         joins={workers[w]: away[0][1] for w, away in enumerate(reality.absences) if away and not away[0][0]},
+        devices=dict(zip(workers, problem.gpus, strict=True)),
         lease_s=_mean_seconds(problem) / _LEASES,
     )
     started = RunStarted(run="fit-1", plan=plan)
@@ -90,9 +91,10 @@ def run(problem: Problem, policy: str, seed: int, conditions: Conditions) -> Sch
 
 def _require_live(problem: Problem) -> None:
     is_fresh = all(mask == problem.all_partitions for mask in problem.left)
-    if not problem.is_single or any(count > 1 for count in problem.gpus):
+    ways = [way for row in problem.strategies for cell in row for way in cell]
+    if not problem.is_single or any(way.gpus > 1 or way.technique for way in ways):
         raise InstanceError(
-            "live workers run one unit at a time: give each one GPU, and each model one strategy"
+            "live workers train a unit on one GPU: give each model one strategy, of one GPU and without a technique"
         )
     if not is_fresh or any(problem.model_ready) or any(problem.worker_ready):
         raise InstanceError(

@@ -112,6 +112,7 @@ def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step
                     kinds=seen.kinds,
                     holdings=seen.holdings,
                     volume=seen.volume,
+                    devices=seen.devices,
                 )
             )
     for name, known in state.workers.items():
@@ -243,7 +244,7 @@ def _revoke_unneeded(state: ExperimentState, run: Run) -> Iterator[Step]:
 
 def _is_back(state: ExperimentState, run: Run, task: Task) -> bool:
     """Whether an alive worker holds what a queued task is to make again. Copies are never queued (`replication`)."""
-    is_queued = state.workers[task.worker or ""].open_tasks[0] != str(task.key)
+    is_queued = not state.workers[task.worker or ""].is_next(str(task.key))
     assert run.plan is not None
     holders = state.holders(run.plan.dataset, task.key.partition or 0)
     return is_queued and any(worker.is_alive and KIND[run.kind] in worker.kinds for worker in holders)

@@ -75,6 +75,7 @@ class FitDispatch:
             sizes=[count / self.mean_rows for count in rows],
             held=held,
             epochs=run.request.epochs,
+            gpus=[state.workers[name].devices for name in self.workers],
         )
         self.dispatch: Policy = POLICIES[DEFAULT_POLICY]
         self.policy = self.dispatch
@@ -121,10 +122,12 @@ class FitDispatch:
         """Index of a model."""
         return self._model[name]
 
-    def present(self, worker: Worker) -> float | None:
-        """When the worker's running task is expected to end, by the store's clock; `None` if it is no unit. Of a model
-        that has not run before, or that has failed, and of ETL, nothing is expected: then it is never."""
-        key = TaskKey.parse(worker.open_tasks[0]) if worker.open_tasks else None
+    def present(self, worker: Worker, device: int) -> float | None:
+        """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is
+        no unit. Of a model that has not run before, or that has failed, and of ETL, nothing is expected: then it is
+        never."""
+        open_there = worker.in_lane(device)
+        key = TaskKey.parse(open_there[0]) if open_there else None
         if key is not None and key.kind == "etl":
             return math.inf
         if key is None or key.kind != "train" or key.run != self.run:
@@ -138,15 +141,17 @@ class FitDispatch:
     # --- the fold --------------------------------------------------------------------------------
 
     def knows(self, event: Event) -> bool:
-        """Whether the event can be taken in. A worker that trains and was never seen needs a new dispatch state, and so
-        does a unit that was assigned when the news that its model goes no further was on its way."""
+        """Whether the event can be taken in. A worker that trains and was never seen, or has other devices than before,
+        needs a new dispatch state, and so does a unit that was assigned when the news that its model goes no further
+        was on its way."""
         if isinstance(event, TaskAssigned):
             key = TaskKey.parse(event.task)
             is_unit = key.run == self.run and key.kind == "train"
             return not is_unit or self.dispatch_state.open[self._model[key.model or ""]] != 0
         if not isinstance(event, WorkerJoined) or "train" not in event.kinds:
             return True
-        return event.worker in self._worker
+        index = self._worker.get(event.worker)
+        return index is not None and self.dispatch_state.gpus[index] == event.devices
 
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Take in an event that `state` has just taken in."""

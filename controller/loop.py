@@ -183,8 +183,8 @@ class Controller:
             self._apply(core, news.get(experiment, ()))
 
     def _pace(self, state: ExperimentState) -> None:
-        """Let news gather for a moment while every worker has work: then several commits cost one decision."""
-        if all(worker.open_tasks for worker in state.workers.values() if worker.is_alive and worker.trains):
+        """Let news gather for a moment while every device has work: then several commits cost one decision."""
+        if all(worker.is_occupied for worker in state.workers.values() if worker.is_alive and worker.trains):
             self.stop.wait(max(0.0, self._decided + _DECISION_INTERVAL_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:

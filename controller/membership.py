@@ -13,7 +13,7 @@ import time
 from cerebro.contract.records import SizeRequest, Troubles, WorkerStatus
 from cerebro.errors import ConflictError, NotFoundError, PermanentError, RetryableError
 from cerebro.runtime.kvs import KvsClient
-from controller.cluster_snapshot import ClusterSnapshot, are_coming, worker_view
+from controller.cluster_snapshot import ClusterSnapshot, are_coming, trained_on, worker_view
 from controller.orchestrator import Fleet, Orchestrator
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,16 @@ class Membership:
         self._read()
         fleet = self._fleet()
         reachable_s = time.monotonic() - self._reachable_since
+        devices = trained_on(self._workers)
         return ClusterSnapshot(
             now=now,
             workers={
                 status.record.worker: worker_view(
-                    status, fleet, silent_s=min(status.silent_s, reachable_s), lease_s=self._lease_s
+                    status,
+                    fleet,
+                    silent_s=min(status.silent_s, reachable_s),
+                    lease_s=self._lease_s,
+                    devices=devices,
                 )
                 for status in self._workers
             },

@@ -8,6 +8,8 @@ Lost: a partition that no registered worker holds. It is made by a worker for ET
 read it, where least is held already. One whose holders are only away is waited for, and so are, for a minute, pods on
 their way: after scaling down and up again they bring it back. It is taken out of a queue if somebody holds it by then.
 
+All of it is done in the lane of tasks without a device, beside what the worker's devices do.
+
 Copies: a helper is a worker that trains and was not there when the data set was made, or that holds nothing of it. It
 gets the partition whose holders have most left to do, if the least busy of them has more left than the helper by over
 twice the time that the partition took to make; then perhaps another one. Only workers for ETL that have nothing else to
@@ -17,12 +19,13 @@ do make copies, one at a time, so that nobody's training waits for one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from cerebro.state.waiting import KIND, needed_partitions
 from controller.fit_dispatch import FitDispatch
+from controller.places import Places
 
 _WORTH = 2.0
 """A copy must save more than the time it takes; the rest of the work is shared once it is there."""
@@ -32,7 +35,8 @@ def making(
     state: ExperimentState,
     run: Run,
     fit: FitDispatch | None,
-    load: Mapping[str, int],
+    places: Places,
+    barred: set[str],
     *,
     is_filling: bool = False,
 ) -> list[tuple[str, TaskKey]]:
@@ -41,22 +45,24 @@ def making(
     Args:
         run: any run; an ETL run makes partitions of its own and gets none.
         fit: the dispatch state of a fit run.
-        load: alive worker -> tasks it has.
+        places: of the workers that are alive; left as they are.
+        barred: workers that are given nothing. What ran out of memory is made where nothing else runs: its worker, or
+            one that is kept free for it, is added.
         is_filling: workers are on their way (`ClusterSnapshot.is_filling`): what is lost may come with them, and is
             left alone.
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    places = _Replicas(state, run, load)
-    lost, helpers = places.lost(fit), places.helpers(fit)
+    replicas = _Replicas(state, run, places.copy(), barred)
+    lost, helpers = replicas.lost(fit), replicas.helpers(fit)
     if not lost and not helpers:
         return []
     needed = needed_partitions(state, run)
     if is_filling:
         needed.difference_update(lost)
-    steps = list(places.make_lost([p for p in lost if p in needed]))
+    steps = list(replicas.make_lost([p for p in lost if p in needed]))
     if fit is not None:
-        steps += places.make_copies(fit, helpers, needed)
+        steps += replicas.make_copies(fit, helpers, needed)
     return steps
 
 
@@ -79,9 +85,9 @@ def unmakable(state: ExperimentState, run: Run) -> str:
 class _Replicas:
     """The volumes partitions can be made on, and what is there or on its way."""
 
-    def __init__(self, state: ExperimentState, run: Run, load: Mapping[str, int]) -> None:
+    def __init__(self, state: ExperimentState, run: Run, places: Places, barred: set[str]) -> None:
         assert run.plan is not None
-        self._state, self._run, self._load = state, run, dict(load)
+        self._state, self._run, self._places, self._barred = state, run, places, barred
         self._dataset = run.plan.dataset
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
         self._coming = {
@@ -122,18 +128,24 @@ class _Replicas:
                 continue
             key = self._key(partition)
             failed_at = {attempt.worker for attempt in self._run.task(key).attempts}
-            makers = [w for w in self._makers(QUEUE_DEPTH) if w.volume in useful]
-            if makers:
-                maker = min(
-                    makers, key=lambda w: (w.name in failed_at, self._load[w.name], self._held(w), w.name)
-                )
-                yield self._give(maker, key, partition)
+            makers = [w for w in self._makers(is_idle=False) if w.volume in useful]
+            if not makers:
+                continue
+            maker = min(
+                makers, key=lambda w: (w.name in failed_at, self._places.load(w.name), self._held(w), w.name)
+            )
+            if self._run.task(key).exhausted:
+                maker = min(makers, key=lambda w: (self._places.load(w.name), w.name in failed_at, w.name))
+                self._barred.add(maker.name)
+                if self._places.load(maker.name):
+                    continue
+            yield self._give(maker, key, partition)
 
     def make_copies(
         self, fit: FitDispatch, helpers: list[Worker], needed: set[int]
     ) -> Iterator[tuple[str, TaskKey]]:
         for worker in helpers:
-            makers = [w for w in self._makers(1) if w.volume == worker.volume]
+            makers = [w for w in self._makers(is_idle=True) if w.volume == worker.volume]
             if not makers or worker.volume in self._coming.values():
                 continue
             partitions = [p for p in sorted(needed) if self._is_makable(p) and self._pays(fit, p, worker)]
@@ -141,8 +153,11 @@ class _Replicas:
                 chosen = max(partitions, key=lambda p: (_busy_s(fit, p), -len(_holders(fit, p)), -p))
                 yield self._give(makers[0], self._key(chosen), chosen)
 
-    def _makers(self, depth: int) -> list[Worker]:
-        return [w for w in self._alive if "etl" in w.kinds and self._load.get(w.name, depth) < depth]
+    def _makers(self, *, is_idle: bool) -> list[Worker]:
+        able = (w for w in self._alive if "etl" in w.kinds and w.name not in self._barred)
+        if is_idle:
+            return [w for w in able if not self._places.load(w.name)]
+        return [w for w in able if self._places.num_open(w.name, None) < QUEUE_DEPTH]
 
     def _is_makable(self, partition: int) -> bool:
         state = self._run.task(self._key(partition)).state
@@ -176,7 +191,7 @@ class _Replicas:
         return TaskKey(run=self._run.id, kind="etl", split="train", partition=partition)
 
     def _give(self, maker: Worker, key: TaskKey, partition: int) -> tuple[str, TaskKey]:
-        self._load[maker.name] += 1
+        self._places.take(maker.name, ())
         self._coming[partition] = maker.volume
         return maker.name, key
 

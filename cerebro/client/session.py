@@ -116,7 +116,7 @@ class Session:
         troubles = self._kvs.troubles().pods
         for worker in (worker for worker in state.workers.values() if not worker.is_removed):
             status = known.get(worker.name)
-            doing = worker.open_tasks[0] if worker.open_tasks else "idle"
+            doing = ", ".join(key for key in worker.open_tasks if worker.is_next(key)) or "idle"
             if not worker.is_alive or (status is not None and status.is_lost):
                 doing = f"lost ({lost_because(status, worker.lost, troubles)})"
             yield f"  {worker.name}: {doing}"

@@ -157,11 +157,12 @@ class EpochCompleted(_Event):
     makespan_s: float
     """From when the first unit's own work began to the last commit of a unit of an epoch up to this one."""
     lower_bound_s: float
-    """The larger of the longest model's and the busiest worker's training time until then, as units took in truth."""
+    """The larger of the longest model's and the busiest worker's training time until then, as units took in truth; the
+    worker's shared by its devices."""
     idle_s: dict[Name, float]
-    """Worker -> seconds without a task since the end of the epoch before."""
+    """Worker -> device-seconds without a task since the end of the epoch before."""
     start_s: float = 0.0
-    """Seconds of all workers since the report before, in which tasks waited for a process to start and to import: in
+    """Seconds of all devices since the report before, in which tasks waited for a process to start and to import: in
     none of the other numbers, but where a process started while other workers trained."""
 
 

@@ -52,11 +52,12 @@ class DispatchState:
         open: ``open[m]``, mask of the partitions model `m` has yet to visit in its present epoch, running included.
         epoch, epochs: ``epoch[m]``, the model's present epoch, from 1, of so many.
         running: model -> where it is. A model that is not in it is idle.
-        free: ``free[w]``, GPUs of worker `w` that no unit holds.
+        gpus: ``gpus[w]``, GPUs of worker `w`: in a live run, its devices.
+        free: ``free[w]``, those of them that no unit holds.
         model_left: ``model_left[m]``, estimated seconds of all that model `m` has left, in all epochs, each unit on its
             fastest holder.
-        worker_left: ``worker_left[w]``, the same for worker `w`; a unit with several holders is shared by them so that
-            it occupies each as long.
+        worker_left: ``worker_left[w]``, the same for worker `w` if all of its GPUs are always busy; a unit with several
+            holders is shared by them so that it occupies each as long.
         rank: ``rank[m]``, place of model `m` among all by its whole work, longest first, as it was estimated when the
             state was made.
         is_replicated: whether some partition has several holders.
@@ -75,8 +76,10 @@ class DispatchState:
             [[ways[0].seconds if ways else NEVER for ways in row] for row in problem.strategies],
             [[ways[0].gpus if ways else 1 for ways in row] for row in problem.strategies],
             held,
+            problem.gpus,
         )
-        self.open, self.free = list(problem.left), list(problem.gpus)
+        self.open = list(problem.left)
+        self._is_plain = all(count == 1 for row in self.need for count in row)
         for m, mask in enumerate(self.open):
             if not mask and self.epochs > 1:
                 self.open[m], self.epoch[m] = self.everything, 2
@@ -87,31 +90,45 @@ class DispatchState:
 
     @classmethod
     def of_equals(
-        cls, *, models: int, sizes: Sequence[float], held: Sequence[int], epochs: int
+        cls,
+        *,
+        models: int,
+        sizes: Sequence[float],
+        held: Sequence[int],
+        epochs: int,
+        gpus: Sequence[int] | None = None,
     ) -> DispatchState:
         """A dispatch state of models that nothing is known of yet: a unit takes a second for a partition of size 1, on
-        the one GPU that each worker has. To write that down as a `Problem` would take many times as long, and a
-        partition need not be held by anybody here.
+        one GPU. To write that down as a `Problem` would take many times as long, and a partition need not be held by
+        anybody here.
 
         Args:
             sizes: of the partitions.
             held: of each worker, the mask of its partitions.
+            gpus: of each worker; one if left out.
         """
         state = cls.__new__(cls)
         state.sizes, state.epochs = tuple(sizes), epochs
         workers = len(held)
         state._begin(
-            [[1.0] * workers for _ in range(models)], [[1] * workers for _ in range(models)], [*held]
+            [[1.0] * workers for _ in range(models)],
+            [[1] * workers for _ in range(models)],
+            [*held],
+            gpus or [1] * workers,
         )
         state.recount()
         return state
 
-    def _begin(self, time: list[list[float]], need: list[list[int]], held: list[int]) -> None:
+    def _begin(
+        self, time: list[list[float]], need: list[list[int]], held: list[int], gpus: Sequence[int]
+    ) -> None:
         self.time, self.need, self.held = time, need, held
+        self.gpus = tuple(gpus)
+        self._is_plain = True
         self.everything = (1 << len(self.sizes)) - 1
         self.open, self.epoch = [self.everything] * len(time), [1] * len(time)
         self.running: dict[int, Running] = {}
-        self.free = [1] * len(held)
+        self.free = list(gpus)
         self.now = 0.0
         self.model_left = [0.0] * len(time)
         self.worker_left = [0.0] * len(held)
@@ -257,11 +274,15 @@ class DispatchState:
             else:
                 parts = [(ahead + (mask >> p & 1)) * row[worker] * size for p, worker, size in single]
                 self.model_left[model] = sum(parts)
+                if not self._is_plain:
+                    parts = [
+                        part * self.need[model][w] for part, (_, w, _) in zip(parts, single, strict=True)
+                    ]
                 totals = list(map(operator.add, totals, parts))
             for partition in slowly:
                 self._count(model, partition, self._visits_left(model, partition))
         for (_, worker, _), total in zip(single, totals, strict=True):
-            self.worker_left[worker] += total
+            self.worker_left[worker] += total / self.gpus[worker]
 
     def _see_holders(self) -> None:
         found: list[list[int]] = [[] for _ in self.sizes]
@@ -275,6 +296,10 @@ class DispatchState:
         self.is_replicated = any(len(holders) > 1 for holders in self._holders)
         self._unheld = sum(1 << p for p, holders in enumerate(self._holders) if not holders)
 
+    def _share(self, model: int, worker: int) -> float:
+        """Of the worker, that a unit of the model occupies."""
+        return self.need[model][worker] / self.gpus[worker]
+
     def _visits_left(self, model: int, partition: int) -> int:
         return self.epochs - self.epoch[model] + (self.open[model] >> partition & 1)
 
@@ -287,7 +312,7 @@ class DispatchState:
             worker = holders[0]
             if row[worker] != NEVER:
                 self.model_left[model] += visits * row[worker] * size
-                self.worker_left[worker] += visits * row[worker] * size
+                self.worker_left[worker] += visits * row[worker] * size * self._share(model, worker)
             return
         fitting = [w for w in holders if row[w] != NEVER]
         if not fitting:
@@ -296,7 +321,7 @@ class DispatchState:
             self.model_left[model] += visits * size * (sum(known) / len(known) if known else 0.0)
             return
         self.model_left[model] += visits * size * min(row[w] for w in fitting)
-        share = visits * shared_s(size, (row[w] for w in fitting))
+        share = visits * shared_s(size, (row[w] * self._share(model, w) for w in fitting))
         for w in fitting:
             self.worker_left[w] += share
 

@@ -261,7 +261,7 @@ class ExperimentState:
         run.is_fresh = False
         if task.key.kind == "etl" and run.kind != "etl":
             run.remade[event.task] = task
-        worker.open_tasks.append(event.task)
+        worker.open_tasks[event.task] = event.devices
         if model and task.key.kind == "train":
             model.busy = event.task
         task.assign(event, worker.name)
@@ -291,7 +291,7 @@ class ExperimentState:
         run, task, worker, model = self._concerned(event)
         # Before the task knows: what never ran has met no savepoint.
         is_running = task.state is TaskState.RUNNING
-        worker.open_tasks.remove(event.task)
+        del worker.open_tasks[event.task]
         del run.open[event.task]
         if model and model.busy == event.task:
             model.busy = None

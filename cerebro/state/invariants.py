@@ -1,8 +1,8 @@
 """What may be assigned: the invariants of Model Hopper Parallelism (seed paper, section 3.1), checked on every event.
 
 Completeness: in each epoch a model visits every partition once. Isolation: a model is trained by one worker at a time.
-Exclusive access: a worker runs one unit at a time. Non-preemption: no unit that runs is taken back for another one,
-which needs no check here, because what is open can only end. Nothing here changes anything.
+Exclusive access: a device of a worker runs one unit at a time. Non-preemption: no unit that runs is taken back for
+another one, which needs no check here, because what is open can only end. Nothing here changes anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.workers import Worker
+from cerebro.state.workers import Worker, lanes_of
 
 
 def check_assignment(
@@ -40,8 +40,13 @@ def check_assignment(
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
     if not worker.is_alive:
         raise IllegalEventError(f"{event.task} assigned to {worker.name}, which is lost")
-    if len(worker.open_tasks) >= QUEUE_DEPTH:
-        raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {worker.open_tasks}")
+    if max(event.devices, default=0) >= worker.devices:
+        raise IllegalEventError(
+            f"{event.task} assigned to device {max(event.devices)} of {worker.name}, which has {worker.devices}"
+        )
+    for lane in lanes_of(event.devices):
+        if len(found := worker.in_lane(lane)) >= QUEUE_DEPTH:
+            raise IllegalEventError(f"{event.task} assigned to {worker.name}, which has {found} there")
     if key.kind == "etl":
         _check_partition(run, key, dataset)
     elif key.kind == "train" and model is not None:
@@ -54,9 +59,9 @@ def check_start(event: TaskStarted, worker: Worker) -> None:
     Raises:
         IllegalEventError: it has an older one.
     """
-    if worker.open_tasks[0] != event.task:
+    if not worker.is_next(event.task):
         raise IllegalEventError(
-            f"{worker.name} started {event.task} while {worker.open_tasks[0]} is open there"
+            f"{worker.name} started {event.task} while {next(iter(worker.open_tasks))} is open there"
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
@@ -32,8 +32,9 @@ class ScheduleNow:
         epoch, epochs: the slowest model's present epoch, of so many.
         makespan_s: since the first unit's own work began; once no unit remains, to the last commit.
         lower_bound_s: the larger of the longest model's and the busiest worker's training time, running units included.
-        idle_s, worker_s: time that workers had no task, of the time they were there.
-        start_s: time of all workers that committed tasks waited for a process to start and to import.
+            The worker's is shared by its devices.
+        idle_s, device_s: time that devices had no task, of the time their workers were there.
+        start_s: time of all devices that committed tasks waited for a process to start and to import.
         is_growing: whether units remain.
     """
 
@@ -42,7 +43,7 @@ class ScheduleNow:
     makespan_s: float
     lower_bound_s: float
     idle_s: float
-    worker_s: float
+    device_s: float
     start_s: float
     is_growing: bool
 
@@ -53,8 +54,8 @@ class ScheduleNow:
 
     @property
     def idle_share(self) -> float:
-        """Of the workers' time."""
-        return self.idle_s / self.worker_s if self.worker_s else 0.0
+        """Of the devices' time."""
+        return self.idle_s / self.device_s if self.device_s else 0.0
 
 
 def gap(makespan_s: float, lower_bound_s: float) -> float:
@@ -77,7 +78,7 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
         run=run.id,
         epoch=epoch,
         makespan_s=_open_s(run, zero, end),
-        lower_bound_s=_lower_bound(_until(end, [*committed(run), *running(run, end)])),
+        lower_bound_s=_lower_bound(_until(end, [*committed(run), *running(run, end)]), _devices(state)),
         idle_s=_idle(state, run, begin, end),
         start_s=max(0.0, _start_s(run) - sum(report.start_s for report in run.epochs)),
     )
@@ -101,26 +102,42 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
         epoch=min((model.epoch for model in models), default=max(1, len(run.epochs))),
         epochs=max(model.epochs for model in run.models.values()),
         makespan_s=_open_s(run, zero, end),
-        lower_bound_s=lower_bound(run, now),
+        lower_bound_s=lower_bound(run, now, _devices(state)),
         idle_s=idle_s,
         # Visits lie between the two, but for the start of their processes; what else ran may not.
-        worker_s=idle_s
+        device_s=idle_s
         + sum(run.trained_s.values())
         + sum(_open_s(run, max(zero, since), until) for _, since, until in run.starts)
-        + sum(_open_s(run, max(zero, t.started), min(t.ended, end)) for t in besides(run, end)),
+        + sum(
+            len(t.devices) * _open_s(run, max(zero, t.started), min(t.ended, end)) for t in besides(run, end)
+        ),
         start_s=_start_s(run),
         is_growing=is_growing,
     )
 
 
-def lower_bound(run: Run, now: float) -> float:
-    """Of the makespan of what has run up to `now`, in seconds."""
+def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
+    """Of the makespan of what has run up to `now`, in seconds.
+
+    Args:
+        devices: worker -> how many it had at most; one that is not in it had one.
+    """
     models = {model.id: model.trained_s for model in run.models.values()}
     workers = defaultdict(float, run.trained_s)
     for unit in running(run, now):
         models[unit.model] += unit.seconds
-        workers[unit.worker] += unit.seconds
-    return max([*models.values(), *workers.values()], default=0.0)
+        workers[unit.worker] += unit.seconds * len(unit.devices)
+    return _longest(models, workers, devices)
+
+
+def _longest(models: Mapping[str, float], workers: Mapping[str, float], devices: Mapping[str, int]) -> float:
+    """A model is on one worker at a time, and a device trains one model at a time (seed paper, section 5.1)."""
+    shared = (seconds / devices.get(name, 1) for name, seconds in workers.items())
+    return max([*models.values(), *shared], default=0.0)
+
+
+def _devices(state: ExperimentState) -> dict[str, int]:
+    return {worker.name: worker.most_devices for worker in state.workers.values()}
 
 
 def moment(run: Run, zero: float, seconds: float) -> float:
@@ -143,10 +160,10 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
     lines = [
         f"schedule: {found.makespan_s:.1f} s{so_far}, at best {found.lower_bound_s:.1f} s "
         f"(gap {100 * found.gap:.1f} %), "
-        f"idle {found.idle_s:.1f} s of {found.worker_s:.1f} worker-seconds; epoch {found.epoch} of {found.epochs}"
+        f"idle {found.idle_s:.1f} s of {found.device_s:.1f} device-seconds; epoch {found.epoch} of {found.epochs}"
     ]
     if found.start_s:
-        lines.append(f"process starts: {found.start_s:.1f} worker-seconds, which are no part of units")
+        lines.append(f"process starts: {found.start_s:.1f} device-seconds, which are no part of units")
     plan = plan_line(run)
     return [*lines, plan] if plan else lines
 
@@ -180,18 +197,17 @@ def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
             yield unit._replace(ended=min(unit.ended, end))
 
 
-def _lower_bound(units: Iterable[TrainedUnit]) -> float:
-    """A model is on one worker at a time and a worker trains one model at a time (seed paper, section 5.1)."""
+def _lower_bound(units: Iterable[TrainedUnit], devices: Mapping[str, int]) -> float:
     models: defaultdict[str, float] = defaultdict(float)
     workers: defaultdict[str, float] = defaultdict(float)
     for unit in units:
         models[unit.model] += unit.seconds
-        workers[unit.worker] += unit.seconds
-    return max([*models.values(), *workers.values()], default=0.0)
+        workers[unit.worker] += unit.seconds * len(unit.devices)
+    return _longest(models, workers, devices)
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
-    """Seconds without a task between two times, of each worker that trains and holds a partition of the run.
+    """Device-seconds without a task between two times, of each worker that trains and holds a partition of the run.
 
     A worker that was lost, or that joined, within this time counts for as long as it was there; of one that came back
     only its present life is known.
@@ -204,10 +220,13 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         since, until = max(since, begin), min(until, end)
         if since < until and worker.trains and not held.isdisjoint(worker.holdings):
             there[worker.name] = since, until
-    idle = {name: _open_s(run, since, until) for name, (since, until) in there.items()}
+    idle = {
+        name: state.workers[name].devices * _open_s(run, since, until)
+        for name, (since, until) in there.items()
+    }
     # Each attempt by its parts, because there may be very many.
-    for name, started, ended in busy(run, end, since=begin):
+    for name, started, ended, devices in busy(run, end, since=begin):
         if name in there:
             since, until = there[name]
-            idle[name] -= _open_s(run, max(started, since), min(ended, until))
+            idle[name] -= len(devices) * _open_s(run, max(started, since), min(ended, until))
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

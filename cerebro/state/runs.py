@@ -129,7 +129,7 @@ class Run:
     """When the first of its units that have ended began its own work: by then its process had started. Of one that came
     to nothing it is not known how long its process took, so it counts from its start."""
     trained_s: dict[str, float] = field(default_factory=dict)
-    """Worker -> seconds of visits there."""
+    """Worker -> device-seconds of visits there."""
     starts: list[tuple[str, float, float]] = field(default_factory=list)
     """(worker, from, to): when visits waited for their process to start."""
     newest_commit: float = 0.0
@@ -252,7 +252,8 @@ class Run:
         self._count(visit)
 
     def _count(self, visit: Visit) -> None:
-        self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + visit.seconds
+        seconds = visit.seconds * len(visit.devices)
+        self.trained_s[visit.worker] = self.trained_s.get(visit.worker, 0.0) + seconds
         self.newest_commit = max(self.newest_commit, visit.ended)
         if visit.start_s:
             self.starts.append((visit.worker, visit.started, visit.begun))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from cerebro.contract.events import (
     TaskAsked,
@@ -64,6 +65,12 @@ UNCOUNTED = frozenset({FailureKind.PREEMPTED, FailureKind.STORAGE_FULL, FailureK
 """Failures that are not the task's own and use up no attempt."""
 
 
+@lru_cache(maxsize=256)
+def _shared(devices: tuple[int, ...]) -> tuple[int, ...]:
+    """Equal ones as one object: there is an attempt for each unit of a long run."""
+    return devices
+
+
 @dataclass(kw_only=True, slots=True)
 class Attempt:
     """One attempt of a task at a worker; times are the store's clock in seconds, 0 while unknown."""
@@ -81,6 +88,8 @@ class Attempt:
     """When the controller asked for it to be given back, if it did."""
     start_s: float = 0.0
     """Seconds of it before its own work began, at most all of it; known once it is committed."""
+    devices: tuple[int, ...] = (0,)
+    """Of the worker, that it takes or took."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +143,10 @@ class Task:
 
     def assign(self, event: TaskAssigned, worker: str) -> None:
         """Open an attempt at `worker`."""
-        self.attempts.append(Attempt(number=event.attempt, worker=worker, assigned=event.time))
+        devices = _shared(event.devices)
+        self.attempts.append(
+            Attempt(number=event.attempt, worker=worker, assigned=event.time, devices=devices)
+        )
         self.state = TaskState.ASSIGNED
 
     def start(self, event: TaskStarted) -> None:

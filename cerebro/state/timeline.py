@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cerebro.errors import InstanceError
@@ -33,6 +33,7 @@ class TrainedUnit(NamedTuple):
     started: float
     ended: float
     is_running: bool = False
+    devices: tuple[int, ...] = (0,)
 
     @property
     def seconds(self) -> float:
@@ -41,11 +42,12 @@ class TrainedUnit(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """An attempt of a task of any kind that ran at a worker. Store's clock."""
+    """An attempt of a task of any kind that ran at a worker, and the devices that it took. Store's clock."""
 
     worker: str
     started: float
     ended: float
+    devices: tuple[int, ...] = (0,)
 
 
 class Try(NamedTuple):
@@ -78,7 +80,15 @@ def committed(run: Run, epoch: int | None = None) -> Iterator[TrainedUnit]:
     """Committed units, model by model in the order of training; only those up to `epoch` if one is given."""
     for model in run.models.values():
         for visit in model.visits[: (epoch or model.epochs) * len(model.partitions)]:
-            yield TrainedUnit(model.id, visit.epoch, visit.partition, visit.worker, visit.begun, visit.ended)
+            yield TrainedUnit(
+                model.id,
+                visit.epoch,
+                visit.partition,
+                visit.worker,
+                visit.begun,
+                visit.ended,
+                devices=visit.devices,
+            )
 
 
 def running(run: Run, now: float) -> Iterator[TrainedUnit]:
@@ -92,7 +102,14 @@ def running(run: Run, now: float) -> Iterator[TrainedUnit]:
         assert key.partition is not None
         end = max(now, attempt.started)
         yield TrainedUnit(
-            key.model, key.epoch, key.partition, attempt.worker, attempt.started, end, is_running=True
+            key.model,
+            key.epoch,
+            key.partition,
+            attempt.worker,
+            attempt.started,
+            end,
+            is_running=True,
+            devices=attempt.devices,
         )
 
 
@@ -104,13 +121,14 @@ def busy(run: Run, end: float, *, since: float = -math.inf) -> Iterator[Busy]:
         for visit in reversed(model.visits):
             if visit.ended <= since:
                 break
-            yield Busy(visit.worker, visit.started, visit.ended)
+            yield Busy(visit.worker, visit.started, visit.ended, visit.devices)
 
 
 def besides(run: Run, end: float) -> Iterator[Busy]:
     """`busy` without the visits."""
     for attempt in _unvisited(run):
-        yield Busy(attempt.worker, attempt.started, attempt.ended if attempt.outcome else end)
+        ended = attempt.ended if attempt.outcome else end
+        yield Busy(attempt.worker, attempt.started, ended, attempt.devices)
 
 
 def starts(run: Run) -> Iterator[Busy]:
@@ -130,12 +148,15 @@ def _unvisited(run: Run) -> Iterator[Attempt]:
                 yield attempt
 
 
-def schedule_of(run: Run) -> tuple[Problem, Schedule]:
+def schedule_of(run: Run, devices: Mapping[str, int] | None = None) -> tuple[Problem, Schedule]:
     """The visits of a fit run, for `cerebro.scheduling.validator.validate` with ``actual=True``.
 
     Seconds since the first unit's own work began. The problem's times are means of those measured; as holders of a
     partition count the workers that served it (the fold has checked that they held it). A model that failed or was
     stopped is left out, because nothing more of it is due.
+
+    Args:
+        devices: worker -> how many it had, as far as that is known; else as many as its units show.
 
     Raises:
         InstanceError: nothing is committed yet.
@@ -158,16 +179,20 @@ def schedule_of(run: Run) -> tuple[Problem, Schedule]:
             start=visit.started - zero,
             end=visit.ended - zero,
             epoch=visit.epoch,
+            gpus=max(1, len(visit.devices)),
         )
         for visit in visits
     ]
+    used = dict.fromkeys(workers, 1) | dict(devices or {})
+    for visit in visits:
+        used[visit.worker] = max(used[visit.worker], *(device + 1 for device in visit.devices))
     served: dict[int, set[int]] = {position: set() for position in partitions.values()}
     for unit in units:
         served[unit.partition].add(unit.worker)
     problem = Problem(
         models=tuple(index),
         workers=tuple(workers),
-        gpus=(1,) * len(workers),
+        gpus=tuple(used[name] for name in workers),
         strategies=_times(units, len(models), len(workers)),
         holders=tuple(tuple(sorted(found)) or tuple(workers.values()) for found in served.values()),
         epochs=models[0].epochs,

@@ -40,6 +40,8 @@ class Visit(NamedTuple):
     """Threads that it computed with; 0 if that is not known."""
     resumed_rows: int = 0
     """Of its rows, those that an earlier attempt trained on: `compute_s` is of the others."""
+    devices: tuple[int, ...] = (0,)
+    """Of the worker, that it took."""
 
     @classmethod
     def of(
@@ -66,6 +68,7 @@ class Visit(NamedTuple):
             attempt.start_s,
             result.cores,
             result.resumed_rows,
+            attempt.devices,
         )
 
     def as_attempt(self) -> Attempt:
@@ -79,6 +82,7 @@ class Visit(NamedTuple):
             outcome="committed",
             has_run=True,
             start_s=self.start_s,
+            devices=self.devices,
         )
 
     @property

@@ -32,13 +32,40 @@ class Worker:
     """Why it is not alive."""
     since: float = 0.0
     """When it joined or was lost."""
-    open_tasks: list[str] = field(default_factory=list)
-    """Keys in the order of assignment, at most `QUEUE_DEPTH`."""
+    devices: int = 1
+    """How many: each runs one task at a time, and has one in its queue."""
+    most_devices: int = 1
+    """The most that any incarnation of it had."""
+    open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Key -> devices that its attempt takes, in the order of assignment."""
 
     @property
     def trains(self) -> bool:
         """Whether it is a place for models; a worker for ETL alone is none."""
         return "train" in self.kinds
+
+    @property
+    def lanes(self) -> tuple[int | None, ...]:
+        """Where tasks take turns: its devices, and `None` for tasks that take no device."""
+        return (*range(self.devices), None)
+
+    def in_lane(self, lane: int | None) -> list[str]:
+        """Keys of the open tasks there, oldest first, at most `QUEUE_DEPTH`."""
+        return [key for key, devices in self.open_tasks.items() if lane in lanes_of(devices)]
+
+    @property
+    def is_occupied(self) -> bool:
+        """Whether each of its devices has a task."""
+        return all(self.in_lane(device) for device in range(self.devices))
+
+    def is_next(self, key: str) -> bool:
+        """Whether an open task runs, or may start: no older one is open on one of its devices."""
+        return all(self.in_lane(lane)[0] == key for lane in lanes_of(self.open_tasks[key]))
+
+
+def lanes_of(devices: tuple[int, ...]) -> tuple[int | None, ...]:
+    """The lanes of an attempt that takes these devices."""
+    return devices or (None,)
 
 
 def join(workers: dict[str, Worker], event: WorkerJoined) -> None:
@@ -55,7 +82,7 @@ def join(workers: dict[str, Worker], event: WorkerJoined) -> None:
     if known and known.is_alive:
         raise IllegalEventError(f"{event.worker} joined twice without being lost between")
     if known and known.open_tasks:
-        raise IllegalEventError(f"{event.worker} joined again while {known.open_tasks} are open there")
+        raise IllegalEventError(f"{event.worker} joined again while {[*known.open_tasks]} are open there")
     volume = event.volume or event.worker
     sharing = [w for w in workers.values() if w.volume == volume and w is not known and not w.is_removed]
     holdings = {(holding.dataset, holding.partition) for holding in event.holdings}
@@ -73,6 +100,8 @@ def join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         volume=volume,
         holdings=holdings,
         since=event.time,
+        devices=event.devices,
+        most_devices=max(event.devices, known.most_devices if known else 1),
     )
 
 
@@ -98,5 +127,5 @@ def remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
     if worker is None or worker.is_removed or worker.is_alive:
         raise IllegalEventError(f"{event.worker} was removed without having been lost")
     if worker.open_tasks:
-        raise IllegalEventError(f"{event.worker} was removed while {worker.open_tasks} are open there")
+        raise IllegalEventError(f"{event.worker} was removed while {[*worker.open_tasks]} are open there")
     worker.is_removed, worker.lost, worker.holdings = True, event.reason, set()

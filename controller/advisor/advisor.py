@@ -244,6 +244,6 @@ def _is_wanted(core: Core, fit: FitDispatch) -> bool:
         run.planner
         and run.scheduler == DEFAULT_POLICY
         and run.state is RunState.RUNNING
-        and len(fit.workers) > 1
+        and sum(fit.dispatch_state.gpus) > 1
         and max(fit.dispatch_state.worker_left) > _SHORTEST_S
     )

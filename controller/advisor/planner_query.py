@@ -1,11 +1,14 @@
 """What is left of a fit run as a scheduling problem, and a plan for it in the names of the log. Pure.
 
 A problem here starts now: units that run or are queued are not part of it, their models and workers are ready when
-those units are expected to end. It reaches as many epochs ahead as a planner can treat well.
+those units are expected to end. A problem knows one such time for each worker, not for each of its devices: it is when
+the first of them is free, so that nothing is planned later than it could run. A problem reaches as many epochs ahead as
+a planner can treat well.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,18 +85,18 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     epochs = min(dispatch_state.epochs - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
-    ready = _ready(fit)
+    models_ready, workers_ready = _ready(fit)
     problem = Problem(
         models=tuple(fit.models[m] for m in models),
         workers=tuple(fit.workers),
-        gpus=(1,) * len(fit.workers),
+        gpus=dispatch_state.gpus,
         strategies=tuple(tuple((Strategy(seconds=t),) for t in dispatch_state.time[m]) for m in models),
         holders=tuple(dispatch_state.holders(p) for p in partitions),
         sizes=tuple(dispatch_state.sizes[p] for p in partitions),
         epochs=max(1, min(epochs, HORIZON // (len(models) * len(partitions)))),
         left=left,
-        model_ready=tuple(ready.get(("model", m), 0.0) for m in models),
-        worker_ready=tuple(ready.get(("worker", w), 0.0) for w in range(len(fit.workers))),
+        model_ready=tuple(models_ready.get(m, 0.0) for m in models),
+        worker_ready=workers_ready,
     )
     return PlannerQuery(
         problem=problem,
@@ -113,19 +116,22 @@ def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
     return sum((mask >> p & 1) << place for place, p in enumerate(partitions))
 
 
-def _ready(fit: FitDispatch) -> dict[tuple[str, int], float]:
-    """Seconds from now until models and workers are expected to be idle."""
+def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[float, ...]]:
+    """Seconds from now until each model that is not idle, and the first device of each worker, is expected to be.
+
+    A worker runs its units in the order in which they were given to it, each on the device that is free first.
+    """
     dispatch_state = fit.dispatch_state
-    found: dict[tuple[str, int], float] = {}
-    # A worker runs its units in the order in which they were given to it.
+    # (when it is free, whether by then it will have run something)
+    free = [[(0.0, False)] * gpus for gpus in dispatch_state.gpus]
+    models: dict[int, float] = {}
     for model, running in sorted(dispatch_state.running.items(), key=lambda item: item[1].started):
         expected = dispatch_state.seconds(model, running.partition, running.worker)
-        before = found.get(("worker", running.worker))
-        end = (
-            max(0.0, running.started + expected - dispatch_state.now) if before is None else before + expected
-        )
-        found["worker", running.worker] = found["model", model] = end
-    return found
+        begin, is_queued = heapq.heappop(free[running.worker])
+        end = begin + expected if is_queued else max(0.0, running.started + expected - dispatch_state.now)
+        heapq.heappush(free[running.worker], (end, True))
+        models[model] = end
+    return models, tuple(devices[0][0] for devices in free)
 
 
 # --- as JSON, for a process beside the controller -----------------------------------------------
@@ -134,6 +140,7 @@ def _ready(fit: FitDispatch) -> dict[tuple[str, int], float]:
 def to_json(problem: Problem) -> dict[str, Any]:
     """A problem whose models have one strategy on each worker, as plain values."""
     return {
+        "gpus": problem.gpus,
         "times": [[ways[0].seconds for ways in row] for row in problem.strategies],
         "holders": problem.holders,
         "sizes": problem.sizes,
@@ -150,7 +157,7 @@ def from_json(value: Mapping[str, Any]) -> Problem:
     return Problem(
         models=tuple(map(str, range(len(times)))),
         workers=tuple(map(str, range(len(times[0])))),
-        gpus=(1,) * len(times[0]),
+        gpus=tuple(value["gpus"]),
         strategies=tuple(tuple((Strategy(seconds=t),) for t in row) for row in times),
         holders=tuple(map(tuple, value["holders"])),
         sizes=tuple(value["sizes"]),

@@ -41,6 +41,7 @@ class Scenario:
         outages: workers that go away for a while.
         joins: worker -> when it is there for the first time, if not from the beginning.
         removals: worker -> when it goes for good, with its disk.
+        devices: worker -> how many it has; one if it is left out.
         has_pods: each worker is a pod with two containers, one that trains and ``NAME-etl``, which share the pod's
             volume; the partitions are made by an ETL run before; a cluster manager tells of the pods. Otherwise a
             worker is a process that finds its partitions, does no ETL, and is lost by its silence.
@@ -54,6 +55,7 @@ class Scenario:
     outages: Sequence[WorkerOutage] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     removals: Mapping[str, float] = field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)
     has_pods: bool = False
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()

@@ -11,7 +11,7 @@ from functools import partial
 
 from cerebro.contract import api
 from cerebro.contract.events import RunStarted
-from cerebro.contract.records import Holding, PodRef, WorkerRecord
+from cerebro.contract.records import Device, Holding, PodRef, WorkerRecord
 from cerebro.contract.tasks import (
     CheckpointRef,
     EtlTask,
@@ -22,6 +22,7 @@ from cerebro.contract.tasks import (
     TaskResult,
     TrainTask,
 )
+from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Pod
 from controller.simulation.scenario import DATASET, EXPERIMENT, Preemption, Scenario, WorkerOutage
 from controller.simulation.store import VirtualStore
@@ -48,7 +49,7 @@ class _Worker:
     pod: _Pod
     cursor: int = 0
     queue: list[InboxItem] = field(default_factory=list)
-    running: InboxItem | None = None
+    running: list[InboxItem] = field(default_factory=list)
 
     @property
     def identity(self) -> str:
@@ -117,14 +118,13 @@ class VirtualWorkers:
         """Everybody who is there reports, and looks into the inbox."""
         for worker in self._workers.values():
             if worker.pod.is_up:
-                steps = [_renew(worker.running)] if worker.running else []
-                self._report(worker, steps)
+                self._report(worker, [_renew(item) for item in worker.running])
         self.deliver()
 
     def _register(self, pod: _Pod) -> None:
         held = tuple(Holding(dataset=DATASET, partition=partition) for partition in sorted(pod.disk))
         for worker in self._on(pod):
-            worker.cursor, worker.queue, worker.running = 0, [], None
+            worker.cursor, worker.queue, worker.running = 0, [], []
             ref = PodRef(name=pod.name, uid=f"{pod.name}#{pod.number}", container=worker.kinds[0])
             self._store.register(
                 WorkerRecord(
@@ -133,11 +133,18 @@ class VirtualWorkers:
                     weight=1.0,
                     cores=1,
                     kinds=worker.kinds,
+                    devices=self._devices(worker),
                     holdings=held,
                     volume=pod.name if self._scenario.has_pods else None,
                     pod=ref if self._scenario.has_pods else None,
                 )
             )
+
+    def _devices(self, worker: _Worker) -> tuple[Device, ...]:
+        if "train" not in worker.kinds:
+            return ()
+        count = self._scenario.devices.get(worker.name, 1)
+        return tuple(Device(kind="cpu", name="virtual", threads=1) for _ in range(count))
 
     def _on(self, pod: _Pod) -> list[_Worker]:
         return [worker for worker in self._workers.values() if worker.pod is pod]
@@ -150,8 +157,8 @@ class VirtualWorkers:
         pod.leaving = _PREEMPTED
         failure = Failure(kind=FailureKind.PREEMPTED, message=_PREEMPTED.reason)
         for worker in self._on(pod):
-            given_back = [*([worker.running] if worker.running else []), *worker.queue]
-            worker.running, worker.queue = None, []
+            given_back = [*worker.running, *worker.queue]
+            worker.running, worker.queue = [], []
             self._report(
                 worker,
                 [
@@ -170,7 +177,7 @@ class VirtualWorkers:
     def _end_processes(self, pod: _Pod) -> None:
         pod.is_up = False
         for worker in self._on(pod):
-            worker.running, worker.queue = None, []
+            worker.running, worker.queue = [], []
 
     def _come_back(self, pod: _Pod) -> None:
         if not pod.is_removed:
@@ -194,33 +201,28 @@ class VirtualWorkers:
             for item in self._store.inbox(worker.name, worker.identity, worker.cursor, wait_s=0):
                 worker.cursor = item.seq
                 if item.cancel:
-                    worker.queue = [
-                        q for q in worker.queue if (q.task, q.attempt) != (item.task, item.attempt)
-                    ]
-                    if worker.running and (worker.running.task, worker.running.attempt) == (
-                        item.task,
-                        item.attempt,
-                    ):
-                        worker.running = None
+                    dropped = (item.task, item.attempt)
+                    worker.queue = [q for q in worker.queue if (q.task, q.attempt) != dropped]
+                    worker.running = [r for r in worker.running if (r.task, r.attempt) != dropped]
                 else:
                     worker.queue.append(item)
             self._start_next(worker)
 
     def _start_next(self, worker: _Worker) -> None:
-        while worker.running is None and worker.queue:
-            item = worker.queue.pop(0)
+        while (item := _startable(worker)) is not None:
+            worker.queue.remove(item)
             start = api.Start(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
             outcomes = self._report(worker, [start])
             if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
-                worker.running = item
+                worker.running.append(item)
                 seconds = self._scenario.unit_time(item.body, worker.name)
                 self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
 
     def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
         is_there = worker.pod.is_up and worker.identity == identity
-        if not is_there or worker.running is not item or item.body is None:
+        if not is_there or item not in worker.running or item.body is None:
             return
-        worker.running = None
+        worker.running.remove(item)
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)
         if isinstance(item.body, EtlTask) and failure is None:
             worker.pod.disk.add(item.body.partition)
@@ -239,6 +241,17 @@ class VirtualWorkers:
     def _rows(self, body: TaskBody) -> int:
         plan = self._plan.plan
         return plan.partitions[body.partition] if isinstance(body, TrainTask) and plan.kind == "fit" else 1
+
+
+def _startable(worker: _Worker) -> InboxItem | None:
+    """The oldest of its queue on whose devices nothing runs and nothing older waits."""
+    taken = {lane for item in worker.running for lane in lanes_of(item.devices)}
+    for item in worker.queue:
+        lanes = lanes_of(item.devices)
+        if taken.isdisjoint(lanes):
+            return item
+        taken.update(lanes)
+    return None
 
 
 def _renew(item: InboxItem) -> api.Report:

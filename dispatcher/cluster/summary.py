@@ -58,7 +58,7 @@ def summary(state: ExperimentState, *, troubles: Troubles, begin: float, now: fl
             name: WorkerSummary(
                 lost=worker.lost,
                 since=worker.since,
-                next=tuple(doing(key) for key in worker.open_tasks[1:]),
+                next=tuple(doing(key) for key in worker.open_tasks if not worker.is_next(key)),
             )
             for name, worker in state.workers.items()
             if not worker.is_removed

@@ -82,7 +82,7 @@ def schedule_summary(read_model: ReadModel, run: Run, now: float) -> ScheduleSum
 
 def _summary(run: Run, found: ScheduleNow) -> ScheduleSummary:
     told = asdict(found)
-    del told["worker_s"]
+    del told["device_s"]
     return ScheduleSummary(run=run.id, gap=found.gap, idle_share=found.idle_share, **told)
 
 

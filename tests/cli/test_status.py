@@ -120,7 +120,7 @@ def test_a_fit_shows_how_well_it_is_scheduled() -> None:
     story.begins(unit(2, 0), 0, 42.0)
     lines = cli_status.state_lines(story.state, now=story.zero + 44.0)
     assert lines[5:9] == [
-        "  schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 worker-seconds; epoch 2 of 2",
+        "  schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
         "",
         "  EPOCHS OF fit-1  ENDED AFTER  AT BEST  GAP    STARTS  IDLE",
         "  1                40.0 s       40.0 s   0.0 %  0.0 s   0.0 s",

@@ -52,7 +52,7 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     assert opened(story.log, story.zero + 44.0).status().splitlines() == [
         "experiment one",
         "  fit-1: running, 1/2 done",
-        "    schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 worker-seconds; epoch 2 of 2",
+        "    schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
         "  worker-0: fit-1/train/m00/e2/p0",
     ]
     story.ends(unit(2, 0), 0, 52.0)

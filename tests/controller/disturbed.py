@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from controller.simulation.scenario import Scenario, WorkerOutage
-from tests.controller.test_core import own_partition
+from tests.controller.test_core import own_partition, several_devices
 
 
 def disturbed(
@@ -16,6 +16,7 @@ def disturbed(
     outages: Iterable[tuple[int, float, float]],
     faults: Mapping[tuple[int, int], FailureKind],
     times: Random,
+    devices: Sequence[int] = (),
 ) -> Scenario:
     """Workers that hold the partition of their number each.
 
@@ -23,6 +24,7 @@ def disturbed(
         outages: (worker, start, length), in seconds; those of workers beyond the last one are left out.
         faults: (model, unit) -> how that unit's first attempt fails.
         times: draws how long each task takes, 0.5 to 4 s.
+        devices: of each worker, one of those it does not tell of.
     """
 
     def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
@@ -34,5 +36,6 @@ def disturbed(
         holdings=own_partition(workers),
         unit_time=lambda body, worker: times.uniform(0.5, 4.0),
         outcome=outcome,
+        devices=several_devices(*devices),
         outages=[WorkerOutage(worker=f"worker-{w}", start=s, length=n) for w, s, n in outages if w < workers],
     )

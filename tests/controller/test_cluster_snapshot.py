@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from cerebro.contract.records import PodRef, WorkerRecord, WorkerStatus
+from cerebro.contract.records import Device, PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
-from controller.cluster_snapshot import SILENT, STARTED_ANEW, Absence, Liveness, are_coming, worker_view
+from controller.cluster_snapshot import (
+    SILENT,
+    STARTED_ANEW,
+    Absence,
+    Liveness,
+    are_coming,
+    trained_on,
+    worker_view,
+)
 from controller.orchestrator import Exit, Fleet, Pod
 
 LEASE_S = 10.0
@@ -157,3 +165,21 @@ def test_a_pod_that_cannot_be_made_is_not_on_its_way() -> None:
 def test_workers_on_their_way(pods: dict[str, Pod], size: int, expected: bool) -> None:
     """A pod that is wanted and in which no worker has registered, unless it is known why."""
     assert are_coming([status(pod=REF), status()], Fleet(pods=pods, size=size)) is expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpus", "weight"), [(2, 4, 2.0), (3, 0, 3.0), (1, 4, 1.0), (0, 4, 4.0), (0, 0, 1.0)]
+)
+def test_the_share_of_the_data_follows_the_devices_that_train(devices: int, gpus: int, weight: float) -> None:
+    """What makes a pod's partitions gets as many rows as the worker beside it has devices to train them on."""
+    maker = status(pod=REF)
+    trainer = status(pod=REF, devices=tuple(Device(kind="gpu", name="-", threads=1) for _ in range(devices)))
+    trainer = trainer.model_copy(
+        update={"record": trainer.record.model_copy(update={"worker": "w-0", "kinds": ("train",)})}
+    )
+    known = trained_on([maker, trainer])
+    seen = worker_view(maker, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S, devices=known)
+    assert seen.weight == weight
+    view = worker_view(trainer, fleet(gpus=gpus), silent_s=0.0, lease_s=LEASE_S, devices=known)
+    assert view.devices == max(1, devices)
+    assert not devices or view.weight == 1.0, "a worker that trains counts its devices itself"

@@ -28,6 +28,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
 from cerebro.state.experiment import fold
 from cerebro.state.tasks import MAX_LOSSES
+from cerebro.state.workers import lanes_of
 from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario, WorkerOutage
@@ -57,6 +58,11 @@ def plan(models: int, partitions: int, *, validated: bool = False) -> RunStarted
     )
 
 
+def several_devices(*counts: int) -> dict[str, int]:
+    """Worker -> as many devices as its number says."""
+    return {f"worker-{number}": count for number, count in enumerate(counts)}
+
+
 def simulate(
     scenario: Scenario, *, models: int, partitions: int, epochs: int = 1, validated: bool = False
 ) -> Simulation:
@@ -83,21 +89,26 @@ def assert_complete(state: ExperimentState, *, epochs: int, partitions: int) -> 
 
 
 def assert_exclusive(simulation: Simulation) -> None:
-    """No worker runs two attempts at once, no model has two running units; each attempt is committed at most once."""
-    at_worker: dict[str, str] = {}
+    """No device runs two attempts at once, no model has two running units; each attempt is committed at most once."""
+    devices: dict[tuple[str, int], tuple[int, ...]] = {}
+    at_device: dict[tuple[str, int | None], str] = {}
     of_model: dict[str, str] = {}
     committed: Counter[str] = Counter()
     for event in simulation.log:
-        if isinstance(event, TaskStarted):
-            assert event.worker not in at_worker
-            at_worker[event.worker] = event.task
+        if isinstance(event, TaskAssigned):
+            devices[event.task, event.attempt] = event.devices
+        elif isinstance(event, TaskStarted):
+            for lane in lanes_of(devices[event.task, event.attempt]):
+                assert (event.worker, lane) not in at_device
+                at_device[event.worker, lane] = event.task
             if TaskKey.parse(event.task).kind == "train":
                 model = TaskKey.parse(event.task).model or ""
                 assert model not in of_model
                 of_model[model] = event.task
         elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
-            if at_worker.get(event.worker) == event.task:
-                del at_worker[event.worker]
+            for lane in lanes_of(devices[event.task, event.attempt]):
+                if at_device.get((event.worker, lane)) == event.task:
+                    del at_device[event.worker, lane]
             model = TaskKey.parse(event.task).model or ""
             if of_model.get(model) == event.task:
                 del of_model[model]
@@ -108,15 +119,18 @@ def assert_exclusive(simulation: Simulation) -> None:
 
 
 shapes = st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
+device_counts = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=6, max_size=6)
 
 
 @settings(deadline=None, max_examples=60)
-@given(shape=shapes, times=st.randoms(use_true_random=False), validated=st.booleans())
-def test_every_model_visits_every_partition_once_per_epoch(shape, times, validated) -> None:  # type: ignore[no-untyped-def]
-    """Completeness, isolation and exclusive access hold for any grid, any workers, any unit times."""
+@given(shape=shapes, times=st.randoms(use_true_random=False), validated=st.booleans(), counts=device_counts)
+def test_every_model_visits_every_partition_once_per_epoch(shape, times, validated, counts) -> None:  # type: ignore[no-untyped-def]
+    """Completeness, isolation and exclusive access hold for any grid, any workers and devices, any unit times."""
     models, workers, epochs = shape
     scenario = Scenario(
-        holdings=own_partition(workers), unit_time=lambda body, worker: times.uniform(0.1, 5.0)
+        holdings=own_partition(workers),
+        unit_time=lambda body, worker: times.uniform(0.1, 5.0),
+        devices=several_devices(*counts),
     )
     simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs, validated=validated)
     state = fold(EXPERIMENT, simulation.log)

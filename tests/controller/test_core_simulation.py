@@ -21,16 +21,18 @@ from controller.core_simulation import run
 
 @st.composite
 def live_problems(draw: st.DrawFn) -> Problem:
-    """What a fit run can be: any number of models, partitions, copies and epochs, and sizes that differ."""
+    """What a fit run can be: any number of models, partitions, copies, devices and epochs, and sizes that differ."""
     models, workers, partitions = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
     times = st.lists(st.integers(1, 9).map(float), min_size=workers, max_size=workers)
     held = st.lists(st.integers(0, workers - 1), min_size=1, unique=True).map(sorted)
-    return open_shop(
+    problem = open_shop(
         draw(st.lists(times, min_size=models, max_size=models)),
         draw(st.lists(held, min_size=partitions, max_size=partitions)),
         epochs=draw(st.integers(1, 2)),
         sizes=draw(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=partitions, max_size=partitions)),
     )
+    gpus = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=workers, max_size=workers)
+    return replace(problem, gpus=tuple(draw(gpus)))
 
 
 @st.composite
@@ -69,8 +71,15 @@ def test_units_take_what_the_problem_says(problem: Problem) -> None:
 
 @pytest.mark.parametrize(
     "problem",
-    [paper(16, 8, heterogeneous=False), paper(16, 16, heterogeneous=False), narrow(4, 8), narrow(8, 8)],
-    ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8"],
+    [
+        paper(16, 8, heterogeneous=False),
+        paper(16, 16, heterogeneous=False),
+        narrow(4, 8),
+        narrow(8, 8),
+        replace(paper(16, 4, heterogeneous=False), gpus=(2,) * 4),
+        replace(paper(24, 4, heterogeneous=False), gpus=(4, 2, 1, 1)),
+    ],
+    ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8", "hom-16x4-of-2", "hom-24x4-of-1-to-4"],
 )
 def test_core_and_engine_agree(problem: Problem) -> None:
     """Where knowing unit times and handing out ahead changes nothing, their makespans are within a per cent."""
@@ -112,7 +121,7 @@ _PLAIN = open_shop([[1.0, 1.0]] * 2)
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "one unit at a time"),
+        (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "a unit on one GPU"),
         (replace(_PLAIN, left=(1, 3)), "nothing done"),
         (replace(_PLAIN, worker_ready=(1.0, 0.0)), "everybody free"),
         (

@@ -17,7 +17,7 @@ from controller.fit_dispatch import FitDispatch
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import Scenario
 from tests.controller.disturbed import disturbed
-from tests.controller.test_core import own_partition, plan, request
+from tests.controller.test_core import device_counts, own_partition, plan, request
 from tests.state.stories import Story, joined, lost, unit, validation
 
 RECORD = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv")))
@@ -74,15 +74,18 @@ def told_step_by_step(simulation: Simulation) -> int:
     outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=3),
     faults=st.dictionaries(
         st.tuples(st.integers(0, 4), st.integers(0, 8)),
-        st.sampled_from([FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.USER_ERROR]),
+        st.sampled_from(
+            [FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY, FailureKind.USER_ERROR]
+        ),
         max_size=4,
     ),
     times=st.randoms(use_true_random=False),
+    devices=device_counts,
 )
-def test_board_follows_the_log(shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
+def test_board_follows_the_log(shape, outages, faults, times, devices) -> None:  # type: ignore[no-untyped-def]
     """Whatever is lost, fails, is taken back or opened again, the dispatch state says what the state says."""
     models, workers, epochs = shape
-    scenario = disturbed(workers, outages=outages, faults=faults, times=times)
+    scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
     simulation = Simulation(scenario, request(models, epochs), plan(models, workers, validated=True))
     simulation.run()
     assert told_step_by_step(simulation)

@@ -29,7 +29,14 @@ from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
 from tests.controller.disturbed import disturbed
-from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    device_counts,
+    own_partition,
+    plan,
+    request,
+)
 from tests.controller.test_fit_dispatch import all_here, core_of, told_step_by_step
 from tests.state.stories import Story, unit
 
@@ -171,16 +178,21 @@ moments = st.lists(
     outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 20), st.floats(0.1, 30)), max_size=2),
     faults=st.dictionaries(
         st.tuples(st.integers(0, 3), st.integers(0, 6)),
-        st.sampled_from([FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.USER_ERROR]),
+        st.sampled_from(
+            [FailureKind.CRASH, FailureKind.CHECKPOINT, FailureKind.OUT_OF_MEMORY, FailureKind.USER_ERROR]
+        ),
         max_size=3,
     ),
     times=st.randoms(use_true_random=False),
+    devices=device_counts,
 )
-def test_the_promises_hold_under_any_commands_at_any_time(commands, shape, outages, faults, times) -> None:  # type: ignore[no-untyped-def]
+def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-untyped-def]
+    commands, shape, outages, faults, times, devices
+) -> None:
     """Models visit each partition once per epoch, one worker each; the dispatch state says what the state says; nothing
     is left in the queue, and models that were stopped or failed in the end can go on to their end."""
     models, workers, epochs = shape
-    scenario = disturbed(workers, outages=outages, faults=faults, times=times)
+    scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
     made = [(time, command(f"m{model:02}")) for time, command, model in commands]
     simulation = Steered(scenario, made, models=models, epochs=epochs)
     simulation.run()

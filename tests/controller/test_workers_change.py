@@ -28,15 +28,18 @@ from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody
 from cerebro.state import ExperimentState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller import tasks
+from controller.places import Places
 from controller.replication import making
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Preemption, Scenario, UnitTime, WorkerOutage
 from tests.controller.test_core import (
     assert_complete,
     assert_exclusive,
+    device_counts,
     own_partition,
     plan,
     request,
+    several_devices,
 )
 from tests.state.stories import Story, lost
 
@@ -242,11 +245,11 @@ def test_a_test_on_the_training_data_has_a_lost_partition_made_anew() -> None:
         request = EvaluateRequest(kind="test", fit="fit-1", split=split)
         story.tell(RunRequested(run=run, request=request))
         story.tell(RunStarted(run=run, plan=plan_evaluation(story.state, request)))
-        load = {"worker-0": 0}
+        places = Places(story.state.workers.values())
         made = story.state.runs[run]
-        asked[split] = [str(key) for _, key in making(story.state, made, None, load)]
+        asked[split] = [str(key) for _, key in making(story.state, made, None, places, set())]
         # Whoever is on the way may bring it.
-        assert making(story.state, made, None, load, is_filling=True) == []
+        assert making(story.state, made, None, places, set(), is_filling=True) == []
         story.tell(RunFinished(run=run, outcome="stopped"))
     assert asked == {"train": ["test-1/etl/train/p1"], "test": []}
 
@@ -316,8 +319,11 @@ happenings = st.lists(
     joined=st.lists(st.floats(0.5, 60), max_size=2),
     crashes=st.frozensets(st.integers(0, 60), max_size=3),
     etl_s=st.sampled_from([0.5, 5.0, 40.0]),
+    devices=device_counts,
 )
-def test_any_change_of_workers_every_unit_is_done_once(shape, events, joined, crashes, etl_s) -> None:  # type: ignore[no-untyped-def]
+def test_any_change_of_workers_every_unit_is_done_once(  # type: ignore[no-untyped-def]
+    shape, events, joined, crashes, etl_s, devices
+) -> None:
     """Any losses, preemptions, removals (of all but the first pod) and joins, with a controller that dies."""
     models, workers, epochs = shape
     holdings: dict[str, Sequence[int]] = dict(own_partition(workers))
@@ -340,6 +346,7 @@ def test_any_change_of_workers_every_unit_is_done_once(shape, events, joined, cr
         outages=outages,
         removals=removals,
         joins=joins,
+        devices=several_devices(*devices),
         crash_before=crashes,
     )
     simulation = simulate(scenario, models=models, epochs=epochs, partitions=workers)

@@ -18,6 +18,7 @@ from cerebro.contract.events import (
     TaskRevoked,
     TaskStarted,
 )
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.contract.tasks import CheckpointRef, Failure, FailureKind, TaskResult, Timings
 from cerebro.state import Model, ModelState, RunState, TaskKey, TaskState
 from tests.state.stories import Story, joined, lost, unit, validation
@@ -35,12 +36,15 @@ STARTS = (0.0, 0.0, 0.5, 1e9, -1.0, float("nan"))
 
 
 class History(Story):
-    """A fit run of two workers and three models that anything may happen to; partition `p` is on worker `p`."""
+    """A fit run of two workers and some models that anything may happen to; partition `p` is on worker `p`. A worker
+    has one device or several, and joins again with as many as chance has it."""
 
-    def __init__(self, random: Random, *, validated: bool, epochs: int) -> None:
-        super().__init__()
-        self.random = random
-        self.fit(models=3, epochs=epochs, validated=validated, max_attempts=2)
+    def __init__(
+        self, random: Random, *, validated: bool, epochs: int, devices: int = 1, models: int = 3
+    ) -> None:
+        super().__init__(devices=devices)
+        self.random, self._devices = random, devices
+        self.fit(models=models, epochs=epochs, validated=validated, max_attempts=2)
         self._files = 0
 
     def step(self) -> None:
@@ -61,7 +65,7 @@ class History(Story):
             task = self.random.choice(self.run.open_tasks())
             worker = int((task.worker or "").removeprefix("worker-"))
             if task.state is TaskState.ASSIGNED:
-                if self.state.workers[task.worker or ""].open_tasks[0] != str(task.key):
+                if not self.state.workers[task.worker or ""].is_next(str(task.key)):
                     return False
                 self.tell(TaskStarted(task=str(task.key), attempt=task.attempt, worker=task.worker or ""))
             else:
@@ -87,12 +91,19 @@ class History(Story):
         keys = [(key, worker) for key, worker in keys if self.run.task(key).state is TaskState.PENDING]
         if not keys:
             return False
-        self.assign(*self.random.choice(keys))
+        key, number = self.random.choice(keys)
+        self.assign(key, number, self.random.choice(self._free(number)))
         return True
 
     def _is_free(self, number: int) -> bool:
+        return bool(self._free(number))
+
+    def _free(self, number: int) -> list[tuple[int, ...]]:
+        """Devices of a worker that have room for one more task; two of them together, now and then."""
         worker = self.state.workers[f"worker-{number}"]
-        return worker.is_alive and len(worker.open_tasks) < 2
+        free = [d for d in range(worker.devices) if worker.is_alive and len(worker.in_lane(d)) < QUEUE_DEPTH]
+        pairs = [(free[0], free[1])] if len(free) > 1 else []
+        return [*((device,) for device in free), *pairs]
 
     def _active(self) -> list[Model]:
         return [model for model in self.run.models.values() if model.state is ModelState.ACTIVE]
@@ -156,7 +167,8 @@ class History(Story):
         number = self.random.choice((0, 1))
         worker = self.state.workers[f"worker-{number}"]
         if not worker.is_alive:
-            self.tell(joined(number, incarnation=str(self.state.seq)))
+            devices = self.random.randint(1, self._devices)
+            self.tell(joined(number, incarnation=str(self.state.seq), devices=devices))
             return True
         self.tell(lost(number, incarnation=worker.incarnation))
         for key in list(worker.open_tasks):

@@ -15,10 +15,15 @@ def assert_sound(state: ExperimentState) -> None:
     at_workers = [key for worker in state.workers.values() for key in worker.open_tasks]
     assert sorted(at_workers) == sorted(open_tasks), "each open task is at exactly one worker"
     for worker in state.workers.values():
-        assert len(worker.open_tasks) <= QUEUE_DEPTH
-        running = [k for k in worker.open_tasks if open_tasks[k].state is TaskState.RUNNING]
-        assert running == worker.open_tasks[: len(running)], "the running task is the oldest"
-        assert len(running) <= 1, "a worker runs one task at a time"
+        for lane in worker.lanes:
+            keys = worker.in_lane(lane)
+            assert len(keys) <= QUEUE_DEPTH
+            running = [key for key in keys if open_tasks[key].state is TaskState.RUNNING]
+            assert running == keys[: len(running)], "the running task is the oldest"
+            assert len(running) <= 1, "a device runs one task at a time"
+        for key, devices in worker.open_tasks.items():
+            assert open_tasks[key].attempts[-1].devices == devices
+            assert set(devices) <= set(worker.lanes)
     for run in state.runs.values():
         assert_counted(run)
         for model in run.models.values():

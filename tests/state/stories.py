@@ -37,7 +37,9 @@ def etl_plan(workers: int, splits: Mapping[str, int]) -> EtlPlan:
     )
 
 
-def joined(number: int, *, incarnation: str = "a", partitions: tuple[int, ...] | None = None) -> WorkerJoined:
+def joined(
+    number: int, *, incarnation: str = "a", partitions: tuple[int, ...] | None = None, devices: int = 1
+) -> WorkerJoined:
     """A worker that holds the partition of its number, or those given."""
     held = (number,) if partitions is None else partitions
     return WorkerJoined(
@@ -46,6 +48,7 @@ def joined(number: int, *, incarnation: str = "a", partitions: tuple[int, ...] |
         weight=1.0,
         kinds=("etl", "train", "valid", "test", "predict"),
         holdings=tuple(Holding(dataset=DATASET, partition=p) for p in held),
+        devices=devices,
     )
 
 
@@ -57,12 +60,12 @@ def lost(number: int, *, incarnation: str = "a", reason: str = "silent") -> Work
 class Story:
     """The state of an experiment and the log that led to it; every event is applied as it is told."""
 
-    def __init__(self, *, workers: int = 2) -> None:
+    def __init__(self, *, workers: int = 2, devices: int = 1) -> None:
         self.state = ExperimentState(name="one")
         self.log: list[Event] = []
         self.time = 100.0
         for number in range(workers):
-            self.tell(joined(number))
+            self.tell(joined(number, devices=devices))
 
     def tell(self, *events: Event) -> None:
         """Apply events, numbered and a second apart; what the state refuses is not in the log."""
@@ -177,15 +180,15 @@ class Story:
         """Number of the next attempt."""
         return self.state.runs[key.run].task(key).attempt + 1
 
-    def assign(self, key: TaskKey, worker: int) -> int:
+    def assign(self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,)) -> int:
         """Give a task to a worker; returns the attempt."""
         attempt = self.attempt(key)
-        self.tell(TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
+        self.tell(TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices))
         return attempt
 
-    def start(self, key: TaskKey, worker: int) -> int:
+    def start(self, key: TaskKey, worker: int, devices: tuple[int, ...] = (0,)) -> int:
         """Assign and start; returns the attempt."""
-        attempt = self.assign(key, worker)
+        attempt = self.assign(key, worker, devices)
         self.tell(TaskStarted(task=str(key), attempt=attempt, worker=f"worker-{worker}"))
         return attempt
 

@@ -49,7 +49,7 @@ def test_time_without_any_worker_does_not_count(is_noticed_at_once: bool) -> Non
     found = now(story, 200.0)
     assert (found.makespan_s, found.lower_bound_s, found.gap) == (6.0, 4.0, 0.5)
     # Of each present life: worker 0 and worker 1 for the last 2 s, worker 1 at work.
-    assert (found.idle_s, found.worker_s) == (2.0, 8.0)
+    assert (found.idle_s, found.device_s) == (2.0, 8.0)
     assert breaks.begun(story.run) == story.run.started + DOWN_S
 
 
@@ -85,7 +85,7 @@ def test_what_a_killed_worker_was_at_is_no_work_in_the_break() -> None:
     story.at(DOWN_S, gone, lost(0), joined(0, incarnation="b"))
     story.runs(unit(1, 0), 0, DOWN_S, DOWN_S + 2.0)
     found = now(story, DOWN_S + 2.0)
-    assert (found.makespan_s, found.worker_s, found.idle_s) == (2.0, 2.0, 0.0)
+    assert (found.makespan_s, found.device_s, found.idle_s) == (2.0, 2.0, 0.0)
 
 
 def test_a_run_that_is_resumed_went_on_when_it_was() -> None:

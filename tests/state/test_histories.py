@@ -20,10 +20,14 @@ from tests.state.soundness import assert_sound
 
 
 @settings(deadline=None, max_examples=40)
-@given(seed=st.integers(0, 10**6), validated=st.booleans(), epochs=st.integers(1, 3))
-def test_any_history_is_sound_and_counted_right(seed: int, validated: bool, epochs: int) -> None:
+@given(
+    seed=st.integers(0, 10**6), validated=st.booleans(), epochs=st.integers(1, 3), devices=st.integers(1, 3)
+)
+def test_any_history_is_sound_and_counted_right(
+    seed: int, validated: bool, epochs: int, devices: int
+) -> None:
     """With models and runs stopped, resumed and retried in between; and the log alone tells the same."""
-    history = History(Random(seed), validated=validated, epochs=epochs)
+    history = History(Random(seed), validated=validated, epochs=epochs, devices=devices, models=2 + devices)
     for number in range(150):
         history.step()
         assert_sound(history.state)
@@ -46,7 +50,7 @@ def assert_counted(history: History) -> None:
     run, now = history.run, history.time
     seconds: defaultdict[str, float] = defaultdict(float)
     for unit in committed(run):
-        seconds[unit.worker] += unit.seconds
+        seconds[unit.worker] += unit.seconds * len(unit.devices)
     assert run.trained_s == pytest.approx(dict(seconds))
     visits = [visit for model in run.models.values() for visit in model.visits]
     assert sorted(run.starts) == sorted((v.worker, v.started, v.begun) for v in visits if v.start_s)
@@ -64,8 +68,10 @@ def assert_counted(history: History) -> None:
     by_worker: Counter[str] = Counter()
     for unit in units:
         by_model[unit.model] += unit.seconds  # type: ignore[assignment]
-        by_worker[unit.worker] += unit.seconds  # type: ignore[assignment]
-    assert lower_bound(run, now) == pytest.approx(max([*by_model.values(), *by_worker.values()], default=0.0))
+        by_worker[unit.worker] += unit.seconds * len(unit.devices)  # type: ignore[assignment]
+    devices = {worker.name: worker.most_devices for worker in history.state.workers.values()}
+    shared = [seconds / devices[name] for name, seconds in by_worker.items()]
+    assert lower_bound(run, now, devices) == pytest.approx(max([*by_model.values(), *shared], default=0.0))
     assert_attempts_are_those_of_the_log(history)
 
 
@@ -78,7 +84,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
     for event in history.log:
         match event:
             case TaskAssigned():
-                told[event.task, event.attempt] = event.worker
+                told[event.task, event.attempt] = event.worker, event.devices
             case TaskStarted():
                 if "/train/" in event.task:
                     redone[event.task.split("/")[2]] += any(task == event.task for task, _ in started)
@@ -87,7 +93,7 @@ def assert_attempts_are_those_of_the_log(history: History) -> None:
             case TaskCommitted() | TaskFailed() | TaskRevoked():
                 ended[event.task, event.attempt] = event.time
     found = list(tries(history.run))
-    assert {(str(t.key), t.attempt.number): t.attempt.worker for t in found} == told
+    assert {(str(t.key), t.attempt.number): (t.attempt.worker, t.attempt.devices) for t in found} == told
     assert len(found) == len(told)
     for t in found:
         name = str(t.key), t.attempt.number

@@ -22,8 +22,8 @@ def refused(story: Story, event: Event, match: str) -> None:
     assert story.state == before
 
 
-def assigned(key: TaskKey, worker: int, attempt: int = 1) -> TaskAssigned:
-    return TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}")
+def assigned(key: TaskKey, worker: int, attempt: int = 1, devices: tuple[int, ...] = (0,)) -> TaskAssigned:
+    return TaskAssigned(task=str(key), attempt=attempt, worker=f"worker-{worker}", devices=devices)
 
 
 def test_a_model_is_at_one_worker_at_a_time() -> None:
@@ -64,6 +64,25 @@ def test_a_worker_takes_at_most_one_task_ahead() -> None:
     refused(story, started, "is open there")
     assert {str(t.key) for t in story.run.open_tasks()} == set(story.state.workers["worker-0"].open_tasks)
     assert all(task.state in OPEN for task in story.run.open_tasks())
+
+
+def test_each_device_takes_one_and_one_ahead() -> None:
+    """Side by side on one worker; a task of several devices waits for all of them, one without devices for none."""
+    story = Story(workers=1, devices=2)
+    story.fit(models=6, partitions=1)
+    story.start(unit(1, 0, "m00"), 0, (0,))
+    story.start(unit(1, 0, "m01"), 0, (1,))
+    story.assign(unit(1, 0, "m02"), 0, (0, 1))
+    refused(story, assigned(unit(1, 0, "m03"), 0, devices=(1,)), "which has")
+    refused(story, assigned(unit(1, 0, "m03"), 0, devices=(2,)), "device 2 of worker-0, which has 2")
+    story.start(unit(1, 0, "m04"), 0, ())
+    started = TaskStarted(task=str(unit(1, 0, "m02")), attempt=1, worker="worker-0")
+    refused(story, started, "is open there")
+    story.commit(unit(1, 0, "m00"), 0)
+    refused(story, started, "is open there")
+    story.commit(unit(1, 0, "m01"), 0)
+    story.tell(started)
+    assert [visit.devices for name in ("m00", "m01") for visit in story.model(name).visits] == [(0,), (1,)]
 
 
 def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:

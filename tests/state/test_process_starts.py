@@ -46,7 +46,7 @@ def test_a_run_that_begins_with_imports_is_as_well_scheduled_as_one_that_does_no
     now = schedule_now(story.state, story.run, story.time)
     assert now is not None
     assert (now.makespan_s, now.lower_bound_s, now.gap) == pytest.approx((4.0, 4.0, 0.0))
-    assert (now.idle_s, now.worker_s, now.start_s) == pytest.approx((1.0, 8.0, 2 * start_s))
+    assert (now.idle_s, now.device_s, now.start_s) == pytest.approx((1.0, 8.0, 2 * start_s))
 
 
 def test_the_words_tell_of_it_where_there_is_something_to_tell() -> None:
@@ -55,7 +55,7 @@ def test_the_words_tell_of_it_where_there_is_something_to_tell() -> None:
     for story in (cold, warm):
         story.tell(RunFinished(run="fit-1", outcome="finished"))
     told, nothing = (schedule_lines(s.state, s.run, s.time) for s in (cold, warm))
-    assert told == [*nothing, "process starts: 16.0 worker-seconds, which are no part of units"]
+    assert told == [*nothing, "process starts: 16.0 device-seconds, which are no part of units"]
 
 
 def test_a_process_that_starts_beside_workers_that_train_delays_the_run() -> None:
@@ -114,7 +114,7 @@ def test_the_validator_says_what_the_report_says(
         found = schedule_now(state, run, made.log[seen - 1].time) if run else None
         if found is not None:
             assert found.lower_bound_s <= found.makespan_s * (1 + 1e-9)
-            assert found.idle_s <= found.worker_s * (1 + 1e-9)
+            assert found.idle_s <= found.device_s * (1 + 1e-9)
     judged = validate(*schedule_of(made.run), actual=True)
     last = schedule_now(made.state, made.run, made.time)
     assert last is not None

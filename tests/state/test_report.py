@@ -144,7 +144,7 @@ def test_units_that_run_count_up_to_now() -> None:
     found = schedule_now(story.state, story.run, story.zero + 10.0)
     assert found is not None
     assert (found.makespan_s, found.lower_bound_s) == (10.0, 10.0)
-    assert (found.idle_s, found.worker_s, found.idle_share) == (7.0, 20.0, 0.35)
+    assert (found.idle_s, found.device_s, found.idle_share) == (7.0, 20.0, 0.35)
     assert (found.epoch, found.epochs, found.is_growing) == (2, 2, True)
     story.report(1)
     assert schedule_now(story.state, story.run, story.zero + 10.0) == found
@@ -184,7 +184,7 @@ def test_the_words_say_makespan_bound_idle_time_and_plan() -> None:
     )
     story.tell(plan)
     assert schedule_lines(story.state, story.run, story.zero + 10.0) == [
-        "schedule: 10.0 s so far, at best 8.0 s (gap 25.0 %), idle 9.0 s of 20.0 worker-seconds; epoch 2 of 2",
+        "schedule: 10.0 s so far, at best 8.0 s (gap 25.0 %), idle 9.0 s of 20.0 device-seconds; epoch 2 of 2",
         "follows a plan of planner/cyclic: 12.1 s instead of 13.4 s",
     ]
     story.tell(RunFinished(run="fit-1", outcome="stopped"))

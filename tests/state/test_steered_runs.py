@@ -107,7 +107,7 @@ def test_the_clock_of_a_schedule_stands_still_while_its_run_has_ended() -> None:
     story.runs(unit(2, 0), 0, 1006.0, 1010.0)
     found = schedule_now(story.state, story.run, story.zero + 1010.0)
     assert found is not None
-    assert (found.makespan_s, found.lower_bound_s, found.idle_s, found.worker_s) == (10.0, 8.0, 2.0, 10.0)
+    assert (found.makespan_s, found.lower_bound_s, found.idle_s, found.device_s) == (10.0, 8.0, 2.0, 10.0)
     story.report(2)
     assert story.run.epochs[-1].makespan_s == 10.0
     assert story.run.epochs[-1].idle_s["worker-0"] == 2.0

@@ -88,8 +88,9 @@ def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
     loads = [state.worker_left[worker] for worker in workers]
     if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
         return True  # a model that has as much left as the busiest worker must not be passed over
-    units_left = min(loads) / state.time[0][workers[0]]
-    return units_left - len(state.running) < len(workers)
+    least_s = min(load * state.gpus[worker] for load, worker in zip(loads, workers, strict=True))
+    units_left = least_s / state.time[0][workers[0]]
+    return units_left - len(state.running) < sum(state.free[worker] for worker in workers)
 
 
 def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> bool:
@@ -108,10 +109,20 @@ def _paired(state: DispatchState, workers: Sequence[int], models: Sequence[int])
     level = levels(state.model_left, models)
     models = by_level(level)
     fits = _fits(state, by_level(levels(state.worker_left, workers)), models)
-    found = pair(fits, [level[model] for model in models])
-    for worker in fits:
-        if worker in found:
-            yield from _choice(state, worker, models[found[worker]])
+    places = _places(state, fits, models)
+    found = pair(dict(enumerate(fits[worker] for worker in places)), [level[model] for model in models])
+    for number, worker in enumerate(places):
+        if number in found:
+            yield from _choice(state, worker, models[found[number]])
+
+
+def _places(state: DispatchState, workers: Iterable[int], models: Sequence[int]) -> list[int]:
+    """The workers, each as often as it can take a unit now; all of them once before any of them again."""
+    ordered = list(workers)
+    most = max(state.free[worker] for worker in ordered)
+    if most > 1 and any(max(state.need[model]) > 1 for model in models):
+        most = 1
+    return [worker for number in range(most) for worker in ordered if state.free[worker] > number]
 
 
 def _fits(state: DispatchState, workers: Sequence[int], models: Sequence[int]) -> dict[int, int]:

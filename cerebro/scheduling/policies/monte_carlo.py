@@ -72,7 +72,7 @@ def _bound(state: DispatchState) -> float:
             spent = state.seconds(model, partition, worker) - _remaining(state, model)
             models[model] -= spent
             workers[worker] -= spent
-    is_plain = all(len(state.holders(p)) <= 1 for p in range(len(state.sizes))) and max(state.free) <= 1
+    is_plain = all(len(state.holders(p)) <= 1 for p in range(len(state.sizes))) and max(state.gpus) <= 1
     return max(*models, *workers) if is_plain else max(models)
 
 

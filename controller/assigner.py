@@ -1,0 +1,147 @@
+"""The assignments of one decision as they are collected, and what they use up. Pure.
+
+A task out of memory gets its next attempt alone: nothing else runs on the worker, or is loaded there, because all of
+its devices share one memory. Until then the worker is given nothing more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from cerebro.contract import api
+from cerebro.contract.records import ExperimentRecord
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
+from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, TaskState, Worker
+from controller import tasks
+from controller.places import Places
+
+
+class Assigner:
+    """Collects the assignments of one decision and keeps count of what they use up.
+
+    Attributes:
+        alive: workers that can be given tasks.
+        places: what they have, and are given now.
+        barred: names of those that are given nothing more: they have a task that must be alone, or are kept free for
+            one.
+    """
+
+    def __init__(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> None:
+        self._record, self._state, self.run = record, state, run
+        self.alive = [w for w in state.workers.values() if w.is_alive]
+        self.places = Places(self.alive)
+        self.barred = {
+            task.worker or "" for task in run.open.values() if task.exhausted and task.key.kind != "train"
+        }
+        self._taken: set[str] = set()
+        self.steps: list[api.Assign] = []
+        request = run.request
+        seed = request.seed if isinstance(request, FitRequest) else 0
+        # Seeded by the log's length: the same state decides the same, and two decisions are independent.
+        self.rng = random.Random(f"{seed}/{run.id}/{state.seq}")
+
+    def give(self, worker: str, key: TaskKey, devices: tuple[int, ...]) -> None:
+        """Assign a task."""
+        task = self.run.task(key)
+        self._taken.add(str(key))
+        self.places.take(worker, devices)
+        self.steps.append(
+            api.Assign(
+                task=str(key),
+                attempt=task.attempt + 1,
+                worker=worker,
+                incarnation=self._state.workers[worker].incarnation,
+                devices=devices,
+                body=tasks.body(self._record, self._state, self.run, key),
+            )
+        )
+
+    def give_ready(
+        self,
+        depth: int,
+        order: Sequence[Worker] | None = None,
+        among: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Assign what needs no model to be idle (ETL, validation, test, prediction) to lanes with fewer than `depth`
+        open tasks.
+
+        Args:
+            depth: see above.
+            order: of the workers, who come first.
+            among: worker -> its devices that may be given something; all if left out.
+        """
+        free = [
+            w for w in (self.alive if order is None else order) if self._place(w, depth, among) is not None
+        ]
+        if not free:
+            return
+        for key in self._ready():
+            worker = self._worker_for(key, free)
+            if worker is None:
+                continue
+            self.give(worker.name, key, self._place(worker, depth, among) or ())
+            if self.run.task(key).exhausted:
+                self.barred.add(worker.name)
+            free = [w for w in free if self._place(w, depth, among) is not None]
+            if not free:
+                return
+
+    def _worker_for(self, key: TaskKey, free: Sequence[Worker]) -> Worker | None:
+        """The first that can do it. For a task that must be alone, one that has nothing to do is kept free."""
+        fitting = (w for w in free if w.name not in self.barred and self._fits(w, key))
+        if not self.run.task(key).exhausted:
+            return next(fitting, None)
+        able = [w for w in self.alive if w.name not in self.barred and self._fits(w, key)]
+        calmest = min(able, key=lambda w: self.places.load(w.name), default=None)
+        if calmest is not None and self.places.load(calmest.name):
+            self.barred.add(calmest.name)
+            return None
+        return calmest if calmest in free else None
+
+    def _place(
+        self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None
+    ) -> tuple[int, ...] | None:
+        """Where the worker can take one more of the run's own tasks; `None`: nowhere."""
+        name = worker.name
+        if name in self.barred:
+            return None
+        if self.run.kind == "etl":
+            return () if self.places.num_open(name, None) < depth else None
+        found = self.places.devices(name, depth, None if among is None else among.get(name, ()))
+        return (found[0],) if found else None
+
+    def _fits(self, worker: Worker, key: TaskKey) -> bool:
+        if key.kind not in worker.kinds:
+            return False
+        plan = self.run.plan
+        if key.kind == "etl":
+            made = self._state.datasets[plan.dataset].plan if plan else None
+            parts = made.splits.get(key.split or "", ()) if made else ()
+            owner = next((part.worker for part in parts if part.partition == key.partition), "")
+            return owner == worker.name or self._is_gone(owner)
+        if not isinstance(plan, EvaluatePlan) or not isinstance(self.run.request, EvaluateRequest):
+            return True
+        # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
+        return self.run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
+
+    def _is_gone(self, worker: str) -> bool:
+        """Whether what was given to the worker is anybody's who has the time."""
+        return worker not in self._state.workers or self._state.workers[worker].is_removed
+
+    def _ready(self) -> Iterator[TaskKey]:
+        if self.run.kind != "fit":
+            yield from (task.key for task in self.run.counts.pending.values() if self._is_pending(task))
+        for name in self.run.counts.in_order(self.run.counts.unvalidated):
+            yield from self._validations(self.run.models[name])
+
+    def _validations(self, model: Model) -> Iterator[TaskKey]:
+        for epoch in range(1, model.completed_epochs + 1):
+            if epoch in model.validations or epoch in model.unreadable:
+                continue
+            task = self.run.validation(model, epoch)
+            if self._is_pending(task):
+                yield task.key
+
+    def _is_pending(self, task: Task) -> bool:
+        return task.state is TaskState.PENDING and str(task.key) not in self._taken

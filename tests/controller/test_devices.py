@@ -1,0 +1,204 @@
+"""Workers with several devices: each is a place for a unit, and what they share is respected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import Event, TaskAssigned, TaskRevoked, TaskStarted
+from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.contract.tasks import EtlTask, Failure, FailureKind, TaskBody, TrainTask
+from cerebro.scheduling.validator import validate
+from cerebro.state import ExperimentState, RunState, schedule_of
+from cerebro.state.experiment import fold
+from cerebro.state.report import lower_bound
+from controller.advisor.planner_query import from_json, planner_query, to_json
+from controller.core import Core
+from controller.simulation.cluster import Simulation
+from controller.simulation.inline import InlineHelper
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.test_core import (
+    assert_complete,
+    assert_exclusive,
+    device_counts,
+    own_partition,
+    plan,
+    request,
+    several_devices,
+    simulate,
+)
+
+
+def states(simulation: Simulation) -> Iterator[tuple[Event, ExperimentState]]:
+    """Every event, and the state after it: one object, to be looked at before the next."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        state.apply(event)
+        yield event, state
+
+
+def test_a_worker_trains_as_many_models_as_it_has_devices() -> None:
+    """All are busy from the first moment to the last, where there are models enough."""
+    scenario = Scenario(
+        holdings=own_partition(2), devices=several_devices(4, 2), unit_time=lambda body, worker: 4.0
+    )
+    simulation = simulate(scenario, models=12, partitions=2)
+    first = [e for e in simulation.log if isinstance(e, TaskStarted) and e.time == 0.0]
+    assert Counter(event.worker for event in first) == {"worker-0": 4, "worker-1": 2}
+    # 12 units of 4 s on the 2 devices of worker-1.
+    assert simulation.now == 24.0
+
+
+def test_two_devices_are_as_good_as_two_workers() -> None:
+    """The same work on a worker of two devices, and on two workers that both hold its partition."""
+    one = Scenario(
+        holdings={"worker-0": [0, 1]}, devices=several_devices(2), unit_time=lambda body, worker: 3.0
+    )
+    two = Scenario(holdings={"worker-0": [0, 1], "worker-1": [0, 1]}, unit_time=lambda body, worker: 3.0)
+    took = [simulate(scenario, models=5, partitions=2, epochs=3).now for scenario in (one, two)]
+    assert took[0] <= took[1] == pytest.approx(5 * 2 * 3 * 3.0 / 2)
+
+
+def test_the_next_unit_waits_for_the_device_that_ends_first() -> None:
+    """One is queued on a device that is about to end, or that has just been given one, and on no other."""
+    lengths = {0: 3.0, 1: 5.0, 2: 9.0}
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return lengths[int(body.model[1:]) % 3]
+
+    scenario = Scenario(holdings=own_partition(1), devices=several_devices(3), unit_time=unit_time)
+    simulation = simulate(scenario, models=9, partitions=1, epochs=4)
+    seen = 0
+    for event, state in states(simulation):
+        worker = state.workers.get("worker-0")
+        if worker is None or not isinstance(event, TaskAssigned):
+            continue
+        queued = [key for key in worker.open_tasks if not worker.is_next(key)]
+        assert all(len(worker.in_lane(device)) <= QUEUE_DEPTH for device in range(3))
+        ahead = worker.in_lane(event.devices[0])[0]
+        running = state.runs["fit-1"].open[ahead].attempts[-1]
+        if event.task in queued and running.has_run:
+            seen += 1
+            length = lengths[int(ahead.split("/")[2][1:]) % 3]
+            assert running.started + length - event.time < 2.0, "it is about to end"
+    assert seen > 5
+    assert not [event for event in simulation.log if isinstance(event, TaskRevoked)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shape=st.tuples(st.integers(2, 6), st.integers(1, 3), st.integers(1, 2)),
+    counts=device_counts,
+    faults=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=3),
+    validated=st.booleans(),
+    times=st.randoms(use_true_random=False),
+)
+def test_what_ran_out_of_memory_is_alone_on_its_worker(shape, counts, faults, validated, times) -> None:  # type: ignore[no-untyped-def]
+    """All devices of a worker share its memory: nothing else runs or is loaded there during the next attempt, of units
+    and of validations; and nobody waits for ever to be alone."""
+    models, workers, epochs = shape
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        unit = (int(getattr(body, "model", "m0")[1:]), getattr(body, "unit", getattr(body, "epoch", 0)))
+        is_hit = attempt == 1 and unit in faults
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_hit else None
+
+    scenario = Scenario(
+        holdings=own_partition(workers),
+        devices=several_devices(*counts),
+        unit_time=lambda body, worker: times.uniform(0.5, 4.0),
+        outcome=outcome,
+    )
+    simulation = simulate(scenario, models=models, partitions=workers, epochs=epochs, validated=validated)
+    for _, state in states(simulation):
+        for worker in state.workers.values():
+            tasks = [state.runs["fit-1"].open[key] for key in worker.open_tasks]
+            assert not any(task.exhausted for task in tasks) or len(tasks) == 1
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=epochs, partitions=workers)
+    assert_exclusive(simulation)
+
+
+def test_a_worker_that_a_retry_waits_for_is_kept_free() -> None:
+    """The retry begins as soon as what ran beside it has ended, however much else there is to do."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_hit = isinstance(body, TrainTask) and (body.model, body.unit, attempt) == ("m00", 0, 1)
+        return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory") if is_hit else None
+
+    scenario = Scenario(
+        holdings=own_partition(1),
+        devices=several_devices(4),
+        unit_time=lambda body, worker: 2.0 if getattr(body, "model", "") == "m00" else 3.0,
+        outcome=outcome,
+    )
+    simulation = simulate(scenario, models=20, partitions=1, epochs=2)
+    retry = next(e for e in simulation.log if isinstance(e, TaskStarted) and e.attempt == 2)
+    assert retry.task == "fit-1/train/m00/e1/p0"
+    assert retry.time <= 6.0
+
+
+def test_a_partition_is_made_beside_training() -> None:
+    """ETL takes turns in a lane of its own: a worker that trains makes what is lost at once."""
+    scenario = Scenario(
+        holdings={"worker-0": [0], "worker-1": [1]},
+        devices=several_devices(2, 2),
+        has_pods=True,
+        removals={"worker-1": 20.0},
+        unit_time=lambda body, worker: 1.0 if isinstance(body, EtlTask) else 8.0,
+    )
+    simulation = Simulation(scenario, request(6, 1), plan(6, 2))
+    simulation.run()
+    made = [e for e in simulation.log if isinstance(e, TaskAssigned) and e.task.startswith("fit-1/etl")]
+    assert [(event.worker, event.devices) for event in made] == [("worker-0-etl", ())]
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 2)),
+    counts=device_counts,
+    times=st.randoms(use_true_random=False),
+)
+def test_what_is_planned_and_judged_knows_the_devices(shape, counts, times) -> None:  # type: ignore[no-untyped-def]
+    """The planner's problem has them, plans are followed on them, and the log is a valid schedule of that problem,
+    which no bound exceeds."""
+    models, workers, epochs = shape
+    cost: dict[tuple[str, str], float] = {}
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        return cost.setdefault((getattr(body, "model", ""), worker), times.uniform(0.5, 4.0))
+
+    scenario = Scenario(
+        holdings=own_partition(workers), devices=several_devices(*counts), unit_time=unit_time
+    )
+    helper = InlineHelper(plan_s=0.02, solve_s=0.02)
+    simulation = Simulation(scenario, request(models, epochs), plan(models, workers), helper)
+    simulation.run()
+    state = fold(EXPERIMENT, simulation.log)
+    run = state.runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    devices = {name: worker.devices for name, worker in state.workers.items()}
+    assert devices == several_devices(*counts[:workers])
+    problem, schedule = schedule_of(run, devices)
+    report = validate(problem, schedule, actual=True).check()
+    assert problem.gpus == tuple(counts[:workers])
+    assert lower_bound(run, simulation.now, devices) <= report.makespan * (1 + 1e-9)
+    for before, after in pairwise(run.epochs):
+        assert before.lower_bound_s <= after.lower_bound_s * (1 + 1e-9)
+    assert all(epoch.lower_bound_s <= epoch.makespan_s * (1 + 1e-9) for epoch in run.epochs)
+    core = Core(simulation.store.experiment(EXPERIMENT))
+    for event in simulation.log:
+        core.apply(event)
+        if core.fit is not None and (asked := planner_query(core.fit)) is not None:
+            assert asked.problem.gpus == tuple(counts[:workers])
+            assert from_json(to_json(asked.problem)).gpus == asked.problem.gpus
+            busy = core.state.runs["fit-1"].open.values()
+            for name, ready in zip(asked.workers, asked.problem.worker_ready, strict=True):
+                there = [task for task in busy if task.worker == name]
+                assert not ready or len(there) >= devices[name]
