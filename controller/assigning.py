@@ -133,13 +133,21 @@ class _Units:
             What to put back: (model, worker, estimated seconds).
         """
         dispatch_state, barred = self._fit.dispatch_state, []
-        for model, (partition, exhausted) in self._fit.memory_retries.items():
-            if model not in dispatch_state.running and not exhausted.issuperset(
-                dispatch_state.holders(partition)
-            ):
-                for worker in exhausted:
-                    barred.append((model, worker, dispatch_state.time[model][worker]))
-                    dispatch_state.time[model][worker] = NEVER
+        for model, units in self._fit.memory_retries.items():
+            tried_at = {
+                worker
+                for partition, workers in units.items()
+                if model not in dispatch_state.running
+                and not workers.issuperset(dispatch_state.holders(partition))
+                for worker in workers
+            }
+            # What one unit is kept off for may be all that is left for another one.
+            others = (w for w, held in enumerate(dispatch_state.held) if held & dispatch_state.open[model])
+            if tried_at.issuperset(others):
+                continue
+            for worker in tried_at:
+                barred.append((model, worker, dispatch_state.time[model][worker]))
+                dispatch_state.time[model][worker] = NEVER
         for model, _, holders in self._bound():
             times = dispatch_state.time[model]
             others = [w for w, s in enumerate(times) if w not in holders and s != NEVER]

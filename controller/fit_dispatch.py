@@ -47,7 +47,7 @@ class FitDispatch:
         dispatch_state: kept in step with the log by `apply`, and, as to who holds what, by `see_holders`.
         times: what is known of how long units take; somebody else has it learn.
         policy: what decides; a plan is followed where there is one.
-        memory_retries: model -> its unit that ran out of memory and is not done yet: its partition, and where it ran.
+        memory_retries: model -> its units that ran out of memory and are not done yet: partition -> where it ran.
         interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran.
     """
 
@@ -66,7 +66,7 @@ class FitDispatch:
         self.mean_rows = sum(rows) / len(rows)
         self.times = times
         self._settled = 0
-        self.memory_retries: dict[int, tuple[int, frozenset[int]]] = {}
+        self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
         self.interrupted: set[tuple[int, int, int]] = set()
         self._is_holding_known = True
         held = self._held(state)
@@ -220,9 +220,12 @@ class FitDispatch:
         remember = self.interrupted.add if task.is_interrupted else self.interrupted.discard
         remember((model, task.key.epoch or 0, partition))
         if task.exhausted and task.state not in ENDED:
-            self.memory_retries[model] = (partition, frozenset(self._worker[name] for name in task.exhausted))
-        elif task.exhausted:
-            self.memory_retries.pop(model, None)
+            tried_at = frozenset(self._worker[name] for name in task.exhausted)
+            self.memory_retries.setdefault(model, {})[partition] = tried_at
+        elif task.exhausted and model in self.memory_retries:
+            self.memory_retries[model].pop(partition, None)
+            if not self.memory_retries[model]:
+                del self.memory_retries[model]
 
     def _start(self, key: TaskKey, worker: str, at: float) -> None:
         choice = Choice(
