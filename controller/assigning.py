@@ -142,8 +142,8 @@ class _Units:
                 for worker in workers
             }
             # What one unit is kept off for may be all that is left for another one.
-            others = (w for w, held in enumerate(dispatch_state.held) if held & dispatch_state.open[model])
-            if tried_at.issuperset(others):
+            open_ = dispatch_state.open[model]
+            if tried_at.issuperset(w for w, held in enumerate(dispatch_state.held) if held & open_):
                 continue
             for worker in tried_at:
                 barred.append((model, worker, dispatch_state.time[model][worker]))
