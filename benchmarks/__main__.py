@@ -30,6 +30,7 @@ NAMES = (
         "etl",
         "hop",
         "gap",
+        "devices",
         "warm",
         "efficiency",
         "idle",

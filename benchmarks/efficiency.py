@@ -8,13 +8,10 @@ to the last commit, so the start of the workers' processes, which import torch, 
 from __future__ import annotations
 
 import statistics
-import time
 from typing import Any
 
-import torch
-
 from benchmarks.figure import Figure
-from benchmarks.training import CLASSES, FEATURES, WORKERS, Perceptron, preprocessed, run_events
+from benchmarks.training import WORKERS, Perceptron, passes_taking, preprocessed, run_events
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 0.95
@@ -27,7 +24,8 @@ def measure() -> dict[str, float]:
     """Training time, makespan and their ratio."""
     space: dict[str, Any] = {"lr": list(_RATES), "width": [_WIDTH], "batch_size": [_BATCH]}
     with preprocessed("efficiency", _ROWS) as experiment:
-        space["passes"] = [_passes()]
+        passes = passes_taking(UNIT_S, rows=_ROWS // WORKERS, batch=_BATCH, width=_WIDTH)
+        space["passes"] = [passes]
         experiment.run_fit(Perceptron(), space, epochs=_EPOCHS, metric="loss", mode="min", progress=False)
         events = run_events(experiment, "fit-1")
     units = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
@@ -70,21 +68,6 @@ def _first_training_s(events: list[Event], first: float) -> float:
         for event in events
         if isinstance(event, TaskCommitted)
     )
-
-
-def _passes() -> int:
-    """How many passes over a partition take `UNIT_S` of one processor."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    labels = torch.arange(_BATCH) % CLASSES
-    batches = [(torch.randn(_BATCH, FEATURES), labels) for _ in range(_ROWS // WORKERS // _BATCH)]
-    trial = {"width": _WIDTH, "lr": 0.001, "passes": 20}
-    models = Perceptron().create_models(trial)
-    began = time.process_time()  # and not by the wall: a busy machine must not make the units short
-    Perceptron().train(models, {}, batches, trial)
-    seconds = time.process_time() - began
-    torch.set_num_threads(threads)
-    return max(1, round(trial["passes"] * UNIT_S / seconds))
 
 
 def main() -> None:

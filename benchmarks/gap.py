@@ -13,7 +13,7 @@ import statistics
 from itertools import pairwise
 
 from benchmarks.figure import Figure
-from benchmarks.training import Perceptron, commits_by_worker, preprocessed, run_events
+from benchmarks.training import Perceptron, between_s, commits_by_worker, preprocessed, run_events
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 20.0
@@ -32,7 +32,7 @@ def measure() -> dict[str, float]:
     log = [1000 * gap for gap in gaps_s(events)[0]]
     whole: list[float] = []
     for commits in commits_by_worker(events).values():
-        whole += [1000 * _between_s(before, after) for before, after in pairwise(commits[_FIRST:])]
+        whole += [1000 * between_s(before, after) for before, after in pairwise(commits[_FIRST:])]
     results = [event.result.timings for event in events if isinstance(event, TaskCommitted)]
     return {
         "units": len(results),
@@ -75,16 +75,6 @@ def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
         elif isinstance(event, TaskStarted) and event.worker in newest:
             gaps.append(event.time - newest[event.worker])
     return gaps, list(newest.values())
-
-
-def _between_s(before: TaskCommitted, after: TaskCommitted) -> float:
-    """From the end of training of a unit to the start of training of the next one on the same worker.
-
-    A commit reaches the store a message after its checkpoint was saved; that time is about the same for both.
-    """
-    ended = before.time - before.result.timings.save_s
-    began = after.time - after.result.timings.save_s - after.result.timings.compute_s
-    return began - ended
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""A small job on a real local cluster, shared by `gap` and `efficiency`: numbers from a table, a small network."""
+"""A small job on a real local cluster, shared by `gap`, `efficiency` and `devices`: numbers from a table, a small
+network."""
 
 from __future__ import annotations
 
 import csv
 import random
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,18 +62,43 @@ class Perceptron(SubEpochSpec):
 
 
 @contextmanager
-def preprocessed(name: str, rows: int) -> Iterator[Experiment]:
+def preprocessed(name: str, rows: int, *, workers: int = WORKERS, devices: int = 1) -> Iterator[Experiment]:
     """An experiment with `rows` training rows, preprocessed on a local cluster that ends with the context."""
     with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
         home = Path(folder) / "home"
         try:
-            info = cluster.start(home, workers=WORKERS, tensorboard=False)
+            info = cluster.start(home, workers=workers, devices=devices, tensorboard=False)
             locators = {"train": {"metadata": str(_table(Path(folder) / "train.csv", rows))}}
             experiment = Experiment(name, locators=locators, server=info.kvs, token=info.token())
             experiment.run_etl(TableETL(), progress=False)
             yield experiment
         finally:
             cluster.stop(home)
+
+
+def passes_taking(seconds: float, *, rows: int, batch: int, width: int) -> int:
+    """How many passes over so many rows take so many seconds of one processor."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    labels = torch.arange(batch) % CLASSES
+    batches = [(torch.randn(batch, FEATURES), labels) for _ in range(rows // batch)]
+    trial = {"width": width, "lr": 0.001, "passes": 20}
+    models = Perceptron().create_models(trial)
+    began = time.process_time()  # and not by the wall: a busy machine must not make the units short
+    Perceptron().train(models, {}, batches, trial)
+    used_s = time.process_time() - began
+    torch.set_num_threads(threads)
+    return max(1, round(trial["passes"] * seconds / used_s))
+
+
+def between_s(before: TaskCommitted, after: TaskCommitted) -> float:
+    """From the end of training of a unit to the start of training of the next one at the same place.
+
+    A commit reaches the store a message after its checkpoint was saved; that time is about the same for both.
+    """
+    ended = before.time - before.result.timings.save_s
+    began = after.time - after.result.timings.save_s - after.result.timings.compute_s
+    return began - ended
 
 
 def run_events(experiment: Experiment, run: str) -> list[Event]:

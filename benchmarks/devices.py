@@ -1,0 +1,121 @@
+"""Devices: one worker with two devices against two workers with one, at the same work and the same threads.
+
+Two real local clusters, of which one rests while the other works. Both train units of the same rows and length: the one
+worker has one partition, and each of the two workers a partition as large as that; its models visit it twice as often.
+The runs take turns, in the order A B B A A B, after one on each cluster that starts its processes. Throughput counts
+from the first start of a unit to the last commit, by the store's clock. The gap on a device is that of `gap`, on the
+cluster with two devices.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import pairwise
+from typing import Any
+
+from benchmarks.figure import Figure
+from benchmarks.training import Perceptron, between_s, passes_taking, preprocessed, run_events
+from cerebro import Experiment
+from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskStarted
+
+BAR, GAP_BAR = 0.97, 20.0
+"""Of the throughput; of the gap in milliseconds."""
+UNIT_S = 0.25
+_ROWS, _BATCH, _WIDTH, _MODELS, _EPOCHS = 800, 32, 128, 8, 6
+"""Rows of a partition, and epochs of a model on two workers."""
+_TURNS = "ABBAAB"
+_FIRST = 3
+"""Units of each device left out at the start: their process imports torch."""
+
+
+def measure() -> dict[str, Any]:
+    """Units per second of each turn, by side, and the gaps on a device in seconds."""
+    passes = passes_taking(UNIT_S, rows=_ROWS, batch=_BATCH, width=_WIDTH)
+    with (
+        preprocessed("one-worker", _ROWS, workers=1, devices=2) as one,
+        preprocessed("two-workers", 2 * _ROWS, workers=2, devices=1) as two,
+    ):
+        sides = {"A": (one, 2 * _EPOCHS), "B": (two, _EPOCHS)}
+        for experiment, _ in sides.values():
+            _fit(experiment, passes=1, epochs=2)
+        rates: dict[str, list[float]] = {"A": [], "B": []}
+        for side in _TURNS:
+            experiment, epochs = sides[side]
+            rates[side].append(_rate(_fit(experiment, passes=passes, epochs=epochs)))
+        small = _fit(one, passes=4, epochs=10)
+    return {"rates": rates, "gaps_s": gaps_s(small)}
+
+
+def benchmark() -> list[Figure]:
+    """`measure` as lines of the table."""
+    found = measure()
+    rates, gaps = found["rates"], [1000 * gap for gap in found["gaps_s"]]
+    one, two = (statistics.median(rates[side]) for side in "AB")
+    turns = "; ".join(
+        f"{what} {', '.join(f'{rate:.2f}' for rate in rates[side])}"
+        for side, what in (("A", "one worker with two devices"), ("B", "two workers"))
+    )
+    return [
+        Figure(
+            what="devices: throughput of one worker with 2 devices against two workers with 1, same work and threads",
+            measured=f"{one:.2f} units/s, two workers {two:.2f} units/s",
+            ratio=statistics.median(
+                ours / theirs for ours, theirs in zip(rates["A"], rates["B"], strict=True)
+            ),
+            bar=BAR,
+            sense="at least",
+            notes=(f"units per second, in turns: {turns}",),
+        ),
+        Figure(
+            what="devices: gap on a device of two from the end of training to the next start, small models, median",
+            measured=f"{statistics.median(gaps):.1f} ms",
+            ratio=statistics.median(gaps),
+            bar=GAP_BAR,
+            sense="at most",
+            unit="ms",
+            notes=(f"95 % of {len(gaps)} gaps are under {statistics.quantiles(gaps, n=20)[-1]:.1f} ms",),
+        ),
+    ]
+
+
+def gaps_s(events: list[Event]) -> list[float]:
+    """Seconds from the end of training to the next start of training, on each device of each worker."""
+    places = {
+        (event.task, event.attempt): (event.worker, event.devices)
+        for event in events
+        if isinstance(event, TaskAssigned)
+    }
+    commits: dict[tuple[str, tuple[int, ...]], list[TaskCommitted]] = {}
+    for event in events:
+        if isinstance(event, TaskCommitted):
+            commits.setdefault(places[event.task, event.attempt], []).append(event)
+    return [
+        between_s(before, after) for found in commits.values() for before, after in pairwise(found[_FIRST:])
+    ]
+
+
+def _fit(experiment: Experiment, *, passes: int, epochs: int) -> list[Event]:
+    space: dict[str, Any] = {
+        "lr": [0.0005 * (1 + model) for model in range(_MODELS)],
+        "width": [_WIDTH],
+        "passes": [passes],
+        "batch_size": [_BATCH],
+    }
+    result = experiment.run_fit(Perceptron(), space, epochs=epochs, metric="loss", mode="min", progress=False)
+    return run_events(experiment, result.run)
+
+
+def _rate(events: list[Event]) -> float:
+    first = min(event.time for event in events if isinstance(event, TaskStarted))
+    commits = [event.time for event in events if isinstance(event, TaskCommitted)]
+    return len(commits) / (max(commits) - first)
+
+
+def main() -> None:
+    """Print the figures."""
+    for figure in benchmark():
+        print(figure)
+
+
+if __name__ == "__main__":
+    main()

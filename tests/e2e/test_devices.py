@@ -1,0 +1,46 @@
+"""Workers with several devices: units side by side on one partition, and the weights of a plain training."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cerebro.contract.events import TaskAssigned, TaskFailed, TaskStarted
+from cerebro.contract.tasks import FailureKind
+from cerebro.runtime.usage import cores
+from tests.e2e.conftest import MakeLab
+from tests.e2e.specs import TinyTraining
+
+pytestmark = pytest.mark.slow
+
+
+def test_units_train_side_by_side_on_each_worker_and_a_crash_disturbs_no_other(own_lab: MakeLab) -> None:
+    """Four at once on two workers of two devices. One of them is killed and done again; the other three go on. The
+    weights are those of a training in one process, to the bit."""
+    if cores.available() < 2:
+        pytest.skip("two devices need two cores")
+    lab = own_lab(CEREBRO_DEVICES="2")
+    assert lab.info().devices == 2
+    experiment = lab.prepared()
+    spec = TinyTraining(gate=lab.gate.port, holds=[(tag, 0) for tag in "abcd"])
+    fit = lab.fit(experiment, spec, tags="abcdef")
+    knocks = [lab.gate.knock() for _ in range(4)]
+    assert Counter(knock.worker for knock in knocks) == {"worker-0": 2, "worker-1": 2}
+    assert len({knock.pid for knock in knocks}) == 4
+    lab.kill(knocks[0].pid)
+    log = lab.log(experiment)
+    lost = log.until_type("TaskFailed", worker=knocks[0].worker)
+    assert isinstance(lost, TaskFailed)
+    assert lost.failure.kind is FailureKind.CRASH
+    lab.gate.open()
+    result = lab.result(fit, experiment)
+    assert result.failures() == {}
+    run = lab.check(experiment)
+    events = log.read()
+    starts = Counter(e.task for e in events if isinstance(e, TaskStarted) and "/train/m" in e.task)
+    assert {task for task, number in starts.items() if number > 1} == {lost.task}
+    given = {e.devices for e in events if isinstance(e, TaskAssigned) and "/train/m" in e.task}
+    assert given == {(0,), (1,)}
+    threads = max(2, cores.available() // 2) // 2
+    assert {visit.cores for model in run.models.values() for visit in model.visits} == {threads}
