@@ -186,6 +186,9 @@ class UsageSample(Contract):
     usage: WorkerUsage
 
 
+TASKS_BETWEEN = ", "
+"""Stands between the tasks of a worker that runs several."""
+
 SILENT_S = 20.0
 """A worker that has not reported for longer counts as lost wherever people are told of it."""
 
@@ -198,11 +201,16 @@ class WorkerStatus(Contract):
     """Seconds since its last report, by the store's clock."""
     checkpoint_free_bytes: int | None = None
     running: str | None = None
-    """`experiment/task` it says it runs."""
+    """What it says it runs; see `tasks`."""
     leaving: str = ""
     """Why its process ends, if it does."""
     usage: WorkerUsage | None = None
     """As it last said; `None` before."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What it says it runs, each as `experiment/task`: one for each set of devices."""
+        return tuple(self.running.split(TASKS_BETWEEN)) if self.running else ()
 
     @property
     def is_lost(self) -> bool:

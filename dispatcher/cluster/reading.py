@@ -84,7 +84,7 @@ class Cluster:
         queue = self._asked(store.queue, nobody)
         troubles = self._asked(store.troubles, Troubles())
         experiments = [entry.experiment for entry in queue]
-        experiments += [(status.running or "").partition("/")[0] for status in statuses if status.running]
+        experiments += [task.partition("/")[0] for status in statuses for task in status.tasks]
         begin = now - SPANS[span]
         at_work = set(experiments)
         listed = reader.summaries()

@@ -62,16 +62,25 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunningTask:
+    """What a worker runs, in words, and for whom; the key of it, and when it began (None if unknown)."""
+
+    doing: str
+    experiment: str
+    task: str
+    since: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerCard:
     """One worker.
 
     Attributes:
         state: ``running``, ``idle``, ``stopping`` (it was asked to end) or ``lost``. note: its last words.
         silent_s: since it last reported.
-        doing, experiment, task: what it runs, for whom, and the key of that; empty if nothing.
-        since: when that began, None if unknown. next: what waits in its inbox.
+        devices: how many it has. tasks: what it runs, side by side. next: what waits in its inbox.
         partitions: training partitions on its volume. volume: which, if others share it.
-        history: processor share per slot, oldest first; busy: the share of time with a unit, per slot.
+        history: processor share per slot, oldest first; busy: the share of its devices' time with a unit, per slot.
     """
 
     name: str
@@ -86,10 +95,8 @@ class WorkerCard:
     disk: Share
     partitions: int
     volume: str
-    doing: str
-    experiment: str
-    task: str
-    since: float | None
+    devices: int
+    tasks: tuple[RunningTask, ...]
     next: tuple[str, ...]
     history: tuple[float | None, ...] = ()
     busy: tuple[float, ...] = ()
@@ -187,8 +194,6 @@ def _card(
     record, state = status.record, worker_state(status, is_busy=bool(status.running))
     is_lost = state == "lost"
     usage = None if is_lost else status.usage
-    experiment, _, task = ("" if is_lost else status.running or "").partition("/")
-    known = summaries.get(experiment)
     volume = record.volume or record.worker
     return WorkerCard(
         name=record.worker,
@@ -209,12 +214,17 @@ def _card(
         ),
         partitions=len(held.get(volume, ())),
         volume=volume if volume != record.worker else "",
-        doing=doing(task),
-        experiment=experiment if task else "",
-        task=task,
-        since=(known.started.get(task) or None) if known else None,
+        devices=len(record.devices) or 1,
+        tasks=() if is_lost else tuple(_running(task, summaries) for task in status.tasks if "/" in task),
         next=tuple(what for each in summaries.values() for what in _next(each, record.worker)),
     )
+
+
+def _running(told: str, summaries: Mapping[str, Summary]) -> RunningTask:
+    experiment, _, task = told.partition("/")
+    known = summaries.get(experiment)
+    since = (known.started.get(task) or None) if known else None
+    return RunningTask(doing=doing(task), experiment=experiment, task=task, since=since)
 
 
 def _gpus(names: tuple[str, ...], usage: WorkerUsage | None) -> Iterable[GpuCell]:
@@ -261,7 +271,7 @@ def _with_history(
         if sample.usage.cores_used is not None
     ]
     spans = [span for each in summaries.values() for span in each.busy.get(card.name, ())]
-    return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end))
+    return replace(card, history=slots(measured, begin, end), busy=occupied(spans, begin, end, card.devices))
 
 
 def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[float | None, ...]:
@@ -273,8 +283,11 @@ def slots(values: list[tuple[float, float]], begin: float, end: float) -> tuple[
     return tuple(fmean(each) if each else None for each in found)
 
 
-def occupied(spans: list[tuple[float, float]], begin: float, end: float) -> tuple[float, ...]:
-    """The share of each of `SLOTS` stretches that (begin, end) spans cover; 1 at most, should they overlap."""
+def occupied(
+    spans: list[tuple[float, float]], begin: float, end: float, devices: int = 1
+) -> tuple[float, ...]:
+    """The share of each of `SLOTS` stretches that (begin, end) spans cover on so many devices; 1 at most, should there
+    be more at once."""
     width = (end - begin) / SLOTS
     found = [0.0] * SLOTS
     for started, ended in spans:
@@ -282,4 +295,4 @@ def occupied(spans: list[tuple[float, float]], begin: float, end: float) -> tupl
         for slot in range(first, min(SLOTS, int((ended - begin) / width) + 1)):
             low = begin + slot * width
             found[slot] += max(0.0, min(ended, low + width) - max(started, low)) / width
-    return tuple(min(1.0, share) for share in found)
+    return tuple(min(1.0, share / devices) for share in found)

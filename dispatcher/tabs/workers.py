@@ -49,7 +49,7 @@ def worker_rows(
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
-        doing = wording.task(running[0].key) if running else _elsewhere(state.name, status)
+        doing = ", ".join(wording.task(task.key) for task in running) or _elsewhere(state.name, status)
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
         else:
@@ -59,7 +59,7 @@ def worker_rows(
             name=name,
             state=word,
             doing=lost or doing,
-            since=running[0].attempts[-1].started if running else None,
+            since=min((task.attempts[-1].started for task in running), default=None),
             next=", ".join(wording.task(task.key) for task in waiting),
             partitions=len(worker.holdings) if worker else 0,
             reported=now - status.silent_s if status and word == "lost" else None,
@@ -68,10 +68,12 @@ def worker_rows(
 
 
 def _elsewhere(experiment: str, status: WorkerStatus | None) -> str:
-    owner, _, key = (status.running if status and status.running else "").partition("/")
-    if not key or owner == experiment:
-        return ""
+    told = (task.partition("/") for task in (status.tasks if status else ()))
+    return ", ".join(_for_another(owner, key) for owner, _, key in told if key and owner != experiment)
+
+
+def _for_another(experiment: str, key: str) -> str:
     try:
-        return f"{wording.task(TaskKey.parse(key))} for experiment {owner}"
+        return f"{wording.task(TaskKey.parse(key))} for experiment {experiment}"
     except ValueError:
-        return f"works for experiment {owner}"
+        return f"works for experiment {experiment}"

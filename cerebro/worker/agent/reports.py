@@ -16,7 +16,7 @@ from itertools import islice
 
 from cerebro.contract import api
 from cerebro.contract.events import LivePoint
-from cerebro.contract.records import Holding, WorkerRecord, WorkerUsage
+from cerebro.contract.records import TASKS_BETWEEN, Holding, WorkerRecord, WorkerUsage
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.background_query import BackgroundQuery
 from cerebro.runtime.kvs import KvsClient
@@ -175,7 +175,7 @@ class Reports:
             steps=(*saves.values(), *steps),
             live=self._take_points(),
             checkpoint_free_bytes=self._free_bytes.newest()[1],
-            running=", ".join(filter(None, (lease.described for lease in self._leases()))) or None,
+            running=TASKS_BETWEEN.join(filter(None, (lease.described for lease in self._leases()))) or None,
             holdings=holdings if number > self._told else None,
             leaving="" if self._drain.is_superseded else self._drain.why,
             usage=next((told.usage for told in batch if told.usage is not None), None),

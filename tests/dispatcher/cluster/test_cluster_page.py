@@ -11,6 +11,7 @@ from cerebro.contract import api
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.records import (
     AuditEntry,
+    Device,
     ExperimentSummary,
     GpuUsage,
     Holding,
@@ -34,11 +35,16 @@ GIB = 1 << 30
 
 
 def worker(
-    name: str, *, gpus: tuple[str, ...] = (), silent_s: float = 0.4, **changes: object
+    name: str, *, gpus: tuple[str, ...] = (), devices: int = 1, silent_s: float = 0.4, **changes: object
 ) -> WorkerStatus:
     found = status(name, silent_s=silent_s)
     known = found.record.model_copy(
-        update={"gpus": gpus, "cores": 4, "holdings": (Holding(dataset="d1", partition=0),)}
+        update={
+            "gpus": gpus,
+            "cores": 4,
+            "holdings": (Holding(dataset="d1", partition=0),),
+            "devices": (Device(kind="cpu", name="a core", threads=1),) * devices,
+        }
     )
     return found.model_copy(update={"record": known, **changes})
 
@@ -97,7 +103,7 @@ def test_lost_worker_stays_with_its_last_words() -> None:
     view = cluster(told(lost, worker("worker-0", leaving="spot notice"), summaries={"digits": seen}), now=NOW)
     first, second = view.workers
     assert (first.state, first.note) == ("stopping", "spot notice")
-    assert (second.state, second.note, second.doing) == ("lost", "silent for 15 s", "")
+    assert (second.state, second.note, second.tasks) == ("lost", "silent for 15 s", ())
     assert second.processor.share is None
     assert (view.running, view.idle, view.lost) == (0, 0, 1)
 
@@ -108,16 +114,34 @@ def test_what_a_worker_does_and_will() -> None:
     seen = summary(story.state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
     busy = worker("worker-0", running="digits/fit-1/train/m05/e1/p0")
     card = cluster(told(busy, summaries={"digits": seen}), now=NOW).workers[0]
-    assert (card.state, card.doing, card.experiment) == (
+    (task,) = card.tasks
+    assert (card.state, task.doing, task.experiment) == (
         "running",
         "trains m05, epoch 1, partition 0",
         "digits",
     )
-    assert card.since is not None
-    assert NOW - 120 < card.since < NOW
+    assert task.since is not None
+    assert NOW - 120 < task.since < NOW
     assert len(card.busy) == SLOTS
     assert 0 < card.busy_share <= 1
     assert max(card.busy) <= 1
+
+
+def test_a_worker_with_several_devices_does_several_things() -> None:
+    """Each for its own experiment; its time is that of all of its devices."""
+    seen = summary(running_story().state, troubles=Troubles(), begin=NOW - 3600, now=NOW)
+    running = "digits/fit-1/train/m05/e1/p0, whales/fit-2/valid/m01/e3"
+    one, two = (
+        cluster(
+            told(worker("worker-0", running=running, devices=devices), summaries={"digits": seen}), now=NOW
+        ).workers[0]
+        for devices in (1, 2)
+    )
+    assert [(task.experiment, task.task) for task in two.tasks] == [
+        ("digits", "fit-1/train/m05/e1/p0"),
+        ("whales", "fit-2/valid/m01/e3"),
+    ]
+    assert two.busy_share == pytest.approx(one.busy_share / 2)
 
 
 def test_partitions_of_a_shared_volume_count_once() -> None:

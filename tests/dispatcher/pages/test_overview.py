@@ -122,9 +122,12 @@ def test_worker_busy_elsewhere(bench: Bench, browser: Browser) -> None:
     bench.store.statuses = [
         status("worker-0", running="whales/fit-1/train/m01/e2/p0"),
         status("w1", running="?"),
+        status("w2", running="whales/fit-1/train/m02/e1/p0, orcas/etl-1/etl/train/p3"),
     ]
     page = text_of(browser.get("/experiments/digits").text)
     assert "trains m01, epoch 2, partition 0 for experiment whales" in page
+    assert "trains m02, epoch 1, partition 0 for experiment whales, " in page
+    assert "for experiment orcas" in page
 
 
 def test_a_stopped_fit_stays_in_sight_and_can_be_resumed(bench: Bench, browser: Browser) -> None:
