@@ -42,6 +42,9 @@ class Visit(NamedTuple):
     """Of its rows, those that an earlier attempt trained on: `compute_s` is of the others."""
     devices: tuple[int, ...] = (0,)
     """Of the worker, that it took."""
+    peak_bytes: int = 0
+    peak_gpu_bytes: int = 0
+    """Most memory that its process, and torch on its GPUs, had at once; 0 if that is not known."""
 
     @classmethod
     def of(
@@ -69,6 +72,8 @@ class Visit(NamedTuple):
             result.cores,
             result.resumed_rows,
             attempt.devices,
+            result.peak_bytes,
+            result.peak_gpu_bytes,
         )
 
     def as_attempt(self) -> Attempt:

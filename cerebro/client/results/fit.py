@@ -148,7 +148,9 @@ class FitResult(FitFigures):
 
     def visits(self) -> pd.DataFrame:
         """The log of visits, one row per committed unit in order: enough to replay the run. `process_start` are the
-        seconds after `started` that the unit waited for its process to start and to import."""
+        seconds after `started` that the unit waited for its process to start and to import; `devices` those of the
+        worker that it took; `peak_bytes` and `peak_gpu_bytes` the most memory that its process, and torch on its GPUs,
+        had at once (missing where that is not known)."""
         rows = [
             beside(
                 {
@@ -162,6 +164,9 @@ class FitResult(FitFigures):
                     "started": visit.started,
                     "ended": visit.ended,
                     "process_start": visit.start_s,
+                    "devices": visit.devices,
+                    "peak_bytes": visit.peak_bytes or None,
+                    "peak_gpu_bytes": visit.peak_gpu_bytes or None,
                 },
                 visit.metrics,
                 "metric",

@@ -11,11 +11,13 @@ import pytest
 from cerebro.client.files import MountedFiles
 from cerebro.client.results import FitResult
 from cerebro.contract.events import RunFinished
-from cerebro.contract.tasks import FailureKind
+from cerebro.contract.tasks import CheckpointRef, FailureKind, TaskResult
 from cerebro.errors import RunFailedError
 from cerebro.runtime.volumes import Volumes
 from cerebro.scheduling.validator import validate
 from cerebro.state.experiment import fold
+from cerebro.state.tasks import Attempt
+from cerebro.state.visits import Visit
 from tests.client.results.fits import fit_result, fitted
 from tests.state.runs import dispatched
 from tests.state.stories import Story, unit
@@ -124,6 +126,26 @@ def test_the_visits_are_the_log_of_units(volumes: Volumes) -> None:
     ]
     assert visits["ended"].is_monotonic_increasing
     assert (visits["ended"] > visits["started"]).all()
+
+
+def test_the_visits_tell_devices_and_memory(volumes: Volumes) -> None:
+    """As far as they are known."""
+    story = fitted()
+    before = len(story.run.models["m00"].visits)
+    used = Visit.of(
+        epoch=1,
+        partition=0,
+        attempt=Attempt(number=1, worker="worker-0", assigned=0.0, devices=(1,)),
+        result=TaskResult(rows=1, peak_bytes=7 << 30, peak_gpu_bytes=3 << 30),
+        checkpoint=CheckpointRef(name="c", checksum="-", size=1),
+    )
+    story.run.models["m00"].visits.append(used)
+    visits = fit_result(story, volumes).visits()
+    (row,) = visits[(visits["model"] == "m00") & (visits["unit"] == before)].to_dict("records")
+    assert (row["devices"], row["peak_bytes"], row["peak_gpu_bytes"]) == ((1,), 7 << 30, 3 << 30)
+    others = visits[visits["peak_bytes"].isna()]
+    assert len(others) == len(visits) - 1
+    assert set(others["devices"]) == {(0,)}
 
 
 def test_the_epochs_tell_how_well_they_were_scheduled(volumes: Volumes) -> None:
