@@ -70,6 +70,12 @@ class Metrics:
             ("state",),
             registry=self.registry,
         )
+        self._devices = Gauge(
+            "cerebro_controller_devices",
+            "Devices of the workers that are there, by whether a task of the present run has them.",
+            ("state",),
+            registry=self.registry,
+        )
         self._gap = Gauge(
             "cerebro_controller_schedule_gap_ratio",
             "By how much the makespan exceeds its lower bound, at the newest completed epoch of the open fit run.",
@@ -106,6 +112,7 @@ class Metrics:
         self.leading.set(0)
         self._gap.set(0)
         self._workers.clear()
+        self._devices.clear()
 
     # --- told by the loop ------------------------------------------------------------------------
 
@@ -154,6 +161,9 @@ class Metrics:
         workers = Count(_states(state, snapshot))
         for name in WORKER_STATES:
             self._workers.labels(name).set(workers[name])
+        devices = Count(_device_states(state, snapshot))
+        for name in ("busy", "idle"):
+            self._devices.labels(name).set(devices[name])
 
 
 def _states(state: ExperimentState | None, snapshot: ClusterSnapshot) -> Iterator[str]:
@@ -163,3 +173,11 @@ def _states(state: ExperimentState | None, snapshot: ClusterSnapshot) -> Iterato
         else:
             known = state.workers.get(name) if state else None
             yield "busy" if known and known.open_tasks else "idle"
+
+
+def _device_states(state: ExperimentState | None, snapshot: ClusterSnapshot) -> Iterator[str]:
+    for name, seen in snapshot.workers.items():
+        if seen.absence is None and "train" in seen.kinds:
+            known = state.workers.get(name) if state else None
+            for device in range(seen.devices):
+                yield "busy" if known and known.in_lane(device) else "idle"

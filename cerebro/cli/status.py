@@ -154,13 +154,14 @@ def worker_lines(
             f"{status.record.weight:g}",
             str(status.record.cores),
             str(len(status.record.gpus)),
+            str(max(1, len(status.record.devices))),
             str(len(held[status.record.volume or status.record.worker])),
             " ".join(status.record.kinds),
             _doing(status, words or {}, troubles or {}),
         )
         for status in sorted(workers, key=lambda status: status.record.worker)
     ]
-    heads = ("WORKER", "HEARD OF", "WEIGHT", "THREADS", "GPUS", "PARTITIONS", "DOES", "RUNS")
+    heads = ("WORKER", "HEARD OF", "WEIGHT", "THREADS", "GPUS", "DEVICES", "PARTITIONS", "DOES", "RUNS")
     crowds = [f"  {line}: they slow each other down, see `cerebro doctor`" for line in crowded(workers)]
     return [*table(heads, rows), *crowds] or ["  no worker has registered yet"]
 

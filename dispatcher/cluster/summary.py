@@ -40,7 +40,7 @@ class Summary:
     Attributes:
         runs: open ones, by id. workers: by name.
         started: of each running task, by key.
-        busy: worker -> spans of time with a task; all in seconds since the epoch.
+        busy: worker -> spans of time in which a device had a task; all in seconds since the epoch.
     """
 
     runs: Mapping[str, RunSummary]
@@ -96,7 +96,9 @@ def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[t
         if run.started and (run.is_open or run.ended > begin):
             for each in busy(run, end, since=begin):
                 if each.ended > begin:
-                    found.setdefault(each.worker, []).append((each.started, each.ended))
+                    # One of several devices is busy on each; one without any is the work of its worker, too.
+                    spans = [(each.started, each.ended)] * max(1, len(each.devices))
+                    found.setdefault(each.worker, []).extend(spans)
     return {worker: tuple(spans) for worker, spans in found.items()}
 
 

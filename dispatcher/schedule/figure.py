@@ -27,13 +27,15 @@ def schedule(read_model: ReadModel, asked: ScheduleFigureQuery, now: float) -> D
     if run is None:
         return nothing()
     spans = figures.spans(run, now)
+    workers = figures.worker_rows(read_model.state, spans)
     draw = partial(
         figures.schedule,
         spans,
-        workers=figures.worker_rows(read_model.state, spans),
+        workers=workers,
         models=list(run.models),
         landmarks=figures.landmarks(read_model.state, run, now),
-        planned=figures.planned(run, now),
+        planned=figures.planned(run, now, devices=workers),
+        remade=figures.remade(run, now),
         highlight=asked.model,
         theme=asked.theme,
     )

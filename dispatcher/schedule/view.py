@@ -12,7 +12,7 @@ from dispatcher.reading.read_model import ReadModel
 class ScheduleSummary:
     """The schedule so far. Times in seconds; see `cerebro.state.ScheduleNow`.
 
-    `gap` is a share of the lower bound, `idle_share` of the workers' time; `start_s` are seconds of all workers in
+    `gap` is a share of the lower bound, `idle_share` of the devices' time; `start_s` are seconds of all devices in
     which tasks waited for a process to start and to import.
     """
 

@@ -14,8 +14,8 @@ from cerebro.state.tasks import OPEN
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRow:
-    """A worker and what it does for this experiment. Of one that does not answer, `reported` is when it last did, and
-    `lost` why the controller gave it up."""
+    """A worker and what it does for this experiment, on all of its devices; `since` the longest time of these. Of one
+    that does not answer, `reported` is when it last did, and `lost` why the controller gave it up."""
 
     name: str
     state: str
@@ -49,7 +49,8 @@ def worker_rows(
         open_tasks = [tasks[key] for key in worker.open_tasks if key in tasks] if worker else []
         running = [task for task in open_tasks if task.state is TaskState.RUNNING]
         waiting = [task for task in open_tasks if task.state in OPEN and task not in running]
-        doing = ", ".join(wording.task(task.key) for task in running) or _elsewhere(state.name, status)
+        here = (wording.task(task.key) for task in running)
+        doing = ", ".join(filter(None, [*here, _elsewhere(state.name, status)]))
         if status is not None:
             word = worker_state(status, is_busy=bool(doing))
         else:

@@ -36,8 +36,8 @@ def test_workers_are_listed_by_name() -> None:
     """How long each has been silent, what it holds and what it runs."""
     lines = cli_status.worker_lines([_worker("worker-1", None), _worker("worker-0", "digits/fit-1.train")])
     assert [line.split() for line in lines[1:]] == [
-        ["worker-0", "4", "s", "ago", "2", "8", "1", "0", "train", "digits/fit-1.train"],
-        ["worker-1", "4", "s", "ago", "2", "8", "1", "0", "train", "idle"],
+        ["worker-0", "4", "s", "ago", "2", "8", "1", "1", "0", "train", "digits/fit-1.train"],
+        ["worker-1", "4", "s", "ago", "2", "8", "1", "1", "0", "train", "idle"],
     ]
     assert cli_status.worker_lines([]) == ["  no worker has registered yet"]
 
@@ -50,7 +50,7 @@ def test_workers_of_one_volume_hold_the_same_partitions() -> None:
         for one, held in ((_worker("pod-0-etl", None), made), (_worker("pod-0", None), made[:1]))
     )
     for line in cli_status.worker_lines([etl, train])[1:]:
-        assert line.split()[7] == "2", line
+        assert line.split()[8] == "2", line
 
 
 def test_experiments_are_listed_with_their_open_runs() -> None:

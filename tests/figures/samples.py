@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 from cerebro import figures
@@ -178,7 +179,7 @@ def gallery(theme: Theme) -> dict[str, Figure]:
         "importance-declined": figures.importance(importance(models[:5], mode="min"), theme=theme),
         "schedule": figures.schedule(
             spans(),
-            workers=workers[:5],
+            workers=dict.fromkeys(workers[:5], 1),
             models=names[:6],
             landmarks=Landmarks(
                 now_s=33.0,
@@ -191,11 +192,15 @@ def gallery(theme: Theme) -> dict[str, Figure]:
             theme=theme,
         ),
         "schedule-merged": figures.schedule(
-            spans(8, 16, 20), workers=workers, models=names, landmarks=Landmarks(now_s=0.0), theme=theme
+            spans(8, 16, 20),
+            workers=dict.fromkeys(workers, 1),
+            models=names,
+            landmarks=Landmarks(now_s=0.0),
+            theme=theme,
         ),
         "schedule-planned": figures.schedule(
             spans(),
-            workers=workers[:4],
+            workers=dict.fromkeys(workers[:4], 1),
             models=names,
             landmarks=Landmarks(now_s=33.0),
             planned=ahead(),
@@ -203,10 +208,18 @@ def gallery(theme: Theme) -> dict[str, Figure]:
         ),
         "schedule-plan": figures.schedule(
             [],
-            workers=workers[:4],
+            workers=dict.fromkeys(workers[:4], 1),
             models=names,
             landmarks=Landmarks(now_s=0.0),
             planned=ahead(),
+            theme=theme,
+        ),
+        "schedule-devices": figures.schedule(
+            [replace(span, devices=(number % 2,)) for number, span in enumerate(spans())],
+            workers=dict.fromkeys(workers[:4], 2),
+            models=names[:6],
+            landmarks=Landmarks(now_s=33.0),
+            remade=[replace(spans()[0], model="", devices=())],
             theme=theme,
         ),
         "etl": figures.etl(splits, theme=theme),

@@ -65,5 +65,5 @@ def test_without_a_unit_there_are_none() -> None:
 def test_workers_are_in_the_order_of_their_numbers() -> None:
     """Those that idle as well."""
     story = Story(workers=11)
-    assert figures.worker_rows(story.state, [])[:3] == ["worker-0", "worker-1", "worker-2"]
-    assert figures.worker_rows(story.state, [])[-1] == "worker-10"
+    rows = list(figures.worker_rows(story.state, []))
+    assert (rows[:3], rows[-1]) == (["worker-0", "worker-1", "worker-2"], "worker-10")

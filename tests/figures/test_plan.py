@@ -9,7 +9,7 @@ from cerebro.figures import Figure, Landmarks, Span, description, table
 from tests.figures.samples import ahead, spans
 
 MODELS = tuple(f"m{i:02}" for i in range(16))
-WORKERS = tuple(f"worker-{i}" for i in range(4))
+WORKERS = {f"worker-{i}": 1 for i in range(4)}
 
 
 def drawn(found: list[Span], highlight: str = "", now_s: float = 33.0) -> Figure:
@@ -51,7 +51,7 @@ def test_now_is_a_line_between_what_ran_and_what_is_to_come() -> None:
 
 
 def test_before_the_first_unit_there_is_the_plan_alone() -> None:
-    """No line of busy workers, and time counts from now."""
+    """No line of busy devices, and time counts from now."""
     figure = drawn([], now_s=0.0)
     assert figure["layout"]["title"]["text"] == "Plan of 16 models on 4 workers"
     assert {trace["name"] for trace in figure["data"]} == {"planned"}

@@ -54,6 +54,21 @@ def test_before_the_first_unit_it_is_the_plan_from_now_on() -> None:
     ]
 
 
+def test_a_worker_of_several_devices_takes_the_one_that_is_free_first() -> None:
+    """Side by side as far as devices go; none has two units at once."""
+    order = tuple(PlannedUnit("worker-0", f"m0{number}", 1, 0, 0.0) for number in range(3))
+    made = Story(devices=2)
+    made.fit(models=3)
+    made.tell(
+        SchedulePlanned(
+            run="fit-1", source="planner/cyclic", order=order, makespan_s=4.0, dispatch_s=11.0,
+            lower_bound_s=9.0, seconds=0.1,
+        )
+    )  # fmt: skip
+    found = planned(made.run, made.time, devices={"worker-0": 2})
+    assert [(each.device, each.start_s, each.end_s) for each in found] == [(0, 0, 4), (1, 0, 4), (0, 4, 8)]
+
+
 def test_a_run_that_is_late_has_all_of_it_before_itself() -> None:
     """Nothing is planned for what is past; the pause before the last unit is used up."""
     made = story()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro import figures
-from cerebro.figures import Figure, Landmarks, Span, SplitProgress, description, table
+from cerebro.figures import Figure, Landmarks, PlannedSpan, Span, SplitProgress, description, table
 from cerebro.figures.schedule import buckets
 from cerebro.figures.schedule.drawing import MOST_BARS
 from tests.figures.samples import spans
@@ -20,7 +20,7 @@ MODELS = tuple(f"m{i:02}" for i in range(16))
 
 
 def drawn(found: list[Span], workers: int, highlight: str = "", **more: Any) -> Figure:
-    names = [f"worker-{i}" for i in range(workers)]
+    names = {f"worker-{i}": 1 for i in range(workers)}
     landmarks = Landmarks(**{"now_s": 0.0, **more})
     return figures.schedule(found, workers=names, models=MODELS, landmarks=landmarks, highlight=highlight)
 
@@ -78,6 +78,38 @@ def test_workers_that_idled_have_a_row_too() -> None:
     axis = drawn(spans(2, 3, 1), 5)["layout"]["yaxis"]
     assert axis["ticktext"] == [f"worker-{i}" for i in range(5)]
     assert axis["range"] == [4.5, -0.5]
+
+
+def test_each_device_has_a_row() -> None:
+    """Named where its worker has several, and each bar is in the row of its device; the time of all is counted."""
+    found = [
+        replace(span, devices=(number % 2,)) for number, span in enumerate(spans(2, 1, 2, last_runs=False))
+    ]
+    plan = [PlannedSpan(model="m00", epoch=9, partition=0, worker="worker-0", start_s=90, end_s=91, device=1)]
+    landmarks = Landmarks(now_s=0.0)
+    figure = figures.schedule(
+        found, workers={"worker-0": 2, "worker-1": 1}, models=MODELS, landmarks=landmarks, planned=plan
+    )
+    assert figure["layout"]["yaxis"]["ticktext"] == ["worker-0 · 0", "worker-0 · 1", "worker-1"]
+    committed = [span for span in found if span.outcome == "committed"]
+    rows = [span.devices[0] if span.worker == "worker-0" else 2 for span in committed]
+    assert bars(figure, "committed")["y"] == rows
+    assert bars(figure, "planned")["y"] == [1]
+    assert "on 2 workers" in figure["layout"]["title"]["text"]
+    assert [line[0] for line in table(figure).rows] == ["worker-0 · 0", "worker-0 · 1", "worker-1"]
+
+
+def test_partitions_that_are_made_beside_units_have_a_row_of_their_own() -> None:
+    """Below the devices; of a worker for ETL it has its name, and without any there is none."""
+    (unit,) = spans(1, 1, 1, last_runs=False)
+    made = [replace(unit, model="", worker=name, devices=()) for name in ("worker-0", "worker-0-etl")]
+    landmarks = Landmarks(now_s=0.0)
+    figure = figures.schedule(
+        [unit], workers={"worker-0": 1}, models=MODELS, landmarks=landmarks, remade=made
+    )
+    assert figure["layout"]["yaxis"]["ticktext"] == ["worker-0", "worker-0 · ETL", "worker-0-etl"]
+    assert bars(figure, "making a partition")["y"] == [1, 2]
+    assert "making a partition" not in [trace["name"] for trace in drawn([unit], 1)["data"]]
 
 
 def test_a_chosen_model_stands_out() -> None:

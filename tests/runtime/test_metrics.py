@@ -220,8 +220,12 @@ def test_workers_are_counted_by_state() -> None:
     assert {state: value(metrics, name, state=state) for state in WORKER_STATES} == {
         "busy": 0, "idle": 1, "silent": 1, "leaving": 0, "gone": 0,
     }  # fmt: skip
+    seen |= {"devices": 2}
+    metrics.look(story.state, ClusterSnapshot(workers={"worker-0": WorkerView(**seen), "worker-9": quiet}))
+    assert value(metrics, "cerebro_controller_devices", state="idle") == 2
     metrics.stood_by()
     assert value(metrics, name, state="idle") is None
+    assert value(metrics, "cerebro_controller_devices", state="idle") is None
 
 
 def test_events_say_what_they_are_about() -> None:

@@ -118,12 +118,14 @@ class Drawings:
     def schedule(self, *, highlight: str = "") -> Figure:
         """Which model was where when."""
         spans = figures.spans(self.run, self.now)
+        workers = figures.worker_rows(self.state, spans)
         return figures.schedule(
             spans,
-            workers=figures.worker_rows(self.state, spans),
+            workers=workers,
             models=tuple(self.run.models),
             landmarks=figures.landmarks(self.state, self.run, self.now),
-            planned=figures.planned(self.run, self.now),
+            planned=figures.planned(self.run, self.now, devices=workers),
+            remade=figures.remade(self.run, self.now),
             highlight=highlight,
             theme=self.theme,
         )

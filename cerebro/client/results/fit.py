@@ -203,7 +203,7 @@ class FitResult(FitFigures):
         Raises:
             InstanceError: nothing is committed yet.
         """
-        return schedule_of(self._run)
+        return schedule_of(self._run, {w.name: w.most_devices for w in self._state.workers.values()})
 
     def failures(self) -> dict[str, str]:
         """Model id -> message and traceback of models that were given up."""

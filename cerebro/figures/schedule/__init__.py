@@ -2,7 +2,7 @@
 
 from cerebro.figures.schedule.drawing import schedule
 from cerebro.figures.schedule.planned import PlannedSpan, planned
-from cerebro.figures.schedule.spans import Landmarks, Outcome, Span, landmarks, spans, worker_rows
+from cerebro.figures.schedule.spans import Landmarks, Outcome, Span, landmarks, remade, spans, worker_rows
 
 __all__ = [
     "Landmarks",
@@ -11,6 +11,7 @@ __all__ = [
     "Span",
     "landmarks",
     "planned",
+    "remade",
     "schedule",
     "spans",
     "worker_rows",

@@ -1,4 +1,4 @@
-"""The marks of a schedule: bars of units, bars of merged stretches, and the line of busy workers."""
+"""The marks of a schedule: bars of units, bars of merged stretches, and the line of busy devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATTERNS: dict[Outcome, str] = {"committed": "", "running": "", "failed": "x", 
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """Where marks go: worker -> row, model -> position in the plan, the unit of the axis of time."""
+    """Where marks go: worker, or device of one -> row, model -> position in the plan, the unit of the axis of time."""
 
     rows: dict[str, int]
     indices: dict[str, int]
@@ -110,6 +110,25 @@ def planned_bars(planned: Sequence[PlannedSpan], canvas: Canvas, highlight: str)
     }
 
 
+def remade_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]]:
+    """Partitions that were made again: in no model's colour."""
+    if spans:
+        yield canvas.horizontal([(s.worker, s.start_s, s.end_s - s.start_s) for s in spans]) | {
+            "name": "making a partition",
+            "marker": {"color": faint(canvas.colors.ink, 0.5)},
+            "hoverinfo": "text",
+            "hovertext": [
+                lines(
+                    f"partition {span.partition}, made again",
+                    f"on {span.worker.removesuffix(' · ETL')}, attempt {span.attempt}: {span.note or span.outcome}",
+                    f"{seconds(span.start_s)}, for {seconds(span.end_s - span.start_s)}",
+                )
+                for span in spans
+            ],
+            "showlegend": True,
+        }
+
+
 def _hollow(tint: str | list[str]) -> dict[str, Any]:
     return {"color": "rgba(0,0,0,0)", "line": {"color": tint, "width": 1.5}}
 
@@ -190,12 +209,12 @@ def vain_marks(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any]
 
 
 def strip(busy: Sequence[tuple[float, float]], canvas: Canvas) -> dict[str, Any]:
-    """The share of the workers that is busy, over time, on an axis of its own."""
+    """The share of the devices that is busy, over time, on an axis of its own."""
     tint = colour(0, canvas.theme)
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": "busy workers",
+        "name": "busy devices",
         "x": [canvas.unit.of(at) for at, _ in busy],
         "y": [100 * share for _, share in busy],
         "yaxis": "y2",

@@ -12,7 +12,7 @@ _FEWEST = 4
 """Stretches per worker, however many workers there are."""
 
 _STRIP_POINTS = 400
-"""Of the line of busy workers."""
+"""Of the line of busy devices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,12 +61,12 @@ def merged(spans: Sequence[Span], workers: Sequence[str], end_s: float, *, most:
 
 
 def busy_share(spans: Sequence[Span], workers: int, end_s: float) -> list[tuple[float, float]]:
-    """(start of a stretch, share of the workers' time in it that they ran units); the last one again, at its end."""
+    """(start of a stretch, share of the devices' time in it that they ran units); the last one again, at its end."""
     if not spans or not workers or end_s <= 0:
         return []
     count = min(_STRIP_POINTS, 4 * len(spans))
     seconds = end_s / count
-    # Differences of the number of busy workers at the edges of stretches, and what partial stretches add.
+    # Differences of the number of busy devices at the edges of stretches, and what partial stretches add.
     whole, partial = [0] * (count + 1), [0.0] * (count + 1)
     for span in spans:
         first, last = min(int(span.start_s / seconds), count - 1), min(int(span.end_s / seconds), count - 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cerebro.figures.frame import Cell, Figure, annotation, axis, cut, duration, empty, figure, text
@@ -13,6 +14,7 @@ from cerebro.figures.schedule.bars import (
     Canvas,
     merged_bars,
     planned_bars,
+    remade_bars,
     seconds,
     strip,
     unit_bars,
@@ -22,10 +24,10 @@ from cerebro.figures.schedule.planned import PlannedSpan
 from cerebro.figures.schedule.spans import Landmarks, Span
 
 MOST_BARS = 2000
-"""Beyond, bars are put together per worker and stretch of time."""
+"""Beyond, bars are put together per row and stretch of time."""
 
 _ROW_PX, _LEAST_ROW_PX, _ROWS_PX = 28, 9, 900
-"""Height of a worker's row: so much, less if the rows would be higher than so much together."""
+"""Height of a row: so much, less if the rows would be higher than so much together."""
 
 _STRIP_PX = 70
 _FRAME_PX = 130
@@ -35,7 +37,7 @@ _LABEL_SHARE = 0.14
 """Of the width, that a name of an epoch takes on a phone: the next one keeps so far away."""
 _MOST_BREAKS = 30
 _COLUMNS = (
-    *("worker", "units", "failed or revoked", "training, s", "not training, s", "not training, %"),
+    *("worker or device", "units", "failed or revoked", "training, s", "not training, s", "not training, %"),
     "units planned next",
 )
 """Of the table."""
@@ -44,27 +46,29 @@ _COLUMNS = (
 def schedule(
     spans: Sequence[Span],
     *,
-    workers: Sequence[str],
+    workers: Mapping[str, int],
     models: Sequence[str],
     landmarks: Landmarks,
     planned: Sequence[PlannedSpan] = (),
+    remade: Sequence[Span] = (),
     highlight: str = "",
     theme: Theme = "light",
 ) -> Figure:
-    """A row per worker and a bar per attempt at a unit, in its model's colour; what is left empty is time without one.
+    """A row per device and a bar per attempt at a unit, in its model's colour; what is left empty is time without one.
 
     Committed bars are plain, failed ones crossed, revoked ones hatched, those that run an outline up to now. Loading,
     saving and the start of processes are shaded, and so are breaks, in which the run had ended or no worker was there.
-    Above, the share of the workers that is busy. Of more than `MOST_BARS` attempts each worker's are put together by
-    stretches of time: a bar then fills as much of its row's height as the worker was busy. Units that are to come by
+    Above, the share of the devices that is busy. Of more than `MOST_BARS` attempts each device's are put together by
+    stretches of time: a bar then fills as much of its row's height as the device was busy. Units that are to come by
     the plan are hollow, behind a line that is now; before the first unit there is nothing but them.
 
     Args:
         spans: see `cerebro.figures.schedule.spans`.
-        workers: the rows from top to bottom, those that idled as well.
+        workers: from top to bottom, those that idled as well -> devices; a worker with several has a row for each.
         models: all of the plan, in order: they have the colours.
         landmarks: epochs and breaks; the lower bound is a dashed line where the run would have ended.
         planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
+        remade: partitions that were made again beside the units: their worker has a row for them.
         highlight: a model whose way across the workers stands out.
     """
     if not spans and not planned:
@@ -73,15 +77,21 @@ def schedule(
     end = max([landmarks.now_s, *(span.end_s for span in spans)])
     until = max([end, *(unit.end_s for unit in planned)])
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
-    names = dict.fromkeys([*workers, *(span.worker for span in spans), *(unit.worker for unit in planned)])
+    counts = dict(workers)
+    for worker in [*(span.worker for span in spans), *(unit.worker for unit in planned)]:
+        counts.setdefault(worker, 1)
+    names = [lane for worker, count in counts.items() for lane in lanes(worker, count)]
+    spans = [replace(span, worker=_lane(span.worker, span.devices, counts)) for span in spans]
+    planned = [replace(unit, worker=_lane(unit.worker, (unit.device,), counts)) for unit in planned]
+    remade = [replace(s, worker=f"{s.worker} · ETL" if s.worker in counts else s.worker) for s in remade]
     canvas = Canvas(
-        rows={worker: row for row, worker in enumerate(names)},
+        rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in remade)]))},
         indices={model: index for index, model in enumerate(models)},
         unit=duration(max(until, landmarks.bound_at_s)),
         theme=theme,
     )
     what = "Schedule" if spans else "Plan"
-    title = f"{what} of {len(models):,} models on {len(names):,} workers"
+    title = f"{what} of {len(models):,} models on {len(counts):,} workers"
     if len(spans) > MOST_BARS:
         found = buckets.merged(spans, tuple(names), end, most=MOST_BARS)
         title += f": {len(spans):,} units and attempts, in stretches of {seconds(found[0].seconds)}"
@@ -89,6 +99,7 @@ def schedule(
     else:
         traces = list(unit_bars(spans, canvas, highlight))
     traces += planned_bars(planned, canvas, highlight)
+    traces += remade_bars(remade, canvas)
     if spans:
         traces.append(strip(buckets.busy_share(spans, len(names), end), canvas))
     return figure(
@@ -96,10 +107,21 @@ def schedule(
         traces,
         theme=theme,
         title=title,
-        description=_description(spans, planned, len(names), end, breaks=breaks, landmarks=landmarks),
+        description=_description(spans, planned, len(counts), end, breaks=breaks, landmarks=landmarks),
         table=cut(_rows(spans, planned, names, end - _total(breaks)), _COLUMNS),
         layout=_layout(canvas, until, breaks, landmarks, now=end if spans else None),
     )
+
+
+def lanes(worker: str, devices: int) -> list[str]:
+    """What a worker's rows are called."""
+    return [worker] if devices == 1 else [f"{worker} · {device}" for device in range(devices)]
+
+
+def _lane(worker: str, devices: tuple[int, ...], counts: Mapping[str, int]) -> str:
+    """The row of what took these devices: that of the first of them."""
+    rows = lanes(worker, counts[worker])
+    return rows[min(devices[0] if devices else 0, len(rows) - 1)]
 
 
 def _layout(

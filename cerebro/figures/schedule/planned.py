@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cerebro.contract.runs import PlannedUnit
@@ -27,24 +27,32 @@ class PlannedSpan:
     worker: str
     start_s: float
     end_s: float
+    device: int = 0
+    """That would be free first."""
 
 
-def planned(run: Run, now: float, *, most: int = MOST_PLANNED) -> list[PlannedSpan]:
+def planned(
+    run: Run, now: float, *, most: int = MOST_PLANNED, devices: Mapping[str, int] | None = None
+) -> list[PlannedSpan]:
     """The next units of the plan that an open fit run follows, in its order; none if it follows none.
 
-    Each begins when it is planned to, but not before `now` (the store's clock, seconds), nor before the unit ahead of
-    it on its worker and of its model has ended: so a run that is behind its plan shows what is still to come. A plan
-    says when units begin, not when they end: a unit is taken to last until the next one of its worker or model is to
-    begin, but no longer than its model's longest one so far.
+    Each begins when it is planned to, but not before `now` (the store's clock, seconds), nor before a device of its
+    worker is free and the unit ahead of it of its model has ended: so a run that is behind its plan shows what is still
+    to come. A plan says when units begin, not when they end: a unit is taken to last until the next one of its model,
+    or of its worker's only device, is to begin, but no longer than its model's longest one so far.
+
+    Args:
+        devices: worker -> how many it has; one that is not in it has one.
     """
+    known = devices or {}
     plan = run.planned
     if plan is None or not run.is_open:
         return []
     zero = run.origin if math.isfinite(run.origin) else now
-    workers: defaultdict[str, float] = defaultdict(lambda: now)
+    free = {unit.worker: [now] * known.get(unit.worker, 1) for unit in plan.order}
     models: defaultdict[str, float] = defaultdict(lambda: now)
     found: list[PlannedSpan] = []
-    for unit, length in zip(plan.order, _lengths(plan.order, plan.makespan_s), strict=True):
+    for unit, length in zip(plan.order, _lengths(plan.order, plan.makespan_s, known), strict=True):
         model = run.models.get(unit.model)
         if model is None or model.state is not ModelState.ACTIVE or model.visit(unit.epoch, unit.partition):
             continue
@@ -52,10 +60,15 @@ def planned(run: Run, now: float, *, most: int = MOST_PLANNED) -> list[PlannedSp
         attempt = _running(run, unit)
         if attempt is not None:
             end = max(now, attempt.started + seconds)
-            workers[attempt.worker] = models[unit.model] = end
+            models[unit.model] = end
+            for device in attempt.devices:
+                if device < len(free.get(attempt.worker, ())):
+                    free[attempt.worker][device] = end
             continue
-        start = max(plan.time + unit.start_s, workers[unit.worker], models[unit.model])
-        workers[unit.worker] = models[unit.model] = start + seconds
+        ends = free[unit.worker]
+        device = ends.index(min(ends))
+        start = max(plan.time + unit.start_s, ends[device], models[unit.model])
+        ends[device] = models[unit.model] = start + seconds
         found.append(
             PlannedSpan(
                 model=unit.model,
@@ -64,6 +77,7 @@ def planned(run: Run, now: float, *, most: int = MOST_PLANNED) -> list[PlannedSp
                 worker=unit.worker,
                 start_s=start - zero,
                 end_s=start + seconds - zero,
+                device=device,
             )
         )
         if len(found) == most:
@@ -71,12 +85,15 @@ def planned(run: Run, now: float, *, most: int = MOST_PLANNED) -> list[PlannedSp
     return found
 
 
-def _lengths(order: Sequence[PlannedUnit], end_s: float) -> list[float]:
-    """Seconds that each unit has until the next one of its worker or its model, or the end of the plan."""
+def _lengths(order: Sequence[PlannedUnit], end_s: float, devices: Mapping[str, int]) -> list[float]:
+    """Seconds that each unit has until the next one of its model or, where that has one device, of its worker, or the
+    end of the plan."""
     found: list[float] = []
     next_of: dict[tuple[str, str], float] = {}
     for unit in reversed(order):
-        keys = ("worker", unit.worker), ("model", unit.model)
+        keys = [("model", unit.model)]
+        if devices.get(unit.worker, 1) == 1:
+            keys.append(("worker", unit.worker))
         limit = min(next_of.get(key, end_s) for key in keys)
         found.append(max(0.0, limit - unit.start_s))
         next_of |= dict.fromkeys(keys, unit.start_s)

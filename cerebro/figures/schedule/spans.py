@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ Outcome = Literal["committed", "failed", "revoked", "running"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """An attempt at a unit. Times are seconds since the start of the run's first unit.
+    """An attempt at a unit, or at making a partition again. Times are seconds since the start of the run's first unit.
 
     Attributes:
-        task: its key.
-        model, epoch, partition, worker, attempt: what ran where.
+        task: its key. model: empty for a partition.
+        epoch, partition, worker, attempt: what ran where. devices: of the worker; none for a partition.
         start_s, end_s: of one that runs, `end_s` is now.
         outcome: what came of it. note: how an attempt that came to nothing ended, in words.
         process_s: at its beginning, until its process had started and its own work began; 0 where unknown (only commits
@@ -41,6 +42,7 @@ class Span:
     process_s: float = 0.0
     load_s: float = 0.0
     save_s: float = 0.0
+    devices: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,7 @@ class Landmarks:
         epochs: (epoch, when all models had trained it).
         lower_bound_s: a duration: no order of the run's units takes less.
         bound_at_s: when the run would have ended then.
-        idle_share: of the workers' time, without a task of whatever kind; `None` if it is not known.
+        idle_share: of the devices' time, without a task of whatever kind; `None` if it is not known.
     """
 
     now_s: float
@@ -81,10 +83,12 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
     )
 
 
-def worker_rows(state: ExperimentState, found: Iterable[Span]) -> list[str]:
-    """Workers that run units, or ran one of these, `by_number`."""
-    there = {worker.name for worker in state.workers.values() if worker.trains and not worker.is_removed}
-    return sorted(there.union(span.worker for span in found), key=by_number)
+def worker_rows(state: ExperimentState, found: Iterable[Span]) -> dict[str, int]:
+    """Workers that run units, or ran one of these, and how many devices they have; `by_number`."""
+    there = {w.name: w.devices for w in state.workers.values() if w.trains and not w.is_removed}
+    for span in found:
+        there[span.worker] = max([there.get(span.worker, 1), *(device + 1 for device in span.devices)])
+    return dict(sorted(there.items(), key=lambda item: by_number(item[0])))
 
 
 def spans(run: Run, now: float) -> list[Span]:
@@ -92,9 +96,17 @@ def spans(run: Run, now: float) -> list[Span]:
 
     Validation runs in the gaps; it is no unit.
     """
-    zero = run.origin
-    units = (tried for tried in tries(run) if tried.key.kind == "train")
-    found = (_span(tried, run, zero, now) for tried in units)
+    return _spans(run, now, "train")
+
+
+def remade(run: Run, now: float) -> list[Span]:
+    """The same of partitions that were made again for `run`, beside the units."""
+    return _spans(run, now, "etl") if math.isfinite(run.origin) else []
+
+
+def _spans(run: Run, now: float, kind: str) -> list[Span]:
+    chosen = (tried for tried in tries(run) if tried.key.kind == kind)
+    found = (_span(tried, run, run.origin, now) for tried in chosen)
     return sorted((span for span in found if span is not None), key=lambda span: span.start_s)
 
 
@@ -125,6 +137,7 @@ def _span(tried: Try, run: Run, zero: float, now: float) -> Span | None:
         process_s=visit.start_s if visit else 0.0,
         load_s=visit.load_s if visit else 0.0,
         save_s=visit.save_s if visit else 0.0,
+        devices=attempt.devices,
     )
 
 

@@ -48,7 +48,7 @@ def test_the_start_of_processes_is_told_beside_the_schedule(bench: Bench, browse
     bench.store.add(story)
     bench.clock.now = story.time
     page = text_of(browser.get("/fragments/experiments/digits/schedule").text)
-    assert "Start of processes 1.5 s on all workers" in page
+    assert "Start of processes 1.5 s on all devices" in page
     assert "1 so far 0.5 s 0.5 s 0.0 % 1.5 s" in page
     assert "besides, 1.5 s to start processes" in text_of(browser.get("/fragments/experiments/digits").text)
     units: Any = browser.get("/api/views/experiments/digits/units?model=m01").json

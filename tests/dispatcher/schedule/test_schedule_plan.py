@@ -80,7 +80,7 @@ def test_what_is_to_come_stands_beside_what_runs() -> None:
     words, figure = asked(told)
     assert "the run follows a plan of planner/cyclic" in words
     names = {trace["name"] for trace in figure["data"]}
-    assert {"running", "planned", "busy workers"} <= names
+    assert {"running", "planned", "busy devices"} <= names
     (planned,) = [t for t in figure["data"] if t["name"] == "planned" and t["x"] != [None]]
     assert len(planned["x"]) == 3
 
