@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cerebro.contract import api
@@ -49,10 +50,16 @@ class Agents:
         kvs.put_code(CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code"))
 
     def start(
-        self, *, lease_s: float = 5.0, grace_s: float = 20.0, devices: int = 1, **variables: str
+        self,
+        *,
+        lease_s: float = 5.0,
+        grace_s: float = 20.0,
+        devices: int = 1,
+        group: Path | None = None,
+        **variables: str,
     ) -> subprocess.Popen[bytes]:
         """Start worker-0, with further environment variables, and wait until it has registered anew. Where it has
-        several devices, each has two threads."""
+        several devices, each has two threads. `group`: the control group that it begins in."""
         before = self.incarnation()
         environment = {
             **os.environ,
@@ -82,7 +89,7 @@ class Agents:
                 env=environment,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_be_like_any_user,  # noqa: PLW1509 - system calls only
+                preexec_fn=partial(_begin, group),  # noqa: PLW1509 - system calls only
             )
         self.processes.append(process)
         until(lambda: self.incarnation() != before or process.poll() is not None, "registration")
@@ -175,7 +182,10 @@ class Agents:
         return event.failure.kind, event.failure.message
 
 
-def _be_like_any_user() -> None:
+def _begin(group: Path | None) -> None:
+    """In the process that becomes the agent."""
+    if group is not None:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
     if os.getuid() == 0:
         for capability in _SEEING:
             _LIBRARY.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)

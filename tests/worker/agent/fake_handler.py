@@ -137,6 +137,10 @@ class Handler:
             raise ValueError("boom")
         if do == "large":
             bytearray(LARGE_BYTES)[:: 1 << 12] = b"x" * (LARGE_BYTES >> 12)
+        if do == "hungry":
+            hoard = [bytearray(b"x") * LARGE_BYTES]
+            while True:
+                hoard.append(bytearray(b"x") * LARGE_BYTES)
         if do == "memory":
             raise MemoryError("no more")
         if do == "nan":

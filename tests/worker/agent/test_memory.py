@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from cerebro.worker.agent import process
 from cerebro.worker.agent.devices import Share
 from cerebro.worker.agent.process import ChildProcess, ChildSpec, KernelKills
 from cerebro.worker.agent.settings import Settings
-from tests.worker.agent.agents import ROOT, Agents
+from tests.worker.agent.agents import ROOT, Agents, is_running, until
 from tests.worker.agent.fake_handler import LARGE_BYTES
 
 CRASH = Failure(kind=FailureKind.CRASH, message="preprocessing process 1 ended by itself with signal SIGKILL")
@@ -282,7 +283,7 @@ def hungry_child(root: Path, group: MemoryGroup) -> Failure:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group of 256 MiB without swap; needs the right to make one."""
+    """A control group of 384 MiB without swap; needs the right to make one."""
     membership = Path("/proc/self/cgroup").read_text().splitlines()
     old = next((line.split(":", 2)[2] for line in membership if ":memory:" in line), None)
     mount = Path("/sys/fs/cgroup")
@@ -290,13 +291,34 @@ def small_group() -> Iterator[Path]:
     group = base / f"cerebro-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(256 << 20))
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(384 << 20))
     except OSError as error:
         if group.exists():
             group.rmdir()
         pytest.skip(f"control groups cannot be made here: {error}")
     yield group
+    until(lambda: not (group / "cgroup.procs").read_text(), "all processes of the group end")
     group.rmdir()
+
+
+@pytest.mark.slow
+def test_what_runs_out_of_memory_on_one_device_is_told_so_and_what_runs_beside_goes_on(
+    small_group: Path, agents: Agents
+) -> None:
+    """For real. A process beside it that is killed by somebody else, soon after, is told as that."""
+    agents.start(devices=2, group=small_group)
+    spared = agents.give(0, "wait", devices=(0,))
+    pid = agents.begun(0)
+    kind, message = agents.failure(agents.give(1, "hungry", devices=(1,)))
+    assert kind is FailureKind.OUT_OF_MEMORY
+    assert "killed by the kernel for lack of memory" in message
+    assert is_running(pid)
+    agents.gate(0).touch()
+    assert isinstance(agents.end_of(spared), TaskCommitted)
+    killed = agents.give(2, "wait", devices=(0,))
+    os.kill(agents.begun(2), signal.SIGKILL)
+    kind, message = agents.failure(killed)
+    assert (kind, message) == (FailureKind.CRASH, "the process ended by signal SIGKILL")
 
 
 @pytest.mark.slow
@@ -318,4 +340,4 @@ def test_the_kernel_kills_the_child_and_the_agent_tells(small_group: Path, tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("out_of_memory | killed by the kernel for lack of memory"), done.stdout
-    assert "0.25 GiB" in done.stdout
+    assert "0.38 GiB" in done.stdout
