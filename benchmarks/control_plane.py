@@ -3,8 +3,9 @@
 Redis (every write flushed to disk before it is answered), kvs_api and the controller are the real processes; the
 workers are the real agents without a child process, as threads of one process; a wait begins when a child would begin
 to train, which for all but a model's first unit is when the store is asked for the unit. 125 models visit 16 partitions
-once, each partition on one worker, so each worker has exactly 125 units: ideally the run takes 125 x 0.25 s. The
-makespan counts from the request of the run to its end, by the store's clock.
+once, each partition on one worker, so each worker has exactly 125 units: ideally the run takes 125 x 0.25 s. Once more
+with 4 workers of 4 devices each: 500 models visit 4 partitions. The makespan counts from the request of the run to its
+end, by the store's clock.
 """
 
 from __future__ import annotations
@@ -32,33 +33,39 @@ from cerebro.spec import ETLSpec, SubEpochSpec
 from cerebro.usercode.encoding import encode
 
 BAR = 1.05
-WORKERS, MODELS, UNIT_S = 16, 125, 0.25
+UNITS, SLOTS, UNIT_S = 2000, 16, 0.25
 _NAME = "control-plane"
 _LONGEST_S = 300.0
 _SAME_REQUEST_S = 0.001
 
 
-def measure() -> dict[str, float]:
-    """The makespan, its ratio to the ideal one, and where the rest went."""
+def measure(workers: int = SLOTS) -> dict[str, float]:
+    """The makespan, its ratio to the ideal one, and where the rest went. So many workers share the devices."""
     with (
         tempfile.TemporaryDirectory(prefix="cerebro-bench-") as name,
         control_plane(Path(name)) as plane,
-        _idlers(plane) as idlers,
+        _idlers(plane, workers) as idlers,
     ):
         kvs = KvsClient(plane.server, plane.token)
-        _prepare(kvs, Path(name))
+        _prepare(kvs, Path(name), workers)
         pids = {**plane.pids, "workers": idlers}
         before = {service: _cpu_s(pid) for service, pid in pids.items()}
-        _run(kvs, "fit-1", _fit(kvs))
+        _run(kvs, "fit-1", _fit(kvs, UNITS // workers))
         used = {f"cpu_{service}": _cpu_s(pid) - before[service] for service, pid in pids.items()}
         return {**_found(_events(kvs)), **used, "bar": BAR}
 
 
-def benchmark() -> Figure:
-    """`measure` as a line of the table."""
-    found = measure()
+def benchmark() -> list[Figure]:
+    """`measure` as lines of the table."""
+    return [
+        _figure(measure(SLOTS), f"{SLOTS} do-nothing workers"),
+        _figure(measure(4), f"4 do-nothing workers of {SLOTS // 4} devices"),
+    ]
+
+
+def _figure(found: dict[str, float], who: str) -> Figure:
     return Figure(
-        what=f"control plane: {found['units']:,.0f} units of {UNIT_S:g} s on {WORKERS} do-nothing workers",
+        what=f"control plane: {found['units']:,.0f} units of {UNIT_S:g} s on {who}",
         measured=f"{found['makespan_s']:.2f} s, ideal {found['ideal_s']:.2f} s",
         ratio=found["ratio"],
         bar=BAR,
@@ -80,10 +87,10 @@ def benchmark() -> Figure:
 
 
 @contextmanager
-def _idlers(plane: ControlPlane) -> Iterator[int]:
+def _idlers(plane: ControlPlane, workers: int) -> Iterator[int]:
     environment = os.environ | {"CEREBRO_SERVER": plane.server, "CEREBRO_TOKEN": plane.token}
     environment["CEREBRO_VOLUMES"] = tempfile.gettempdir()
-    command = [sys.executable, "-m", "benchmarks.idlers", str(WORKERS), str(UNIT_S)]
+    command = [sys.executable, "-m", "benchmarks.idlers", str(workers), str(UNIT_S), str(SLOTS // workers)]
     process = subprocess.Popen(with_parent_death_signal(command), env=environment, stderr=subprocess.DEVNULL)
     try:
         yield process.pid
@@ -92,25 +99,25 @@ def _idlers(plane: ControlPlane) -> Iterator[int]:
         process.wait()
 
 
-def _prepare(kvs: KvsClient, folder: Path) -> None:
+def _prepare(kvs: KvsClient, folder: Path, workers: int) -> None:
     """An experiment with a data set of one training partition per worker."""
     deadline = time.monotonic() + _LONGEST_S
-    while len(kvs.workers()) < WORKERS:
+    while len(kvs.workers()) < workers:
         if time.monotonic() > deadline:
             raise ClusterError("the do-nothing workers did not register")
         time.sleep(0.05)
     metadata = folder / "train.csv"
-    metadata.write_text("id\n" + "".join(f"{row}\n" for row in range(100 * WORKERS)))
+    metadata.write_text("id\n" + "".join(f"{row}\n" for row in range(100 * workers)))
     locators = Locators(train=Locator(metadata=str(metadata)))
     kvs.create_experiment(ExperimentRecord(name=_NAME, locators=locators))
     code = kvs.put_code(encode(ETLSpec()))
     _run(kvs, "etl-1", EtlRequest(code=code.sha256, code_fingerprint=code.fingerprint))
 
 
-def _fit(kvs: KvsClient) -> FitRequest:
+def _fit(kvs: KvsClient, number: int) -> FitRequest:
     code = kvs.put_code(encode(SubEpochSpec()))
     models: tuple[Hyperparameters, ...] = tuple(
-        {"batch_size": 10, "lr": 0.1 / n} for n in range(1, MODELS + 1)
+        {"batch_size": 10, "lr": 0.1 / n} for n in range(1, number + 1)
     )
     return FitRequest(code=code.sha256, models=models, epochs=1, metric="loss", mode="min")
 
@@ -146,7 +153,7 @@ def _found(events: list[Event]) -> dict[str, float]:
     units = sum(isinstance(event, TaskCommitted) for event in fit)
     gaps, lasts = gaps_s(fit)
     durations = _durations_s(fit)
-    ideal = units * UNIT_S / WORKERS
+    ideal = units * UNIT_S / SLOTS
     return {
         "units": units,
         "makespan_s": ended - requested,
@@ -181,7 +188,8 @@ def _cpu_s(pid: int) -> float:
 
 def main() -> None:
     """Print the figures."""
-    print(benchmark())
+    for figure in benchmark():
+        print(figure)
 
 
 if __name__ == "__main__":

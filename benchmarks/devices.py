@@ -14,9 +14,16 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.figure import Figure
-from benchmarks.training import Perceptron, between_s, passes_taking, preprocessed, run_events
+from benchmarks.training import (
+    Perceptron,
+    between_s,
+    passes_taking,
+    places,
+    preprocessed,
+    run_events,
+)
 from cerebro import Experiment
-from cerebro.contract.events import Event, TaskAssigned, TaskCommitted, TaskStarted
+from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR, GAP_BAR = 0.97, 20.0
 """Of the throughput; of the gap in milliseconds."""
@@ -80,15 +87,11 @@ def benchmark() -> list[Figure]:
 
 def gaps_s(events: list[Event]) -> list[float]:
     """Seconds from the end of training to the next start of training, on each device of each worker."""
-    places = {
-        (event.task, event.attempt): (event.worker, event.devices)
-        for event in events
-        if isinstance(event, TaskAssigned)
-    }
+    given = places(events)
     commits: dict[tuple[str, tuple[int, ...]], list[TaskCommitted]] = {}
     for event in events:
         if isinstance(event, TaskCommitted):
-            commits.setdefault(places[event.task, event.attempt], []).append(event)
+            commits.setdefault(given[event.task, event.attempt], []).append(event)
     return [
         between_s(before, after) for found in commits.values() for before, after in pairwise(found[_FIRST:])
     ]

@@ -13,7 +13,7 @@ import statistics
 from itertools import pairwise
 
 from benchmarks.figure import Figure
-from benchmarks.training import Perceptron, between_s, commits_by_worker, preprocessed, run_events
+from benchmarks.training import Perceptron, between_s, commits_by_worker, places, preprocessed, run_events
 from cerebro.contract.events import Event, TaskCommitted, TaskStarted
 
 BAR = 20.0
@@ -66,14 +66,17 @@ def benchmark() -> Figure:
 
 
 def gaps_s(events: list[Event]) -> tuple[list[float], list[float]]:
-    """Seconds from each commit to the next start on the same worker, and each worker's last commit."""
-    newest: dict[str, float] = {}
-    gaps = []
+    """Seconds from each commit to the next start on the same devices of a worker, and the last commit on each."""
+    newest: dict[tuple[str, tuple[int, ...]], float] = {}
+    gaps, given = list[float](), places(events)
     for event in events:
+        if not isinstance(event, TaskCommitted | TaskStarted):
+            continue
+        place = given[event.task, event.attempt]
         if isinstance(event, TaskCommitted):
-            newest[event.worker] = event.time
-        elif isinstance(event, TaskStarted) and event.worker in newest:
-            gaps.append(event.time - newest[event.worker])
+            newest[place] = event.time
+        elif place in newest:
+            gaps.append(event.time - newest[place])
     return gaps, list(newest.values())
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from cerebro import ETLSpec, Experiment, SubEpochSpec
-from cerebro.contract.events import Event, TaskCommitted
+from cerebro.contract.events import Event, TaskAssigned, TaskCommitted
 from cerebro.local import cluster
 
 FEATURES, CLASSES = 32, 4
@@ -110,6 +110,15 @@ def run_events(experiment: Experiment, run: str) -> list[Event]:
         after = events[-1].seq
         found.extend(event for event in events if getattr(event, "task", "").startswith(f"{run}/"))
     return found
+
+
+def places(events: list[Event]) -> dict[tuple[str, int], tuple[str, tuple[int, ...]]]:
+    """(task, attempt) -> the worker and its devices that it was given."""
+    return {
+        (event.task, event.attempt): (event.worker, event.devices)
+        for event in events
+        if isinstance(event, TaskAssigned)
+    }
 
 
 def commits_by_worker(events: list[Event]) -> dict[str, list[TaskCommitted]]:
