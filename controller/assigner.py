@@ -71,19 +71,19 @@ class Assigner:
             order: of the workers, who come first.
             among: worker -> its devices that may be given something; all if left out.
         """
-        free = [
-            w for w in (self.alive if order is None else order) if self._place(w, depth, among) is not None
-        ]
+        if self.run.kind == "fit" and not self.run.counts.unvalidated:
+            return
+        free = [w for w in (self.alive if order is None else order) if self._has_place(w, depth, among)]
         if not free:
             return
         for key in self._ready():
             worker = self._worker_for(key, free)
             if worker is None:
                 continue
-            self.give(worker.name, key, self._place(worker, depth, among) or ())
+            self.give(worker.name, key, self._place(worker, depth, among))
             if self.run.task(key).exhausted:
                 self.barred.add(worker.name)
-            free = [w for w in free if self._place(w, depth, among) is not None]
+            free = [w for w in free if self._has_place(w, depth, among)]
             if not free:
                 return
 
@@ -99,17 +99,21 @@ class Assigner:
             return None
         return calmest if calmest in free else None
 
+    def _has_place(self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None) -> bool:
+        """Whether the worker can take one more of the run's own tasks."""
+        if worker.name in self.barred:
+            return False
+        if self.run.kind == "etl":
+            return self.places.beside(worker.name) < depth
+        return self.places.num_free(worker.name, depth, among[worker.name] if among else None) > 0
+
     def _place(
         self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None
-    ) -> tuple[int, ...] | None:
-        """Where the worker can take one more of the run's own tasks; `None`: nowhere."""
-        name = worker.name
-        if name in self.barred:
-            return None
+    ) -> tuple[int, ...]:
+        """On which devices."""
         if self.run.kind == "etl":
-            return () if self.places.num_open(name, None) < depth else None
-        found = self.places.devices(name, depth, None if among is None else among.get(name, ()))
-        return (found[0],) if found else None
+            return ()
+        return (self.places.free(worker.name, depth, among[worker.name] if among else None),)
 
     def _fits(self, worker: Worker, key: TaskKey) -> bool:
         if key.kind not in worker.kinds:

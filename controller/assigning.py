@@ -93,12 +93,10 @@ class _Units:
 
     def _due(self, worker: Worker, now: float) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
-        ends = {
-            device: self._fit.present(worker, device) or 0.0
-            for device in range(worker.devices)
-            if not due_s(self._fit, worker, device, now)
-        }
-        return sorted(ends, key=lambda device: (ends[device], device))
+        devices = [device for device in range(worker.devices) if not due_s(self._fit, worker, device, now)]
+        if len(devices) > 1:
+            devices.sort(key=lambda device: self._fit.present(worker, device) or 0.0)
+        return devices
 
     def decide(self) -> list[api.Assign | api.Revoke]:
         """The steps that `assign` returns for an open fit run."""
@@ -164,20 +162,17 @@ class _Units:
     ) -> None:
         """Give units to devices with fewer than `depth` open tasks, and only to those in `among` if it is given."""
         dispatch_state, places = self._fit.dispatch_state, self._assigner.places
-        open_to = {
-            self._fit.worker(w.name): None if among is None else among[w.name]
+        room = {
+            self._fit.worker(w.name): count
             for w in self._training_workers
             if w.name not in self._assigner.barred
+            and (count := places.num_free(w.name, depth, among[w.name] if among else None))
         }
-
-        def free(worker: int) -> list[int]:
-            return places.devices(self._fit.workers[worker], depth, open_to[worker])
-
-        workers = sorted(worker for worker in open_to if free(worker))
+        workers = sorted(room)
         # Queued units count as running, so their places are free for the next ones.
         dispatch_state.free = [max(1, count) for count in dispatch_state.free]
-        for worker in workers:
-            dispatch_state.free[worker] = len(free(worker))
+        for worker, count in room.items():
+            dispatch_state.free[worker] = count
         while workers and (choice := choose(workers)):
             name = self._fit.workers[choice.worker]
             if choice.model in self._fit.memory_retries and not self._may_be_alone(depth, choice):
@@ -186,14 +181,15 @@ class _Units:
                     # The worker is to become idle first.
                     workers.remove(choice.worker)
                 continue
-            key, devices = self._fit.key(choice), (free(choice.worker)[0],)
+            key, device = self._fit.key(choice), places.free(name, depth, among[name] if among else None)
             dispatch_state.start(choice)
             self._started.append(choice.model)
-            self._assigner.give(name, key, devices)
+            self._assigner.give(name, key, (device,))
             if choice.model in self._fit.memory_retries:
                 self._assigner.barred.add(name)
-            dispatch_state.free[choice.worker] = max(1, len(free(choice.worker)))
-            if name in self._assigner.barred or not free(choice.worker):
+            room[choice.worker] -= 1
+            dispatch_state.free[choice.worker] = max(1, room[choice.worker])
+            if name in self._assigner.barred or not room[choice.worker]:
                 workers.remove(choice.worker)
 
     def _may_be_alone(self, depth: int, choice: Choice) -> bool:
@@ -288,7 +284,7 @@ class _Units:
         idle = [
             w
             for w in self._training_workers
-            if w.name not in assigner.barred and assigner.places.devices(w.name, 1)
+            if w.name not in assigner.barred and assigner.places.num_free(w.name, 1)
         ]
         if not idle:
             return None

@@ -126,8 +126,8 @@ class FitDispatch:
         """When the task that runs on a device of the worker is expected to end, by the store's clock; `None` if it is
         no unit. Of a model that has not run before, or that has failed, and of ETL, nothing is expected: then it is
         never."""
-        open_there = worker.in_lane(device)
-        key = TaskKey.parse(open_there[0]) if open_there else None
+        first = worker.first_in(device)
+        key = TaskKey.parse(first) if first else None
         if key is not None and key.kind == "etl":
             return math.inf
         if key is None or key.kind != "train" or key.run != self.run:

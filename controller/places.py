@@ -5,48 +5,57 @@ Made from the state, and counted on while one decision gives out tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from cerebro.state.workers import Worker, lanes_of
+from cerebro.state.workers import Worker
 
 
 class Places:
     """Lanes of workers, and how many open tasks each has.
 
-    A lane is a device, or `None`: tasks that take no device take turns there.
+    A lane is a device, or that of the tasks that take no device. Asked for every worker in every decision, so it costs
+    little where a worker has one device.
     """
 
     def __init__(self, workers: Iterable[Worker]) -> None:
-        self._open: dict[str, dict[int | None, int]] = {}
+        self._devices: dict[str, list[int]] = {}
+        self._beside: dict[str, int] = {}
         for worker in workers:
-            counts = self._open[worker.name] = dict.fromkeys(worker.lanes, 0)
+            self._devices[worker.name], self._beside[worker.name] = [0] * worker.devices, 0
             for devices in worker.open_tasks.values():
-                for lane in lanes_of(devices):
-                    counts[lane] += 1
+                self.take(worker.name, devices)
 
     def copy(self) -> Places:
         """An independent one in the same state."""
         made = Places(())
-        made._open = {worker: dict(counts) for worker, counts in self._open.items()}
+        made._devices = {worker: [*counts] for worker, counts in self._devices.items()}
+        made._beside = dict(self._beside)
         return made
 
     def take(self, worker: str, devices: tuple[int, ...]) -> None:
         """The worker is given a task that takes these devices."""
-        for lane in lanes_of(devices):
-            self._open[worker][lane] += 1
+        for device in devices:
+            self._devices[worker][device] += 1
+        self._beside[worker] += not devices
 
-    def num_open(self, worker: str, lane: int | None) -> int:
-        """Open tasks in a lane."""
-        return self._open[worker][lane]
+    def beside(self, worker: str) -> int:
+        """Open tasks that take no device."""
+        return self._beside[worker]
 
     def load(self, worker: str) -> int:
         """Open tasks of a worker, those of several devices as often."""
-        return sum(self._open[worker].values())
+        return sum(self._devices[worker]) + self._beside[worker]
 
-    def devices(self, worker: str, depth: int, among: Iterable[int] | None = None) -> list[int]:
-        """Devices with fewer than `depth` open tasks, those with fewest first; else in the order of `among`, which is
-        by number if it is left out."""
-        counts = self._open[worker]
-        numbered = (lane for lane in counts if lane is not None) if among is None else among
-        found = [device for device in numbered if counts[device] < depth]
-        return sorted(found, key=counts.__getitem__)
+    def num_free(self, worker: str, depth: int, among: Sequence[int] | None = None) -> int:
+        """Devices, of those in `among` if it is given, with fewer than `depth` open tasks."""
+        counts = self._devices[worker]
+        if among is not None:
+            return sum([counts[device] < depth for device in among])
+        return (counts[0] < depth) if len(counts) == 1 else sum([count < depth for count in counts])
+
+    def free(self, worker: str, depth: int, among: Sequence[int] | None = None) -> int:
+        """Of these devices, of which there is one, the first of those with fewest open tasks: in the order of `among`,
+        else by number."""
+        counts = self._devices[worker]
+        numbered = range(len(counts)) if among is None else among
+        return min((device for device in numbered if counts[device] < depth), key=counts.__getitem__)

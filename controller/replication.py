@@ -53,10 +53,11 @@ def making(
     """
     if run.kind == "etl" or run.plan is None:
         return []
-    replicas = _Replicas(state, run, places.copy(), barred)
+    replicas = _Replicas(state, run, places, barred)
     lost, helpers = replicas.lost(fit), replicas.helpers(fit)
     if not lost and not helpers:
         return []
+    replicas.begin()
     needed = needed_partitions(state, run)
     if is_filling:
         needed.difference_update(lost)
@@ -87,7 +88,8 @@ class _Replicas:
 
     def __init__(self, state: ExperimentState, run: Run, places: Places, barred: set[str]) -> None:
         assert run.plan is not None
-        self._state, self._run, self._places, self._barred = state, run, places, barred
+        self._state, self._run, self._barred = state, run, barred
+        self._places = places
         self._dataset = run.plan.dataset
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
         self._coming = {
@@ -95,6 +97,10 @@ class _Replicas:
             for task in run.open.values()
             if task.key.kind == "etl"
         }
+
+    def begin(self) -> None:
+        """Something may be given from now on: it is counted apart from what the caller counts."""
+        self._places = self._places.copy()
 
     def lost(self, fit: FitDispatch | None) -> list[int]:
         """Partitions of the data set that no registered worker holds."""
@@ -157,7 +163,7 @@ class _Replicas:
         able = (w for w in self._alive if "etl" in w.kinds and w.name not in self._barred)
         if is_idle:
             return [w for w in able if not self._places.load(w.name)]
-        return [w for w in able if self._places.num_open(w.name, None) < QUEUE_DEPTH]
+        return [w for w in able if self._places.beside(w.name) < QUEUE_DEPTH]
 
     def _is_makable(self, partition: int) -> bool:
         state = self._run.task(self._key(partition)).state

@@ -53,14 +53,21 @@ class Worker:
         """Keys of the open tasks there, oldest first, at most `QUEUE_DEPTH`."""
         return [key for key, devices in self.open_tasks.items() if lane in lanes_of(devices)]
 
+    def first_in(self, lane: int | None) -> str:
+        """The oldest of them; empty if there is none."""
+        for key, devices in self.open_tasks.items():
+            if lane in lanes_of(devices):
+                return key
+        return ""
+
     @property
     def is_occupied(self) -> bool:
         """Whether each of its devices has a task."""
-        return all(self.in_lane(device) for device in range(self.devices))
+        return all(self.first_in(device) for device in range(self.devices))
 
     def is_next(self, key: str) -> bool:
         """Whether an open task runs, or may start: no older one is open on one of its devices."""
-        return all(self.in_lane(lane)[0] == key for lane in lanes_of(self.open_tasks[key]))
+        return all(self.first_in(lane) == key for lane in lanes_of(self.open_tasks[key]))
 
 
 def lanes_of(devices: tuple[int, ...]) -> tuple[int | None, ...]:
