@@ -38,7 +38,7 @@ NAMES = (
         "half_requests",
         "points",
     ),
-    *("restart", "web", "allocator", "side_by_side"),
+    *("restart", "savepoints", "web", "allocator", "side_by_side"),
     *("planner", "online", "exact", "decision"),
 )
 """The platform's, then the scheduler's; each is a module with a function `benchmark`."""

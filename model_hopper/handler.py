@@ -60,6 +60,9 @@ log = logging.getLogger(__name__)
 _SMALL_BYTES = 16 * 1024 * 1024
 """A state of at most so many bytes is read whole before its unit starts: beside the present model it always fits."""
 
+_SLOW_VOLUME = 100e6
+"""Bytes a second that are written at least, while nothing was written yet."""
+
 _EVALUATION_BATCH = 256
 """Rows per batch where the hyper-parameters name no batch size."""
 
@@ -279,7 +282,7 @@ class Handler:
             self._context.progress(rows=rows, total_rows=loader.num_rows, batch=batch, values=values)
             if rows < loader.num_rows:
                 if savepoints is not None and batch > loader.first:
-                    self._take_savepoint(savepoints, batch, rows, share=(batch - loader.first) / len(loader))
+                    self._take_savepoint(savepoints, batch, rows, loader)
                 self._context.raise_if_ending()
 
         return InstrumentedLoader(
@@ -292,10 +295,18 @@ class Handler:
             savepoints=savepoints,
         )
 
-    def _take_savepoint(self, savepoints: Savepoints, batch: int, rows: int, *, share: float) -> None:
+    def _take_savepoint(self, savepoints: Savepoints, batch: int, rows: int, loader: PartitionLoader) -> None:
         """Take one if it is time, or if the unit ends here and there is time."""
-        began, left_s = time.monotonic(), self._context.left_s
-        is_wanted = self._timer.is_due(began, share=share) if left_s is None else self._timer.fits(left_s)
+        timer, began, left_s = self._timer, time.monotonic(), self._context.left_s
+        if left_s is not None:
+            is_wanted = timer.fits(left_s)
+        else:
+            done = batch - loader.first
+            pace = {"share": done / len(loader), "batch_s": (began - timer.began) / done}
+            is_wanted = timer.is_due(began, **pace)
+            if is_wanted and not timer.cost_s:
+                timer.cost_s = savepoints.num_bytes() / _SLOW_VOLUME
+                is_wanted = timer.is_due(began, **pace)
         if is_wanted:
             is_taken = savepoints.take(batch, rows)
             self._timer.tried(began, time.monotonic(), is_taken=is_taken)

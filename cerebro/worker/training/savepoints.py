@@ -20,7 +20,7 @@ import torch
 
 from cerebro.errors import SpecError, StorageFullError
 from cerebro.runtime.tracebacks import line_of
-from cerebro.worker.training.checkpoint import State, storable
+from cerebro.worker.training.checkpoint import State, state_bytes, storable
 from cerebro.worker.training.seeds import generators, set_generators
 from cerebro.worker.training.unit import Trainee, train_unit
 from cerebro.worker.training.variables import Variables
@@ -199,6 +199,13 @@ class Savepoints:
             set_generators(before)
         return True
 
+    def num_bytes(self) -> int:
+        """Of all tensors that one would hold now."""
+        if self._trainee is None:
+            return 0
+        gradients = [parameter.grad for module in self._modules() for parameter in module.parameters()]
+        return state_bytes({**self._trainee.state(), "gradients": gradients})
+
     def _may_take(self, batch: int) -> bool:
         if self._is_off or self._passes != 1 or not self._has_begun or batch <= self._first:
             return False
@@ -286,12 +293,12 @@ class Timer:
     ) -> None:
         self._given_s, self._between_losses_s = interval_s, between_losses_s
         self.cost_s = 0.0
-        """What the newest one took, in seconds."""
-        self._began = self._newest = 0.0
+        """What the newest one took, in seconds, or what it is guessed to take; 0 while that is not known."""
+        self.began = self._newest = 0.0
 
     def begin(self, now: float) -> None:
         """A unit begins."""
-        self._began = self._newest = now
+        self.began = self._newest = now
 
     def tried(self, began: float, now: float, *, is_taken: bool) -> None:
         """One was taken, or could not be: the next one is due an interval from now."""
@@ -306,15 +313,19 @@ class Timer:
         best_s = math.sqrt(2 * self.cost_s * self._between_losses_s)
         return max(min(max(best_s, _SHORTEST_S), _LONGEST_S), _COSTS * self.cost_s)
 
-    def is_due(self, now: float, *, share: float) -> bool:
-        """Whether it is time.
+    def is_due(self, now: float, *, share: float, batch_s: float = 0.0) -> bool:
+        """Whether it is time: a batch later, more than an interval would be lost.
 
         Args:
             share: of the unit, that was done since `begin`; above 0.
+            batch_s: seconds that a batch takes.
         """
-        if now - self._newest < self.interval_s():
+        since = now - self._newest
+        if since + batch_s < self.interval_s():
             return False
-        return self._given_s is not None or (now - self._began) / share >= _SHORT_UNIT_S
+        if self._given_s is not None:
+            return True
+        return since >= _COSTS * self.cost_s and (now - self.began) / share >= _SHORT_UNIT_S
 
     def fits(self, left_s: float) -> bool:
         """Whether so many seconds are enough to take one before the end."""

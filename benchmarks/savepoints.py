@@ -1,0 +1,368 @@
+"""Savepoints: processes killed and workers ended at random batches of units of 500 batches, and what is lost by it.
+
+A real local cluster of two workers; 7 models, one epoch, 14 units, a savepoint each second. While they train, 50 times
+the process of user code gets SIGKILL and 20 times a worker gets SIGTERM, each at a random batch of a unit that goes on.
+User code writes down when each batch began, so that what is done again is counted and timed, not guessed. The weights
+are then compared with a replay, bit for bit: trained once more in this process, without any interruption.
+
+Two attempts that die on one savepoint have the third one start from the beginning, so a kill waits until its attempt
+has told the store of a savepoint of its own.
+
+What savepoints cost is measured on a state of 100 MB, and counted over units of a minute to four hours as the clock of
+a worker (`Timer`) takes them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.figure import Figure
+from benchmarks.training import CLASSES, FEATURES, preprocessed, run_events
+from cerebro import Experiment, SubEpochSpec
+from cerebro.client.connection import connect
+from cerebro.client.replay import replay
+from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted, UnitSaved
+from cerebro.worker.training import checkpoint as checkpoints
+from cerebro.worker.training.savepoints import Savepoints, Timer
+from cerebro.worker.training.unit import Trainee
+
+KILLS, TERMINATIONS = 50, 20
+_MODELS, _WORKERS, _BATCHES, _SIZE = 7, 2, 500, 8
+_INTERVAL_S, _PAUSE_S = 1.0, 0.03
+_PAUSE = "CEREBRO_BENCH_PAUSE_S"
+"""Set for the workers, and not here, where units are trained again."""
+_BATCH = "<qd"
+"""Number of a batch in its model's training, and when it began."""
+_STATE_BYTES = 100 << 20
+_UNITS_S = (60.0, 119.0, 130.0, 600.0, 3600.0, 4 * 3600.0)
+
+
+class Diary(SubEpochSpec):
+    """Two layers, dropout and Adam; writes down each batch that it begins, with its process and the time."""
+
+    def create_models(self, hyperparams: Mapping[str, Any]) -> list[nn.Module]:
+        """One network."""
+        layers = nn.Linear(FEATURES, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, CLASSES)
+        return [nn.Sequential(*layers)]
+
+    def train(
+        self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """One pass."""
+        (network,) = models
+        optimizer = torch.optim.Adam(network.parameters(), lr=hyperparams["lr"])
+        checkpoint.track(optimizer=optimizer)
+        total = dataloader.progress({"loss": 0.0})
+        pause_s = float(os.environ.get(_PAUSE, "0"))
+        name = f"{os.getpid()}-{hyperparams['number']}-{dataloader.unit}"
+        with Path(hyperparams["diary"], name).open("ab", buffering=0) as diary:
+            dataloader.savepoint()  # the file is not to go on
+            for inputs, labels in dataloader:
+                diary.write(struct.pack(_BATCH, dataloader.step, time.monotonic()))
+                time.sleep(pause_s)
+                loss = functional.cross_entropy(network(inputs), labels)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                total["loss"] += loss.item()
+        return {"loss": total["loss"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruption:
+    """What was ended, when it had begun which batch of its unit."""
+
+    is_kill: bool
+    task: str
+    attempt: int
+    batch: int
+    at: float
+    begun: dict[int, float]
+    """When the attempt began its batches."""
+
+
+class Interrupter:
+    """Ends processes of an experiment's fit while it trains, in a thread."""
+
+    def __init__(self, experiment: Experiment, diary: Path) -> None:
+        self._experiment, self._diary = experiment, diary
+        self._random = random.Random(0)
+        kinds = [True] * KILLS + [False] * TERMINATIONS
+        self._random.shuffle(kinds)
+        self._left = kinds
+        self._finished = threading.Event()
+        self.done: list[Interruption] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """At work until the context ends."""
+        threads = [threading.Thread(target=self._run, args=(f"worker-{n}",)) for n in range(_WORKERS)]
+        for thread in threads:
+            thread.start()
+        yield
+        self._finished.set()
+        for thread in threads:
+            thread.join()
+
+    def _run(self, worker: str) -> None:
+        while not self._finished.wait(0.05) and self._left:
+            with suppress(LookupError, OSError, ValueError):
+                self._interrupt(worker)
+
+    def _interrupt(self, worker: str) -> None:
+        """Wait for an attempt of this worker that has told of a savepoint, and end it at a random batch after it."""
+        events = run_events(self._experiment, "fit-1")
+        started, saved = _open(events, worker)
+        path, begun = self._newest(started)
+        target = self._random.randint(saved % _BATCHES + 1, _BATCHES - 1)
+        while max(begun) % _BATCHES < target:
+            if self._finished.wait(0.005):
+                return
+            before, begun = begun, self._read(path)
+            if begun == before and time.monotonic() > max(begun.values()) + 5:
+                return  # the attempt is over
+        is_kill = self._left.pop()
+        pid = int(path.name.split("-")[0])
+        if not is_kill:
+            pid = next(
+                w.record.pid for w in self._experiment.connection.kvs.workers() if w.record.worker == worker
+            )
+        os.kill(pid, signal.SIGKILL if is_kill else signal.SIGTERM)
+        at, begun = time.monotonic(), self._read(path)
+        batch = max(begun) % _BATCHES
+        self.done.append(
+            Interruption(
+                is_kill=is_kill,
+                task=started.task,
+                attempt=started.attempt,
+                batch=batch,
+                at=at,
+                begun={step % _BATCHES: when for step, when in begun.items()},
+            )
+        )
+        while not self._has_ended(started):
+            if self._finished.wait(0.05):
+                return
+
+    def _has_ended(self, started: TaskStarted) -> bool:
+        return any(
+            isinstance(event, TaskFailed | TaskRevoked | TaskCommitted)
+            and (event.task, event.attempt) == (started.task, started.attempt)
+            for event in run_events(self._experiment, "fit-1")
+        )
+
+    def _newest(self, started: TaskStarted) -> tuple[Path, dict[int, float]]:
+        number = int(started.task.split("/")[2].removeprefix("m"))
+        found = max(self._diary.glob(f"*-{number}-*"), key=lambda path: path.stat().st_mtime)
+        return found, self._read(found)
+
+    def _read(self, path: Path) -> dict[int, float]:
+        data = path.read_bytes()
+        size = struct.calcsize(_BATCH)
+        found = dict(struct.iter_unpack(_BATCH, data[: len(data) // size * size]))
+        if not found:
+            raise LookupError(path)
+        return found
+
+
+def _open(events: list[Event], worker: str) -> tuple[TaskStarted, int]:
+    """The attempt that runs at a worker, and the batch of its own newest savepoint.
+
+    Raises:
+        LookupError: there is none, or it has none.
+    """
+    found = [event for event in events if isinstance(event, TaskStarted) and event.worker == worker]
+    if not found:
+        raise LookupError(worker)
+    started = found[-1]
+    own = [
+        e
+        for e in events
+        if getattr(e, "task", "") == started.task and getattr(e, "attempt", 0) == started.attempt
+    ]
+    saved = [event.savepoint.batch for event in own if isinstance(event, UnitSaved)]
+    if not saved or any(isinstance(e, TaskFailed | TaskRevoked | TaskCommitted) for e in own):
+        raise LookupError(worker)
+    return started, saved[-1]
+
+
+def measure() -> dict[str, float]:
+    """What was interrupted, and what was lost."""
+    with tempfile.TemporaryDirectory() as diary, _variables():
+        with preprocessed("savepoints", _WORKERS * _BATCHES * _SIZE) as experiment:
+            interrupter = Interrupter(experiment, Path(diary))
+            space = [
+                {"lr": 0.001 * (number + 1), "batch_size": _SIZE, "number": number, "diary": diary}
+                for number in range(_MODELS)
+            ]
+            with interrupter.running():
+                experiment.run_fit(
+                    Diary(), space, metric="loss", mode="min", max_attempts=1000, progress=False
+                )
+            events = run_events(experiment, "fit-1")
+            os.environ.pop(_PAUSE)
+            locators = experiment.connection.kvs.experiment(experiment.name).locators
+            assert locators.train is not None
+            connection = connect(home=str(Path(locators.train.metadata).parent / "home"))
+            different = sum(not found.is_equal for found in replay(connection, experiment.name))
+        return _losses(interrupter.done, events) | {"different": different}
+
+
+@contextmanager
+def _variables() -> Iterator[None]:
+    os.environ |= {"CEREBRO_SAVEPOINT_S": str(_INTERVAL_S), _PAUSE: str(_PAUSE_S)}
+    try:
+        yield
+    finally:
+        for name in ("CEREBRO_SAVEPOINT_S", _PAUSE):
+            os.environ.pop(name, None)
+
+
+def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
+    """Batches and seconds that were trained and done again, the most of all kills and of all terminations."""
+    pauses = [
+        after - before
+        for one in done
+        for before, after in zip(list(one.begun.values())[:-1], list(one.begun.values())[1:], strict=True)
+    ]
+    batch_s = statistics.median(pauses)
+    lost: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
+    for one in done:
+        saved = [
+            event.savepoint.batch
+            for event in events
+            if isinstance(event, UnitSaved) and event.task == one.task and event.attempt <= one.attempt
+        ]
+        first = max(saved)
+        # The batch that had begun is not one that was done.
+        lost[one.is_kill].append((max(0, one.batch - first), max(0.0, one.at - one.begun.get(first, one.at))))
+    return {
+        "kills": len(lost[True]),
+        "terminations": len(lost[False]),
+        "batch_s": batch_s,
+        "kill_batches": max((batches for batches, _ in lost[True]), default=0),
+        "kill_s": max((seconds for _, seconds in lost[True]), default=0.0),
+        "kill_mean_s": statistics.mean(seconds for _, seconds in lost[True]),
+        "end_batches": max((batches for batches, _ in lost[False]), default=0),
+        "saves": sum(isinstance(event, UnitSaved) for event in events),
+    }
+
+
+def cost() -> dict[str, float]:
+    """Seconds that a savepoint of 100 MB takes here, and the largest share of a unit that savepoints take."""
+    network = nn.Linear(1024, _STATE_BYTES // 3 // 4 // 1024, bias=False)
+    trainee = Trainee(modules=[network])
+    trainee.checkpoint.track(optimizer=(optimizer := torch.optim.Adam(network.parameters())))
+    network(torch.ones(1, 1024)).sum().backward()
+    optimizer.step()
+    with tempfile.TemporaryDirectory(prefix="cerebro-bench-") as folder:
+        name = iter(f"s{number}.pt" for number in range(1000))
+
+        def write(state: checkpoints.State, batch: int, rows: int) -> None:
+            checkpoints.save(Path(folder), next(name), state)
+
+        savepoints = Savepoints(trainee, write=write)
+        savepoints.declare(None, 1)
+        savepoints.begin_pass()
+        savepoints.begin_loop([])
+        took = []
+        for batch in range(1, 6):
+            began = time.monotonic()
+            assert savepoints.take(batch, batch)
+            took.append(time.monotonic() - began)
+        size = savepoints.num_bytes()
+    cost_s = statistics.median(took)
+    shares = {unit_s: _taken(unit_s, cost_s) * cost_s / unit_s for unit_s in _UNITS_S}
+    return {
+        "cost_s": cost_s,
+        "bytes": size,
+        "share": max(share for unit_s, share in shares.items() if unit_s >= 120),
+        "short": sum(_taken(unit_s, cost_s) for unit_s in _UNITS_S if unit_s < 120),
+    }
+
+
+def _taken(unit_s: float, cost_s: float) -> int:
+    """How many a unit of so many seconds, in batches of a tenth of one, takes by the clock."""
+    timer, now, taken, batches = Timer(), 0.0, 0, round(unit_s * 10)
+    timer.cost_s = cost_s
+    timer.begin(now)
+    for done in range(1, batches):
+        now += 0.1
+        if timer.is_due(now, share=done / batches, batch_s=0.1):
+            timer.tried(now, now + cost_s, is_taken=True)
+            now, taken = now + cost_s, taken + 1
+    return taken
+
+
+def benchmark() -> list[Figure]:
+    """`measure` and `cost` as lines of the table."""
+    found, costs = measure(), cost()
+    allowed = _INTERVAL_S / found["batch_s"] + 1
+    done = f"{found['kills']:.0f} kill -9 and {found['terminations']:.0f} SIGTERM at random batches of units of 500"
+    return [
+        Figure(
+            what=f"{KILLS} kill -9, {TERMINATIONS} SIGTERM at random batches: models that differ from a replay",
+            measured=f"{found['different']:.0f} of {_MODELS} after {done}, {found['saves']:.0f} savepoints",
+            ratio=found["different"]
+            if found["kills"] + found["terminations"] == KILLS + TERMINATIONS
+            else 99,
+            bar=0,
+            sense="at most",
+        ),
+        Figure(
+            what="batches done again after a kill -9, over those of the interval and one more",
+            measured=f"{found['kill_batches']:.0f} at most, {found['kill_s']:.2f} s; on average "
+            f"{found['kill_mean_s']:.2f} s; the interval and one batch: {allowed:.1f}",
+            ratio=found["kill_batches"] / allowed,
+            bar=1.0,
+            sense="at most",
+            notes=(f"a savepoint each {_INTERVAL_S:g} s, batches of {1000 * found['batch_s']:.0f} ms",),
+        ),
+        Figure(
+            what="batches done again after a SIGTERM",
+            measured=f"{found['end_batches']:.0f} at most",
+            ratio=found["end_batches"],
+            bar=1,
+            sense="at most",
+        ),
+        Figure(
+            what="share of a unit of two minutes to four hours that savepoints of 100 MB take",
+            measured=f"{100 * costs['share']:.2f} %, {costs['cost_s']:.2f} s each for {costs['bytes'] / 1e6:.0f} MB",
+            ratio=costs["share"],
+            bar=0.02,
+            sense="at most",
+        ),
+        Figure(
+            what="savepoints that units of less than two minutes take by the clock",
+            measured=f"{costs['short']:.0f}",
+            ratio=costs["short"],
+            bar=0,
+            sense="at most",
+        ),
+    ]
+
+
+def main() -> None:
+    """Print the figures."""
+    for figure in benchmark():
+        print(figure)
+
+
+if __name__ == "__main__":
+    main()
