@@ -47,6 +47,7 @@ _MODELS, _WORKERS, _BATCHES, _SIZE = 7, 2, 500, 8
 _INTERVAL_S, _PAUSE_S = 1.0, 0.03
 _PAUSE = "CEREBRO_BENCH_PAUSE_S"
 """Set for the workers, and not here, where units are trained again."""
+_PER_UNIT = 8
 _BATCH = "<qd"
 """Number of a batch in its model's training, and when it began."""
 _STATE_BYTES = 100 << 20
@@ -102,10 +103,8 @@ class Interrupter:
 
     def __init__(self, experiment: Experiment, diary: Path) -> None:
         self._experiment, self._diary = experiment, diary
-        self._random = random.Random(0)
-        kinds = [True] * KILLS + [False] * TERMINATIONS
-        self._random.shuffle(kinds)
-        self._left = kinds
+        self._left = [True] * KILLS + [False] * TERMINATIONS
+        random.Random(0).shuffle(self._left)
         self._finished = threading.Event()
         self.done: list[Interruption] = []
 
@@ -130,7 +129,7 @@ class Interrupter:
         events = run_events(self._experiment, "fit-1")
         started, saved = _open(events, worker)
         path, begun = self._newest(started)
-        target = self._random.randint(saved % _BATCHES + 1, _BATCHES - 1)
+        target = next((batch for batch in self._targets(started.task) if batch > saved), _BATCHES)
         while max(begun) % _BATCHES < target:
             if self._finished.wait(0.005):
                 return
@@ -159,6 +158,10 @@ class Interrupter:
         while not self._has_ended(started):
             if self._finished.wait(0.05):
                 return
+
+    def _targets(self, task: str) -> list[int]:
+        """Batches at which attempts at a unit are to be ended, as far as each has a savepoint of its own by then."""
+        return sorted(random.Random(task).sample(range(1, _BATCHES), _PER_UNIT))
 
     def _has_ended(self, started: TaskStarted) -> bool:
         return any(

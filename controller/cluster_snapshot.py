@@ -60,7 +60,8 @@ class ClusterSnapshot:
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
     """All that are registered. One that the log knows and that is not here is gone for good."""
     now: float = 0.0
-    """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it."""
+    """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it, but
+    what a user wants no more."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
 

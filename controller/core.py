@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
 from cerebro.contract.records import ExperimentRecord
 from cerebro.state import ExperimentState, Run, TaskKey
@@ -17,6 +18,9 @@ from controller.cluster_snapshot import ClusterSnapshot
 from controller.decide import Step, decide
 from controller.fit_dispatch import FitDispatch
 from controller.unit_times import UnitTimes
+
+_SOON_S = 0.001
+"""Not at once, or nobody would wait."""
 
 
 class Core:
@@ -81,11 +85,11 @@ class Core:
         self._times = self._fit = None
 
     def wake_s(self, now: float) -> float:
-        """Seconds until there is something to decide although nothing happens: a device is about to end its unit.
-        Infinite if there is no such device."""
-        fit = self.fit
+        """Seconds until there is something to decide although nothing happens: a device is about to end its unit, or a
+        worker has not given back what it was asked for. Infinite if there is no such device and worker."""
+        revoke_s, fit = self._revoke_in_s(now), self.fit
         if fit is None:
-            return math.inf
+            return revoke_s
         places = (
             (worker, device)
             for worker in self.state.workers.values()
@@ -94,7 +98,13 @@ class Core:
             if len(worker.in_lane(device)) == 1
         )
         dues = (due_s(fit, worker, device, now) for worker, device in places)
-        return min(filter(None, dues), default=math.inf)
+        return min((revoke_s, *filter(None, dues)))
+
+    def _revoke_in_s(self, now: float) -> float:
+        """Seconds until an attempt that was asked for may be revoked; infinite while there is none."""
+        run = self.state.active_run()
+        asked = (task.attempts[-1].asked for task in run.open.values()) if run else ()
+        return min((max(_SOON_S, at + YIELD_S - now) for at in asked if at is not None), default=math.inf)
 
     def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait."""

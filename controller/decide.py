@@ -32,7 +32,7 @@ from controller.fit_dispatch import FitDispatch
 from controller.orchestrator import Exit
 from controller.replication import unmakable
 
-Step = api.Assign | api.Revoke | api.Note | api.Dequeue
+Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
 
 
 def decide(
@@ -50,13 +50,13 @@ def decide(
         # What workers can do has changed: decide on the rest once the log says so.
         return steps
     if run.state is RunState.STOPPING:
-        return _end(run, "stopped", "")
+        return _end(run, "stopped", "", now=snapshot.now)
     if run.state is RunState.QUEUED:
         return []
     problem = _fatal_message(run) or _metric_problem(run) or unmakable(state, run)
     if problem:
-        return _end(run, "failed", problem)
-    doomed = [*_revoke_cut_short(run), *_revoke_unneeded(state, run)]
+        return _end(run, "failed", problem, now=snapshot.now)
+    doomed = [*_revoke_cut_short(run, snapshot.now), *_revoke_unneeded(state, run)]
     if doomed:
         return doomed
     epoch = _completed_epoch(run)
@@ -152,12 +152,13 @@ def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Liveness) -> 
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def _end(run: Run, outcome: str, error: str) -> list[Step]:
+def _end(run: Run, outcome: str, error: str, *, now: float) -> list[Step]:
     """Take back what is open; end once nothing is."""
     open_tasks = run.open_tasks()
+    if open_tasks and outcome == "stopped":
+        return [step for task in open_tasks for step in _ask_back(task, "the run was stopped", now)]
     if open_tasks:
-        reason = "the run was stopped" if outcome == "stopped" else "the run has failed"
-        return [revoke_task(task, reason, force=True) for task in open_tasks]
+        return [revoke_task(task, "the run has failed", force=True) for task in open_tasks]
     return [_note(RunFinished.model_validate({"run": run.id, "outcome": outcome, "error": error}))]
 
 
@@ -217,15 +218,31 @@ def _completed_epoch(run: Run) -> int:
     return epoch if reached and min(reached) >= epoch else 0
 
 
-def _revoke_cut_short(run: Run) -> Iterator[Step]:
-    """Units of a model that goes no further: of one that a user stopped at once, wherever it is; of one that was given
-    up those that are queued, while a running one is left to end by itself."""
+def _ask_back(task: Task, reason: str, now: float) -> Iterator[Step]:
+    """Take an attempt back that a user wants no more: at once, or where a unit runs, at its next batch.
+
+    What it has trained is kept then, if it can be, and so is its process. A worker that does not give it back in time
+    is not waited for.
+    """
+    if task.state is TaskState.RUNNING and task.key.kind == "train":
+        asked = task.attempts[-1].asked
+        if asked is None:
+            yield api.Ask(task=str(task.key), attempt=task.attempt, worker=task.worker or "", reason=reason)
+            return
+        if now < asked + api.YIELD_S:
+            return
+    yield revoke_task(task, reason, force=True)
+
+
+def _revoke_cut_short(run: Run, now: float) -> Iterator[Step]:
+    """Units of a model that goes no further: of one that a user stopped, wherever it is; of one that was given up those
+    that are queued, while a running one is left to end by itself."""
     for task in run.open.values():
         if task.key.kind != "train":
             continue
         model = run.models[task.key.model or ""]
         if model.state is ModelState.STOPPED:
-            yield revoke_task(task, "its model was stopped", force=True)
+            yield from _ask_back(task, "its model was stopped", now)
         elif model.state is ModelState.FAILED and task.state is TaskState.ASSIGNED:
             yield revoke_task(task, "its model has failed", force=True)
 

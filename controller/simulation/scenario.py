@@ -57,5 +57,9 @@ class Scenario:
     removals: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)
     has_pods: bool = False
+    saves: bool = False
+    """Whether units have savepoints, in batches of one row: at notice, and when they are asked for."""
+    deaf: frozenset[str] = frozenset()
+    """Workers whose units come to no batch: they give nothing back that they are asked for."""
     lease_s: float = 10.0
     crash_before: frozenset[int] = frozenset()

@@ -18,6 +18,7 @@ from cerebro.contract.tasks import (
     Failure,
     FailureKind,
     InboxItem,
+    Savepoint,
     TaskBody,
     TaskResult,
     TrainTask,
@@ -86,6 +87,8 @@ class VirtualWorkers:
             for name, held in scenario.holdings.items()
         }
         self._workers = {}
+        self._paces: dict[tuple[str, int], tuple[float, float]] = {}
+        """(task, attempt) -> when it started, and how long it will take."""
         for name, pod in self._pods.items():
             self._workers[name] = _Worker(name=name, kinds=("train", "valid"), pod=pod)
             if scenario.has_pods:
@@ -159,13 +162,12 @@ class VirtualWorkers:
         for worker in self._on(pod):
             given_back = [*worker.running, *worker.queue]
             worker.running, worker.queue = [], []
-            self._report(
-                worker,
-                [
-                    api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
-                    for item in given_back
-                ],
-            )
+            saved = [save for item in given_back for save in self._saved(item)]
+            failed = [
+                api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+                for item in given_back
+            ]
+            self._report(worker, [*saved, *failed])
         self._at(outage.start + _GRACE_S, partial(self._go_away, outage))
 
     def _go_away(self, outage: WorkerOutage) -> None:
@@ -200,13 +202,40 @@ class VirtualWorkers:
                 continue
             for item in self._store.inbox(worker.name, worker.identity, worker.cursor, wait_s=0):
                 worker.cursor = item.seq
-                if item.cancel:
+                if item.ask:
+                    self._give_back(worker, item)
+                elif item.cancel:
                     dropped = (item.task, item.attempt)
                     worker.queue = [q for q in worker.queue if (q.task, q.attempt) != dropped]
                     worker.running = [r for r in worker.running if (r.task, r.attempt) != dropped]
                 else:
                     worker.queue.append(item)
             self._start_next(worker)
+
+    def _give_back(self, worker: _Worker, asked: InboxItem) -> None:
+        """At its next batch, which is now."""
+        named = (asked.task, asked.attempt)
+        item = next((r for r in worker.running if (r.task, r.attempt) == named), None)
+        if item is None or worker.name in self._scenario.deaf:
+            return
+        worker.running.remove(item)
+        failure = Failure(kind=FailureKind.PREEMPTED, message=asked.ask)
+        fail = api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+        self._report(worker, [*self._saved(item), fail])
+
+    def _saved(self, item: InboxItem) -> list[api.Report]:
+        """The savepoint of a running unit, if it has got further than it was."""
+        is_running = (item.task, item.attempt) in self._paces
+        if not self._scenario.saves or not isinstance(item.body, TrainTask) or not is_running:
+            return []
+        began, seconds = self._paces[item.task, item.attempt]
+        rows, first = self._rows(item.body), _resumed(item.body)
+        done = first + int((rows - first) * min(1.0, (self._now() - began) / seconds))
+        if not first < done < rows:
+            return []
+        reference = CheckpointRef(name=f"{item.task}-a{item.attempt}.s{done}", checksum="-", size=1)
+        savepoint = Savepoint(checkpoint=reference, batch=done, rows=done)
+        return [api.Save(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, savepoint=savepoint)]
 
     def _start_next(self, worker: _Worker) -> None:
         while (item := _startable(worker)) is not None:
@@ -216,6 +245,9 @@ class VirtualWorkers:
             if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
                 worker.running.append(item)
                 seconds = self._scenario.unit_time(item.body, worker.name)
+                if isinstance(item.body, TrainTask):
+                    seconds *= 1 - _resumed(item.body) / self._rows(item.body)
+                self._paces[item.task, item.attempt] = self._now(), seconds
                 self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
 
     def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
@@ -254,6 +286,11 @@ def _startable(worker: _Worker) -> InboxItem | None:
     return None
 
 
+def _resumed(body: TrainTask) -> int:
+    """Rows that an earlier attempt has trained on."""
+    return body.savepoint.rows if body.savepoint else 0
+
+
 def _renew(item: InboxItem) -> api.Report:
     return api.Renew(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
 
@@ -264,5 +301,6 @@ def _ending(item: InboxItem, body: TaskBody, failure: Failure | None, rows: int)
     checkpoint = None
     if isinstance(body, TrainTask):
         checkpoint = CheckpointRef(name=f"{body.model}/u{body.unit}-a{item.attempt}", checksum="-", size=1)
-    result = TaskResult(rows=rows, metrics={"loss": 1.0}, checkpoint=checkpoint)
+    resumed = _resumed(body) if isinstance(body, TrainTask) else 0
+    result = TaskResult(rows=rows, metrics={"loss": 1.0}, checkpoint=checkpoint, resumed_rows=resumed)
     return api.Commit(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, result=result)

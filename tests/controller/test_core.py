@@ -45,14 +45,14 @@ def request(models: int, epochs: int) -> FitRequest:
     )
 
 
-def plan(models: int, partitions: int, *, validated: bool = False) -> RunStarted:
-    """The plan of that fit over as many partitions."""
+def plan(models: int, partitions: int, *, validated: bool = False, rows: int = 1) -> RunStarted:
+    """The plan of that fit over as many partitions, of so many rows each."""
     return RunStarted(
         run="fit-1",
         plan=FitPlan(
             dataset=DATASET,
             models={f"m{n:02}": {"batch_size": 1} for n in range(models)},
-            partitions=dict.fromkeys(range(partitions), 1),
+            partitions=dict.fromkeys(range(partitions), rows),
             valid_partitions=(0,) if validated else (),
         ),
     )

@@ -18,9 +18,13 @@ from cerebro.contract.events import (
     RunResumed,
     RunStopRequested,
     SchedulerChanged,
+    TaskAsked,
     TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
     TaskRevoked,
     TaskStarted,
+    UnitSaved,
 )
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
@@ -53,7 +57,7 @@ class Steered(Simulation):
         epochs: int = 2,
     ) -> None:
         self._has_ended = False
-        super().__init__(scenario, request(models, epochs), plan(models, len(scenario.holdings)))
+        super().__init__(scenario, request(models, epochs), plan(models, len(scenario.holdings), rows=10))
         for time, event in commands:
             self.at(time, event)
 
@@ -91,20 +95,70 @@ def states(simulation: Simulation) -> dict[str, str]:
 
 
 def test_a_stopped_model_frees_its_worker_at_once() -> None:
-    """Its open unit is taken back by force, and the worker begins with another model in the same moment."""
+    """Its open unit is given back at its next batch, and the worker begins with another model in the same moment."""
     simulation = Steered(Scenario(holdings=own_partition(2), unit_time=lambda b, w: 10.0), [])
     simulation.at(1.0, stop("m00"))
     simulation.run()
     log = simulation.log
     (at,) = [n for n, event in enumerate(log) if event.type == "ModelStopRequested"]
-    revoked = next(event for event in log[at:] if isinstance(event, TaskRevoked))
+    asked = next(event for event in log[at:] if isinstance(event, TaskAsked))
+    given_back = next(event for event in log[at:] if isinstance(event, TaskFailed))
     started = next(
-        event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == revoked.worker
+        event for event in log[at:] if isinstance(event, TaskStarted) and event.worker == given_back.worker
     )
-    assert "m00" in revoked.task
-    assert revoked.time == started.time == 1.0
+    assert "m00" in asked.task
+    assert asked.task == given_back.task
+    assert given_back.failure.kind is FailureKind.PREEMPTED
+    assert asked.time == given_back.time == started.time == 1.0
     assert states(simulation) == {"m00": "stopped", "m01": "finished", "m02": "finished"}
     assert fold(EXPERIMENT, log).runs["fit-1"].state is RunState.FINISHED
+
+
+def test_a_worker_that_gives_nothing_back_is_waited_for_half_a_minute() -> None:
+    """Then the attempt is revoked, and the worker, whose process is ended, begins with another model."""
+    holdings, deaf = own_partition(2), frozenset({"worker-0", "worker-1"})
+    simulation = Steered(Scenario(holdings=holdings, unit_time=lambda b, w: 100.0, deaf=deaf), [])
+    simulation.at(1.0, stop("m00"))
+    simulation.run()
+    (revoked,) = [event for event in simulation.log if isinstance(event, TaskRevoked)]
+    assert "m00" in revoked.task
+    assert revoked.reason == "its model was stopped"
+    assert 31.0 <= revoked.time <= 33.0
+    assert len([event for event in simulation.log if isinstance(event, TaskAsked)]) == 1
+
+
+def test_a_stopped_model_goes_on_in_the_middle_of_its_unit() -> None:
+    """What it had trained of the unit is not trained again, and the unit is committed whole."""
+    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, saves=True)
+    simulation = Steered(scenario, [(60.0, stop("m00")), (61.0, resume("m00"))], epochs=1)
+    simulation.run()
+    log = simulation.log
+    (saved,) = [event for event in log if isinstance(event, UnitSaved)]
+    committed = next(event for event in log if isinstance(event, TaskCommitted) and event.task == saved.task)
+    assert saved.savepoint.rows == committed.result.resumed_rows == 0.6 * committed.result.rows
+    started = [event.time for event in log if isinstance(event, TaskStarted) and event.task == saved.task]
+    assert committed.time - started[-1] == pytest.approx(40.0)
+    assert_complete(fold(EXPERIMENT, log), epochs=1, partitions=2)
+    run = fold(EXPERIMENT, log).runs["fit-1"]
+    assert sum(visit.rows for visit in run.models["m00"].visits) == run.models["m00"].rows
+    assert run.models["m00"].redone == 0
+
+
+def test_a_run_that_is_stopped_goes_on_in_the_middle_of_its_units() -> None:
+    """All of those that ran."""
+    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, saves=True)
+    simulation = Steered(scenario, [(60.0, RunStopRequested(run="fit-1"))], models=2, epochs=1)
+    simulation.run()
+    simulation.go_on(RunResumed(run="fit-1"))
+    saved = {event.task: event.savepoint.rows for event in simulation.log if isinstance(event, UnitSaved)}
+    resumed = {
+        event.task: event.result.resumed_rows
+        for event in simulation.log
+        if isinstance(event, TaskCommitted) and event.result.resumed_rows
+    }
+    assert len(saved) == 2
+    assert resumed == saved
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 
 def test_a_run_whose_models_were_all_stopped_was_stopped() -> None:
@@ -193,6 +247,7 @@ def test_the_promises_hold_under_any_commands_at_any_time(  # type: ignore[no-un
     is left in the queue, and models that were stopped or failed in the end can go on to their end."""
     models, workers, epochs = shape
     scenario = disturbed(workers, outages=outages, faults=faults, times=times, devices=devices)
+    scenario.saves = True
     made = [(time, command(f"m{model:02}")) for time, command, model in commands]
     simulation = Steered(scenario, made, models=models, epochs=epochs)
     simulation.run()

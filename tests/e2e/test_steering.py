@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cerebro.contract.events import TaskRevoked, TaskStarted
+from cerebro.contract.events import TaskAsked, TaskStarted
 from cerebro.errors import ConflictError, NotFoundError
 from tests.e2e.harness import Lab
 from tests.e2e.specs import TinyETL, TinyTraining
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) -> None:
-    """In the middle of a unit: it is taken back, the worker trains the others meanwhile; resumed, the model ends with
+    """In the middle of a unit: it is given back, the worker trains the others meanwhile; resumed, the model ends with
     the weights of a plain training."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("b", 2)]))
@@ -25,7 +25,8 @@ def test_a_stopped_model_goes_on_as_if_it_had_not_been(lab: Lab, prepared: str) 
     log = lab.log(experiment)
     log.skip()
     experiment.stop_model("m01")
-    log.until(lambda event: isinstance(event, TaskRevoked) and "m01" in event.task, "its unit is taken back")
+    log.until(lambda event: isinstance(event, TaskAsked) and "m01" in event.task, "its unit is asked for")
+    knock.let_through()
     log.until(
         lambda event: isinstance(event, TaskStarted) and event.worker == knock.worker,
         "its worker goes on with another model",
@@ -45,10 +46,13 @@ def test_a_stopped_run_goes_on_under_another_scheduler(lab: Lab, prepared: str) 
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1)]))
     lab.gate.knock()
+    log = lab.log(experiment)
+    log.skip()
     experiment.stop()
+    log.until_type("TaskAsked")
+    lab.gate.open()
     with pytest.warns(UserWarning, match="was stopped by"):
         assert lab.result(fit, experiment)
-    lab.gate.open()
     run = experiment.result().run
     assert experiment.state().runs[run].state == "stopped"
     experiment.set_scheduler("fifo", planner=False)

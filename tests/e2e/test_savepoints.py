@@ -1,0 +1,105 @@
+"""Units that go on in their middle on a real cluster: stopped, killed, on a worker that ends, to the same weights."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cerebro.contract.events import TaskAsked, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
+from cerebro.contract.tasks import FailureKind
+from tests.e2e.harness import Lab
+from tests.e2e.specs import TinyTraining, knock
+
+pytestmark = pytest.mark.slow
+
+
+class Halting(TinyTraining):
+    """Can go on from savepoints; knocks at the gate before batches of one unit of model ``b``.
+
+    Args:
+        batches: of its third unit.
+    """
+
+    def __init__(self, *, gate: int, batches: list[int]) -> None:
+        super().__init__(gate=gate)
+        self.batches = batches
+
+    def train(self, models: Any, checkpoint: Any, dataloader: Any, hyperparams: Any) -> dict[str, float]:
+        """As of `TinyTraining`; what it keeps by hand is put into the checkpoint before a savepoint."""
+        (network,) = models
+        weights, first = list(network.parameters()), dataloader.step
+        momenta = checkpoint.get("momenta") or [torch.zeros_like(weight) for weight in weights]
+        total = dataloader.progress({"loss": 0.0})
+        dataloader.savepoint(lambda: checkpoint.update(momenta=momenta))
+        for inputs, labels in dataloader:
+            batch = dataloader.step - first
+            if hyperparams["tag"] == "b" and dataloader.unit == 2 and batch in self.batches:
+                knock(self.gate, str(batch))
+            loss = nn.functional.cross_entropy(network(inputs), labels)
+            slopes = torch.autograd.grad(loss, weights)
+            for weight, momentum, slope in zip(weights, momenta, slopes, strict=True):
+                momentum.mul_(0.9).add_(slope)
+                weight.data.sub_(momentum, alpha=hyperparams["lr"])
+            total["loss"] += loss.item()
+        checkpoint["momenta"] = momenta
+        return {"loss": total["loss"]}
+
+
+def test_a_stopped_and_killed_unit_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:
+    """Its model is stopped before the third batch of a unit, resumed, and its process killed: the first two batches and
+    the one at hand are trained once, and the weights are those of a plain training."""
+    experiment = lab.attach(prepared)
+    spec = Halting(gate=lab.gate.port, batches=[2, 3])
+    fit = lab.fit(experiment, spec)
+    third, log = lab.gate.knock(), lab.log(experiment)
+    log.skip()
+    experiment.stop_model("m01")
+    asked = log.until(lambda event: isinstance(event, TaskAsked), "its unit is asked for")
+    assert isinstance(asked, TaskAsked)
+    third.let_through()
+    saved = log.until(lambda event: isinstance(event, UnitSaved), "it is saved")
+    assert isinstance(saved, UnitSaved)
+    assert (saved.task, saved.savepoint.batch) == (asked.task, 3)
+    failed = log.until_type("TaskFailed", task=asked.task)
+    assert isinstance(failed, TaskFailed)
+    assert failed.failure.kind is FailureKind.PREEMPTED
+    experiment.resume_model("m01")
+    fourth = lab.gate.knock()
+    assert fourth.what == "3"
+    lab.kill(fourth.pid)
+    again = lab.gate.knock()
+    assert again.what == "3"
+    lab.gate.open()
+    assert lab.result(fit, experiment).failures() == {}
+    run = lab.check(experiment)
+    assert run.models["m01"].visits[2].resumed_rows == 15
+    assert [
+        path.name for path in lab.volumes.checkpoints.rglob("*.s*.pt") if experiment.name in path.parts
+    ] == []
+
+
+def test_a_worker_that_ends_saves_its_unit(lab: Lab, prepared: str) -> None:
+    """Nothing that it had trained is trained again, by whichever process comes next."""
+    experiment = lab.attach(prepared)
+    spec = Halting(gate=lab.gate.port, batches=[1])
+    fit = lab.fit(experiment, spec)
+    second, log = lab.gate.knock(), lab.log(experiment)
+    log.skip()
+    lab.send(second.worker, signal.SIGTERM)
+    second.let_through()
+    saved = log.until(lambda event: isinstance(event, UnitSaved), "its unit is saved")
+    assert isinstance(saved, UnitSaved)
+    assert saved.savepoint.batch == 2
+    log.until_type("TaskFailed", task=saved.task)
+    started = log.until_type("TaskStarted", task=saved.task)
+    assert isinstance(started, TaskStarted)
+    committed = log.until_type("TaskCommitted", task=saved.task, attempt=started.attempt)
+    assert isinstance(committed, TaskCommitted)
+    assert (committed.result.rows, committed.result.resumed_rows) == (20, 10)
+    lab.gate.open()
+    assert lab.result(fit, experiment).failures() == {}
+    lab.check(experiment)
