@@ -85,8 +85,8 @@ def test_a_run_outlives_its_client(lab: Lab, prepared: str, ending: signal.Signa
     lab.check(experiment, active.id)
 
 
-def test_a_run_that_is_stopped_ends_its_units_at_once(lab: Lab, prepared: str) -> None:
-    """What was committed stays, user code in the middle of a unit is ended, and the next run finds free workers."""
+def test_a_run_that_is_stopped_waits_half_a_minute_for_a_batch(lab: Lab, prepared: str) -> None:
+    """What was committed stays, user code that comes to no batch is ended, and the next run finds free workers."""
     experiment = lab.attach(prepared)
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 1), ("b", 1)]), tags="ab")
     held = [processes.identify(lab.gate.knock().pid) for _ in "ab"]
