@@ -114,10 +114,12 @@ class Interrupter:
         threads = [threading.Thread(target=self._run, args=(f"worker-{n}",)) for n in range(_WORKERS)]
         for thread in threads:
             thread.start()
-        yield
-        self._finished.set()
-        for thread in threads:
-            thread.join()
+        try:
+            yield
+        finally:
+            self._finished.set()
+            for thread in threads:
+                thread.join()
 
     def _run(self, worker: str) -> None:
         while not self._finished.wait(0.05) and self._left:

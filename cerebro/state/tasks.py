@@ -110,7 +110,7 @@ class Task:
     exhausted: frozenset[str] = frozenset()
     """Workers where an attempt ran out of memory."""
     is_interrupted: bool = False
-    """It ran when its worker was lost or taken away, and has not started again."""
+    """It ran when its worker was lost or taken away, or has a savepoint, and has not started again."""
 
     @property
     def attempt(self) -> int:

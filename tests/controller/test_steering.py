@@ -144,6 +144,22 @@ def test_a_stopped_model_goes_on_in_the_middle_of_its_unit() -> None:
     assert run.models["m00"].redone == 0
 
 
+def test_a_unit_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
+    """Its worker is busy with another model then: the unit is next there, and its model waits for it."""
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        is_hit = isinstance(body, TrainTask) and (body.model, body.unit, attempt) == ("m00", 0, 2)
+        return Failure(kind=FailureKind.CRASH, message="killed") if is_hit else None
+
+    scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, outcome=outcome, saves=True)
+    simulation = Steered(scenario, [(60.0, stop("m00")), (60.5, resume("m00"))], epochs=1)
+    simulation.run()
+    started = [e.task for e in simulation.log if isinstance(e, TaskStarted) and "/m00/" in e.task]
+    assert len(started) == 4
+    assert len(set(started[:3])) == 1
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+
+
 def test_a_run_that_is_stopped_goes_on_in_the_middle_of_its_units() -> None:
     """All of those that ran."""
     scenario = Scenario(holdings=own_partition(2), unit_time=lambda b, w: 100.0, saves=True)

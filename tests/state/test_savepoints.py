@@ -77,6 +77,22 @@ def test_a_unit_goes_on_from_its_newest_savepoint() -> None:
     assert newest(told) == 5
 
 
+def test_a_unit_that_has_a_savepoint_goes_first() -> None:
+    """Whatever took the attempt away: were its model trained elsewhere meanwhile, the savepoint would be worthless."""
+    told = story()
+    told.start(KEY, 0)
+    told.break_off(KEY, 0, 1, FailureKind.CRASH)
+    assert not told.run.task(KEY).is_interrupted
+    told.start(KEY, 0)
+    saved(told, 2)
+    told.break_off(KEY, 0, 2, FailureKind.CRASH)
+    assert told.run.task(KEY).is_interrupted
+    told.start(KEY, 0)
+    assert not told.run.task(KEY).is_interrupted
+    revoked(told)
+    assert told.run.task(KEY).is_interrupted
+
+
 def test_a_commit_makes_savepoints_worthless() -> None:
     """Also that of another unit of the model: it was taken of weights that the model has left behind."""
     told = story()
