@@ -85,11 +85,13 @@ class Core:
         self._times = self._fit = None
 
     def wake_s(self, now: float) -> float:
-        """Seconds until there is something to decide although nothing happens: a device is about to end its unit, or a
-        worker has not given back what it was asked for. Infinite if there is no such device and worker."""
+        """Seconds until there is something to decide although nothing happens: a device is about to end its unit, a
+        worker has not given back what it was asked for, a model has waited for one long enough. Infinite if there is
+        nothing of the kind."""
         revoke_s, fit = self._revoke_in_s(now), self.fit
         if fit is None:
             return revoke_s
+        waits = (until - now for until in fit.interrupted.values() if until > now)
         places = (
             (worker, device)
             for worker in self.state.workers.values()
@@ -98,7 +100,7 @@ class Core:
             if len(worker.in_lane(device)) == 1
         )
         dues = (due_s(fit, worker, device, now) for worker, device in places)
-        return min((revoke_s, *filter(None, dues)))
+        return min((revoke_s, *filter(None, dues), *waits))
 
     def _revoke_in_s(self, now: float) -> float:
         """Seconds until an attempt that was asked for may be revoked; infinite while there is none."""

@@ -48,7 +48,8 @@ class FitDispatch:
         times: what is known of how long units take; somebody else has it learn.
         policy: what decides; a plan is followed where there is one.
         memory_retries: model -> its units that ran out of memory and are not done yet: partition -> where it ran.
-        interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran.
+        interrupted: (model, epoch, partition) of units whose worker was lost or taken away while they ran, or that have
+            a savepoint -> until when their model waits for a holder of the partition; 0: not at all.
     """
 
     def __init__(self, state: ExperimentState, run: Run, times: UnitTimes) -> None:
@@ -67,7 +68,7 @@ class FitDispatch:
         self.times = times
         self._settled = 0
         self.memory_retries: dict[int, dict[int, frozenset[int]]] = {}
-        self.interrupted: set[tuple[int, int, int]] = set()
+        self.interrupted: dict[tuple[int, int, int], float] = {}
         self._is_holding_known = True
         held = self._held(state)
         self.dispatch_state = DispatchState.of_equals(
@@ -217,8 +218,10 @@ class FitDispatch:
     def _heed(self, task: Task) -> None:
         """Remember a unit that was interrupted until it starts, one out of memory until it is done or given up."""
         model, partition = self._model[task.key.model or ""], self._partition[task.key.partition or 0]
-        remember = self.interrupted.add if task.is_interrupted else self.interrupted.discard
-        remember((model, task.key.epoch or 0, partition))
+        unit = (model, task.key.epoch or 0, partition)
+        self.interrupted.pop(unit, None)
+        if task.is_interrupted:
+            self.interrupted[unit] = task.waits_until
         if task.exhausted and task.state not in ENDED:
             tried_at = frozenset(self._worker[name] for name in task.exhausted)
             self.memory_retries.setdefault(model, {})[partition] = tried_at

@@ -318,7 +318,7 @@ class ExperimentState:
                     failures.fail(task.failure, run, task, model)
         if model is not None and task.state is TaskState.PENDING and model.savepoint_of(event.task):
             # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
-            task.is_interrupted = True
+            task.keep_savepoint()
         run.see_task(event.task, task)
         # A unit within an epoch changes nothing that is counted of its model.
         if model and (

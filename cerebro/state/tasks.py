@@ -111,6 +111,8 @@ class Task:
     """Workers where an attempt ran out of memory."""
     is_interrupted: bool = False
     """It ran when its worker was lost or taken away, or has a savepoint, and has not started again."""
+    waits_until: float = 0.0
+    """Of a unit with a savepoint: for so long it is worth waiting for a holder of its partition."""
 
     @property
     def attempt(self) -> int:
@@ -153,7 +155,7 @@ class Task:
         """The open attempt runs."""
         newest = self.attempts[-1]
         newest.started, newest.has_run = event.time, True
-        self.state, self.is_interrupted = TaskState.RUNNING, False
+        self.state, self.is_interrupted, self.waits_until = TaskState.RUNNING, False, 0.0
 
     def commit(self, event: TaskCommitted) -> None:
         """The open attempt has done it."""
@@ -206,6 +208,11 @@ class Task:
         self.failures += 1
         another = (failure.kind in RETRYABLE or is_worth_another) and self.failures < max_attempts
         self.state = TaskState.PENDING if another else TaskState.FAILED
+
+    def keep_savepoint(self) -> None:
+        """Its attempt has ended, and the next one goes on from a savepoint."""
+        trained_s = sum(attempt.ended - attempt.started for attempt in self.attempts if attempt.has_run)
+        self.is_interrupted, self.waits_until = True, self.attempts[-1].ended + trained_s
 
     def retry(self) -> None:
         """Have it done once more if it was given up, its attempts counted anew. Where it ran out of memory is still

@@ -31,7 +31,7 @@ from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
-from controller.simulation.scenario import EXPERIMENT, Scenario, WorkerOutage
+from controller.simulation.scenario import EXPERIMENT, Preemption, Scenario, WorkerOutage
 from tests.controller.disturbed import disturbed
 from tests.controller.test_core import (
     assert_complete,
@@ -157,6 +157,29 @@ def test_a_unit_that_crashed_goes_on_before_its_model_goes_elsewhere() -> None:
     started = [e.task for e in simulation.log if isinstance(e, TaskStarted) and "/m00/" in e.task]
     assert len(started) == 4
     assert len(set(started[:3])) == 1
+    assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
+
+
+@pytest.mark.parametrize(("away_s", "resumed"), [(50.0, 6), (70.0, 0)])
+def test_a_model_waits_for_the_holder_of_its_savepoint_as_long_as_it_had_trained(
+    away_s: float, resumed: int
+) -> None:
+    """Its only holder ends after a minute of the unit. Back within a minute, it goes on; later, the model has gone to
+    the other partition and begins this one anew."""
+    scenario = Scenario(
+        holdings=own_partition(2),
+        unit_time=lambda body, worker: 100.0 if isinstance(body, TrainTask) else 1.0,
+        outages=[Preemption(worker="worker-0", start=61.0, length=away_s)],
+        saves=True,
+        has_pods=True,
+    )
+    simulation = Steered(scenario, [], models=1, epochs=1)
+    simulation.run()
+    (saved,) = [event for event in simulation.log if isinstance(event, UnitSaved)]
+    commits = {
+        e.task: e.result for e in simulation.log if isinstance(e, TaskCommitted) and "/train/m" in e.task
+    }
+    assert commits[saved.task].resumed_rows == resumed
     assert_complete(fold(EXPERIMENT, simulation.log), epochs=1, partitions=2)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,20 +13,20 @@ from torch import nn
 
 from cerebro.contract.events import TaskAsked, TaskCommitted, TaskFailed, TaskStarted, UnitSaved
 from cerebro.contract.tasks import FailureKind
-from tests.e2e.harness import Lab
+from tests.e2e.harness import DEADLINE_S, Lab
 from tests.e2e.specs import TinyTraining, knock
 
 pytestmark = pytest.mark.slow
 
 
 class Halting(TinyTraining):
-    """Can go on from savepoints; knocks at the gate before batches of one unit of model ``b``.
+    """Can go on from savepoints; knocks at the gate before batches of the third unit of some models.
 
     Args:
-        batches: of its third unit.
+        batches: tag of a model -> which.
     """
 
-    def __init__(self, *, gate: int, batches: list[int]) -> None:
+    def __init__(self, *, gate: int, batches: dict[str, list[int]]) -> None:
         super().__init__(gate=gate)
         self.batches = batches
 
@@ -36,9 +38,9 @@ class Halting(TinyTraining):
         total = dataloader.progress({"loss": 0.0})
         dataloader.savepoint(lambda: checkpoint.update(momenta=momenta))
         for inputs, labels in dataloader:
-            batch = dataloader.step - first
-            if hyperparams["tag"] == "b" and dataloader.unit == 2 and batch in self.batches:
-                knock(self.gate, str(batch))
+            tag, batch = hyperparams["tag"], dataloader.step - first
+            if dataloader.unit == 2 and batch in self.batches.get(tag, ()):
+                knock(self.gate, f"{tag} {batch}")
             loss = nn.functional.cross_entropy(network(inputs), labels)
             slopes = torch.autograd.grad(loss, weights)
             for weight, momentum, slope in zip(weights, momenta, slopes, strict=True):
@@ -49,17 +51,26 @@ class Halting(TinyTraining):
         return {"loss": total["loss"]}
 
 
+def until_asked(lab: Lab, worker: str, task: str) -> None:
+    """Wait until the process of a task knows that it is to leave it."""
+    said, deadline = f"the process was asked to leave {task}", time.monotonic() + DEADLINE_S
+    while said not in lab.home.log(worker).read_text():
+        assert time.monotonic() < deadline, f"{worker} was never heard: {said}"
+        threading.Event().wait(0.02)
+
+
 def test_a_stopped_and_killed_unit_goes_on_in_its_middle(lab: Lab, prepared: str) -> None:
     """Its model is stopped before the third batch of a unit, resumed, and its process killed: the first two batches and
     the one at hand are trained once, and the weights are those of a plain training."""
     experiment = lab.attach(prepared)
-    spec = Halting(gate=lab.gate.port, batches=[2, 3])
+    spec = Halting(gate=lab.gate.port, batches={"b": [2, 3]})
     fit = lab.fit(experiment, spec)
     third, log = lab.gate.knock(), lab.log(experiment)
     log.skip()
     experiment.stop_model("m01")
     asked = log.until(lambda event: isinstance(event, TaskAsked), "its unit is asked for")
     assert isinstance(asked, TaskAsked)
+    until_asked(lab, asked.worker, asked.task)
     third.let_through()
     saved = log.until(lambda event: isinstance(event, UnitSaved), "it is saved")
     assert isinstance(saved, UnitSaved)
@@ -69,10 +80,10 @@ def test_a_stopped_and_killed_unit_goes_on_in_its_middle(lab: Lab, prepared: str
     assert failed.failure.kind is FailureKind.PREEMPTED
     experiment.resume_model("m01")
     fourth = lab.gate.knock()
-    assert fourth.what == "3"
+    assert fourth.what == "b 3"
     lab.kill(fourth.pid)
     again = lab.gate.knock()
-    assert again.what == "3"
+    assert again.what == "b 3"
     lab.gate.open()
     assert lab.result(fit, experiment).failures() == {}
     run = lab.check(experiment)
@@ -83,13 +94,16 @@ def test_a_stopped_and_killed_unit_goes_on_in_its_middle(lab: Lab, prepared: str
 
 
 def test_a_worker_that_ends_saves_its_unit(lab: Lab, prepared: str) -> None:
-    """Nothing that it had trained is trained again, by whichever process comes next."""
+    """Nothing that it had trained is trained again by the process that comes next. Another model holds the other worker
+    meanwhile."""
     experiment = lab.attach(prepared)
-    spec = Halting(gate=lab.gate.port, batches=[1])
+    spec = Halting(gate=lab.gate.port, batches={"a": [0], "b": [1]})
     fit = lab.fit(experiment, spec)
-    second, log = lab.gate.knock(), lab.log(experiment)
+    held = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
+    second, log = held["b 1"], lab.log(experiment)
     log.skip()
     lab.send(second.worker, signal.SIGTERM)
+    until_asked(lab, second.worker, "fit-")
     second.let_through()
     saved = log.until(lambda event: isinstance(event, UnitSaved), "its unit is saved")
     assert isinstance(saved, UnitSaved)

@@ -116,10 +116,11 @@ class AttemptRunner:
             return self._kill(FailureKind.PREEMPTED, "the attempt was taken back")
         if not self._has_asked and (self._drain.is_asked or self._lease.asked):
             self._has_asked = True
+            why, left_s = self._lease.asked, YIELD_S
             if self._drain.is_asked:
-                self._child.ask_to_end(self._drain.why, left_s=self._drain.left_s)
-            else:
-                self._child.ask_to_end(self._lease.asked, left_s=YIELD_S)
+                why, left_s = self._drain.why, self._drain.left_s
+            self._child.ask_to_end(why, left_s=left_s)
+            log.info("the process was asked to leave %s: %s", self._item.task, why)
         if self._drain.left_s <= 0:
             reason = "it came to no batch boundary in time, so its process was ended"
             return self._kill(FailureKind.PREEMPTED, f"{self._drain.why}; {reason}")
