@@ -37,7 +37,16 @@ from benchmarks.training import CLASSES, FEATURES, preprocessed, run_events
 from cerebro import Experiment, SubEpochSpec
 from cerebro.client.connection import connect
 from cerebro.client.replay import replay
-from cerebro.contract.events import Event, TaskCommitted, TaskFailed, TaskRevoked, TaskStarted, UnitSaved
+from cerebro.contract.events import (
+    Event,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+    UnitSaved,
+)
+from cerebro.state import ExperimentState
 from cerebro.worker.training import checkpoint as checkpoints
 from cerebro.worker.training.savepoints import Savepoints, Timer
 from cerebro.worker.training.unit import Trainee
@@ -220,7 +229,9 @@ def measure() -> dict[str, float]:
                 experiment.run_fit(
                     Diary(), space, metric="loss", mode="min", max_attempts=1000, progress=False
                 )
-            events = run_events(experiment, "fit-1")
+            events = list(experiment.connection.kvs.events(experiment.name))
+            while more := experiment.connection.kvs.events(experiment.name, events[-1].seq):
+                events += more
             os.environ.pop(_PAUSE)
             locators = experiment.connection.kvs.experiment(experiment.name).locators
             assert locators.train is not None
@@ -248,13 +259,9 @@ def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
     ]
     batch_s = statistics.median(pauses)
     lost: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
+    began = _beginnings(events)
     for one in done:
-        saved = [
-            event.savepoint.batch
-            for event in events
-            if isinstance(event, UnitSaved) and event.task == one.task and event.attempt <= one.attempt
-        ]
-        first = max(saved)
+        first = began[one.task, one.attempt + 1]
         # The batch that had begun is not one that was done.
         lost[one.is_kill].append((max(0, one.batch - first), max(0.0, one.at - one.begun.get(first, one.at))))
     return {
@@ -267,6 +274,18 @@ def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
         "end_batches": max((batches for batches, _ in lost[False]), default=0),
         "saves": sum(isinstance(event, UnitSaved) for event in events),
     }
+
+
+def _beginnings(events: list[Event]) -> dict[tuple[str, int], int]:
+    """(task, attempt) -> batch that it was assigned to begin at, as the log tells."""
+    state, found = ExperimentState(name="savepoints"), {}
+    for event in events:
+        state.apply(event)
+        if isinstance(event, TaskAssigned) and "/train/m" in event.task:
+            run, _, model = event.task.split("/")[:3]
+            savepoint = state.runs[run].models[model].savepoint_of(event.task)
+            found[event.task, event.attempt] = savepoint.batch if savepoint else 0
+    return found
 
 
 def cost() -> dict[str, float]:

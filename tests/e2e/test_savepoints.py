@@ -102,8 +102,10 @@ def test_a_worker_that_ends_saves_its_unit(lab: Lab, prepared: str) -> None:
     held = {each.what: each for each in (lab.gate.knock(), lab.gate.knock())}
     second, log = held["b 1"], lab.log(experiment)
     log.skip()
+    run = log.state().active_run()
+    assert run is not None
     lab.send(second.worker, signal.SIGTERM)
-    until_asked(lab, second.worker, "fit-")
+    until_asked(lab, second.worker, f"{run.id}/train/m01/e2")
     second.let_through()
     saved = log.until(lambda event: isinstance(event, UnitSaved), "its unit is saved")
     assert isinstance(saved, UnitSaved)
