@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +75,21 @@ def test_devices_are_a_number_from_1(text: str) -> None:
     """Anything else is refused before the worker registers."""
     with pytest.raises(ClusterError, match=r"CEREBRO_DEVICES is .* expected a number of devices from 1"):
         Settings.from_environment(ESSENTIAL | {"CEREBRO_DEVICES": text})
+
+
+def test_a_worker_with_more_devices_than_cores_does_not_begin(tmp_path: Path) -> None:
+    """It ends before it asks for anything, and says why."""
+    told = {"CEREBRO_DEVICES": "5", "CEREBRO_VOLUMES": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "cerebro.worker.agent", "--handlers", "tests.worker.agent.fake_handler"],
+        env={**os.environ, **ESSENTIAL, **told},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "worker: CEREBRO_DEVICES is 5, but this worker has 4 cores: set at most 4" in done.stderr
 
 
 def test_devices_that_are_not_set_are_all() -> None:

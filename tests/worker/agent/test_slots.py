@@ -64,7 +64,7 @@ def test_the_end_of_one_attempt_leaves_the_others_alone(agents: Agents) -> None:
     agents.start(lease_s=1.0, devices=2)
     spared = agents.give(0, "wait", devices=(0,))
     pid = agents.begun(0)
-    for number, how in enumerate(["raise", "exit", "crash", "hang", "memory", "flood"], start=1):
+    for number, how in enumerate(["raise", "exit", "crash", "hang", "memory"], start=1):
         event = agents.end_of(agents.give(number, how, devices=(1,), hang_timeout_s=0.3))
         assert isinstance(event, TaskFailed)
         assert event.failure.kind is not FailureKind.PREEMPTED
