@@ -184,7 +184,7 @@ def _case(
     if not problem.is_single and (engine or conditions != CALM):
         raise InstanceError(
             f"{scenario.name} lets models choose among strategies: it can be planned, but not run with noise or by the "
-            "controller's core, whose workers run one unit at a time"
+            "controller's core, which trains each unit on one GPU"
         )
     return _Case(
         problem=problem,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.scheduling.decoder import Decoder
 from cerebro.scheduling.dispatch_state import NEVER, Choice, DispatchState
+from cerebro.scheduling.policies import CriticalFirst
 from cerebro.scheduling.problem import Problem, Strategy, open_shop
 from tests.scheduling.instances import problems
 
@@ -179,3 +184,26 @@ def test_a_choice_of_strategies_is_made_before() -> None:
     problem = Problem(models=("m",), workers=("w",), gpus=(2,), strategies=((ways,),), holders=((0,),))
     with pytest.raises(ValueError, match="choose a strategy"):
         DispatchState(problem)
+
+
+@given(problems(max_gpus=4, is_begun=False))
+def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> None:
+    """As the decoder counts it: with all of them busy, so long it takes. Where partitions have one holder each."""
+    ways = tuple(tuple(each or (Strategy(seconds=1.0),) for each in row) for row in problem.strategies)
+    single = replace(problem, strategies=ways, holders=tuple(held[:1] for held in problem.holders))
+    decoder = Decoder(single, [[0] * single.num_workers] * single.num_models)
+    assert DispatchState(single).worker_left == pytest.approx(decoder.worker_left[:-1])
+
+
+@pytest.mark.parametrize(("gpus", "models"), [((3, 1), 4), ((2, 2), 3), ((4, 4), 12)])
+def test_every_free_gpu_gets_a_unit_where_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
+    """Critical first pairs models with all free GPUs at once: none is idle that could have had one."""
+    problem = replace(open_shop([[1.0, 1.0]] * models), gpus=gpus)
+    state = DispatchState(problem)
+    while idle := [worker for worker in (0, 1) if state.free[worker]]:
+        choice = CriticalFirst().choose(state, idle, Random(0))
+        if choice is None:
+            break
+        state.start(choice)
+    assert len(state.running) == min(models, sum(gpus))
+    assert all(free >= 0 for free in state.free)
