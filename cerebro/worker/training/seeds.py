@@ -48,8 +48,9 @@ def set_generators(state: Mapping[str, Any]) -> None:
     name, key, *rest = state["numpy"]
     np.random.set_state((name, key.cpu().numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"].cpu())
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all([each.cpu() for each in state["cuda"]])
+    # As many devices as there are here: a unit may go on where there are none, if not to the same bits.
+    for device, generator in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(generator.cpu(), device)
 
 
 def _uses_gpu() -> bool:
