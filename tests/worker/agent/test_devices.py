@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from cerebro.contract.tasks import InboxItem
 from cerebro.errors import ClusterError
 from cerebro.runtime.usage.gpus import Gpu
-from cerebro.worker.agent.devices import WorkerDevices
+from cerebro.runtime.usage.memory import own_group
+from cerebro.worker.agent.devices import Share, WorkerDevices
 from cerebro.worker.agent.mailbox import DeviceQueues, Mailbox, overlap
+from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.settings import Settings
+from tests.worker.agent.agents import ROOT
 
 GPUS = tuple(Gpu(name="A100", uuid=f"GPU-{letter}", memory_bytes=80) for letter in "abcd")
 ESSENTIAL = {"CEREBRO_TOKEN": "secret", "CEREBRO_WORKER": "worker-3", "CEREBRO_CORES": "4"}
@@ -103,6 +106,38 @@ def test_a_device_that_is_not_there_is_named() -> None:
     """The task fails of it, alone."""
     with pytest.raises(LookupError, match="device 2 is asked for, but this worker has 2"):
         WorkerDevices(4, 2).share((0, 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "threads", "told"),
+    [(None, 2, "2"), ("8", 2, "2"), ("1", 2, "1"), ("all", 2, "2"), ("8", 4, "8")],
+)
+def test_a_process_sees_what_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: int, told: str
+) -> None:
+    """The GPUs of its devices, and no more threads than its share, unless its user wants fewer. What it says before a
+    task begins goes into a log of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    settings = Settings.from_environment(ESSENTIAL | {"CEREBRO_VOLUMES": str(tmp_path)})
+    share = Share(devices=(1, 3), threads=threads, visible_gpus="GPU-b,GPU-d")
+    spec = ChildSpec(
+        handler="tests.worker.agent.fake_handler", python=sys.executable, archive="", share=share
+    )
+    child = ChildProcess(spec, settings, own_group())
+    try:
+        found = b""
+        while not found and child.is_alive():  # while the process becomes another program it has none
+            found = Path(f"/proc/{child.pid}/environ").read_bytes()
+    finally:
+        child.kill()
+    environment = dict(line.split(b"=", 1) for line in found.split(b"\0") if line)
+    assert environment[b"CUDA_VISIBLE_DEVICES"] == b"GPU-b,GPU-d"
+    assert environment[b"OMP_NUM_THREADS"] == told.encode()
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["worker-3.1.3.child.log"]
 
 
 # --- in which order --------------------------------------------------------------------------------
