@@ -104,6 +104,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "devices": 2,
             "weight": 2.5,
             "graceS": 60,
+            "savepointS": 0,
             "shards": {"size": "100Gi", "className": "gp3", "whenScaled": "Delete"},
             "extraEnv": [{"name": "HF_HOME", "value": "/volumes/shared/hf"}],
         },

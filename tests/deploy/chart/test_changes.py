@@ -44,6 +44,7 @@ KEPT = {"auth": {"existingSecret": "ours"}}
 CHANGES = {
     "controller: {leaseS: 20}": {"controller", "worker"},
     "worker: {graceS: 30}": {"worker"},
+    "worker: {savepointS: 30}": {"worker"},
     "worker: {replicas: 3}": set[str](),
     "worker: {resources: {etl: {limits: {memory: 3Gi}}}}": {"worker"},
     "kvsApi: {threads: 100}": {"kvs-api"},

@@ -82,6 +82,10 @@
   value: {{ .root.Values.controller.leaseS | quote }}
 - name: CEREBRO_GRACE_S
   value: {{ $worker.graceS | quote }}
+{{- if not (kindIs "invalid" $worker.savepointS) }}
+- name: CEREBRO_SAVEPOINT_S
+  value: {{ $worker.savepointS | quote }}
+{{- end }}
 {{ include "cerebro.env.observed" . }}
 {{- end -}}
 
