@@ -133,11 +133,13 @@ class UnreadableError(IllegalEventError):
     """An event or a record in the store cannot be read: it is damaged, or another version wrote it; or it does not fit.
 
     Attributes:
+        experiment: whose.
         seq: of the event; 0: it is the record.
         reason: what is wrong with it.
         readable: events that were read with it and come before it.
     """
 
+    experiment = ""
     seq = 0
     reason = ""
     readable: Sequence[Any] = ()
@@ -153,7 +155,7 @@ class UnreadableError(IllegalEventError):
             f"experiment runs; other experiments go on. Where a newer version is installed, `cerebro restore "
             f"{experiment}` lets it go on, and `cerebro delete {experiment}` deletes it with its data"
         )
-        error.seq, error.reason, error.readable = seq, reason, tuple(readable)
+        error.experiment, error.seq, error.reason, error.readable = experiment, seq, reason, tuple(readable)
         return error
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     except CerebroError as error:
         sys.exit(f"controller: {error}")
     kvs = KvsClient(settings.server, settings.token, retry_for_s=10.0)
-    projection = Projection(kvs, settings.volumes)
+    projection = Projection(kvs, settings.volumes, open_runs=settings.open_runs)
     metrics = Metrics()
     metrics.watch(projection, {name: getattr(settings.volumes, name) for name in _VOLUMES})
     controller = Controller(kvs, settings, projection, ChildHelper(), orchestrator, metrics=metrics)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
-from cerebro.state import ExperimentState, Model, Run, Task, TaskKey, TaskState, Worker
+from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
 from controller import tasks
 from controller.places import Places
 
@@ -76,7 +76,7 @@ class Assigner:
         free = [w for w in (self.alive if order is None else order) if self._has_place(w, depth, among)]
         if not free:
             return
-        for key in self._ready():
+        for key in (key for key in ready(self.run) if str(key) not in self._taken):
             worker = self._worker_for(key, free)
             if worker is None:
                 continue
@@ -133,19 +133,15 @@ class Assigner:
         """Whether what was given to the worker is anybody's who has the time."""
         return worker not in self._state.workers or self._state.workers[worker].is_removed
 
-    def _ready(self) -> Iterator[TaskKey]:
-        if self.run.kind != "fit":
-            yield from (task.key for task in self.run.counts.pending.values() if self._is_pending(task))
-        for name in self.run.counts.in_order(self.run.counts.unvalidated):
-            yield from self._validations(self.run.models[name])
 
-    def _validations(self, model: Model) -> Iterator[TaskKey]:
+def ready(run: Run) -> Iterator[TaskKey]:
+    """What is to be done and needs no model to be idle: ETL, validation, test, prediction."""
+    if run.kind != "fit":
+        yield from (task.key for task in run.counts.pending.values() if task.state is TaskState.PENDING)
+    for name in run.counts.in_order(run.counts.unvalidated):
+        model = run.models[name]
         for epoch in range(1, model.completed_epochs + 1):
-            if epoch in model.validations or epoch in model.unreadable:
-                continue
-            task = self.run.validation(model, epoch)
-            if self._is_pending(task):
-                yield task.key
-
-    def _is_pending(self, task: Task) -> bool:
-        return task.state is TaskState.PENDING and str(task.key) not in self._taken
+            if epoch not in model.validations and epoch not in model.unreadable:
+                task = run.validation(model, epoch)
+                if task.state is TaskState.PENDING:
+                    yield task.key

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cerebro.contract import api
-from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
+from cerebro.contract.records import ExperimentRecord
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
@@ -45,6 +45,8 @@ def assign(
 ) -> list[api.Assign | api.Revoke]:
     """Assignments, and queued units to take back. `fit`, needed for fit runs, is left as it was."""
     assigner = Assigner(record, state, run)
+    for place in snapshot.closed:
+        assigner.places.close(place.worker, place.lane)
     if fit is not None:
         assigner.barred.update(_alone(fit))
     for worker, key in replication.making(
@@ -52,10 +54,10 @@ def assign(
     ):
         assigner.give(worker, key, ())
     if run.kind != "fit" or fit is None:
-        for depth in range(1, QUEUE_DEPTH + 1):
+        for depth in range(1, snapshot.depth + 1):
             assigner.give_ready(depth)
         return [*assigner.steps]
-    units = _Units(assigner, fit, snapshot.now)
+    units = _Units(assigner, fit, snapshot)
     try:
         return units.decide()
     finally:
@@ -85,11 +87,12 @@ def _alone(fit: FitDispatch) -> set[str]:
 class _Units:
     """Lets the policy choose training units, tentatively on the dispatch state."""
 
-    def __init__(self, assigner: Assigner, fit: FitDispatch, now: float) -> None:
-        self._assigner, self._fit, self._now = assigner, fit, now
+    def __init__(self, assigner: Assigner, fit: FitDispatch, snapshot: ClusterSnapshot) -> None:
+        self._assigner, self._fit, self._now = assigner, fit, snapshot.now
+        self._depth = snapshot.depth
         self._training_workers = [w for w in assigner.alive if w.trains]
         self._barred = self._bar()
-        self._soon = {w.name: self._due(w, now) for w in self._training_workers}
+        self._soon = {w.name: self._due(w, snapshot.now) for w in self._training_workers}
         self._started: list[int] = []
         self._freed = list(fit.dispatch_state.free)
 
@@ -113,8 +116,10 @@ class _Units:
         taken_back = self._taken_back()
         if taken_back is not None:
             return [*self._assigner.steps, taken_back]
-        self._assigner.give_ready(QUEUE_DEPTH, [w for w in calmest_first if w.name in self._soon], self._soon)
-        self._fill(QUEUE_DEPTH, self._in_turn(), self._soon)
+        if self._depth > 1:
+            soon = [w for w in calmest_first if w.name in self._soon]
+            self._assigner.give_ready(self._depth, soon, self._soon)
+            self._fill(self._depth, self._in_turn(), self._soon)
         return [*self._assigner.steps]
 
     def undo(self) -> None:

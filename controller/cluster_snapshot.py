@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cerebro.contract.records import Holding, PodRef, WorkerRecord, WorkerStatus
+from cerebro.contract.records import QUEUE_DEPTH, Holding, PodRef, WorkerRecord, WorkerStatus
 from cerebro.contract.tasks import FailureKind
+from controller.arbiter import Place
 from controller.orchestrator import Exit, Fleet
 
 SILENT = Exit(reason="it has not reported for longer than its lease", kind=FailureKind.CRASH)
@@ -62,6 +63,10 @@ class ClusterSnapshot:
     now: float = 0.0
     """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it, but
     what a user wants no more."""
+    closed: frozenset[Place] = frozenset()
+    """Where the run that decides may put nothing now: other runs have tasks there, or are to have the place next."""
+    depth: int = QUEUE_DEPTH
+    """Open tasks that a place may have after this decision."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
 

@@ -108,6 +108,15 @@ class Core:
         asked = (task.attempts[-1].asked for task in run.open.values()) if run else ()
         return min((max(_SOON_S, at + YIELD_S - now) for at in asked if at is not None), default=math.inf)
 
+    def open_runs(self) -> list[Run]:
+        """Runs that are worked on, oldest first."""
+        run = self.state.active_run()
+        return [run] if run is not None else []
+
+    def fit_of(self, run: Run) -> FitDispatch | None:
+        """The dispatch state of a fit run that is worked on, `None` for any other run."""
+        return self.fit if run.models else None
+
     def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
         """The steps to take now; empty when there is nothing to do but wait."""
         return decide(self.record, self.state, snapshot, self.fit)

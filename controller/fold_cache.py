@@ -6,11 +6,7 @@ number of events, some 300 bytes each; an experiment whose fold was given up is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from cerebro.contract.records import ExperimentRecord
-from cerebro.errors import ConflictError, RetryableError
 from controller.core import Core
 
 MOST_EVENTS = 600_000
@@ -28,26 +24,18 @@ class FoldCache:
         self._most = most_events
         self._cores: dict[str, Core] = {}
 
-    @contextmanager
-    def of(self, record: ExperimentRecord) -> Iterator[Core]:
-        """The core of an experiment, as far as its log was folded before, or a new one; to be worked on meanwhile.
-
-        It is kept afterwards, also when the store or the leadership was lost: these leave a core as sound as it was.
-        Any other error may be one of the fold, so that it is to be made anew.
-        """
+    def take(self, record: ExperimentRecord) -> Core:
+        """The core of an experiment, as far as its log was folded before, or a new one; to be worked on, and given back
+        by `keep`. One that a fault may have torn is not to be given back."""
         core = self._cores.pop(record.name, None)
         if core is None or core.record.created != record.created:
             # An experiment that was deleted may have left its name to another one. (Its locators may change: the log
             # tells.)
             core = Core(record)
-        try:
-            yield core
-        except (RetryableError, ConflictError):
-            self._keep(core)
-            raise
-        self._keep(core)
+        return core
 
-    def _keep(self, core: Core) -> None:
+    def keep(self, core: Core) -> None:
+        """Nobody works on it for now."""
         self._cores[core.record.name] = core
         while sum(kept.state.seq for kept in self._cores.values()) > self._most:
             del self._cores[next(iter(self._cores))]

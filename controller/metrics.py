@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Count
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -151,33 +151,33 @@ class Metrics:
         """Whether it is time to `look` again."""
         return self._monotonic() - self._looked >= _LOOK_S
 
-    def look(self, state: ExperimentState | None, snapshot: ClusterSnapshot) -> None:
+    def look(self, states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> None:
         """Count workers.
 
         Args:
-            state: of the experiment that is worked on, if there is one.
+            states: of the experiments that are worked on.
         """
         self._looked = self._monotonic()
-        workers = Count(_states(state, snapshot))
+        workers = Count(_states(states, snapshot))
         for name in WORKER_STATES:
             self._workers.labels(name).set(workers[name])
-        devices = Count(_device_states(state, snapshot))
+        devices = Count(_device_states(states, snapshot))
         for name in ("busy", "idle"):
             self._devices.labels(name).set(devices[name])
 
 
-def _states(state: ExperimentState | None, snapshot: ClusterSnapshot) -> Iterator[str]:
+def _states(states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> Iterator[str]:
+    busy = {w.name for state in states for w in state.workers.values() if w.open_tasks}
     for name, seen in snapshot.workers.items():
         if seen.absence is not None:
             yield seen.absence.how
         else:
-            known = state.workers.get(name) if state else None
-            yield "busy" if known and known.open_tasks else "idle"
+            yield "busy" if name in busy else "idle"
 
 
-def _device_states(state: ExperimentState | None, snapshot: ClusterSnapshot) -> Iterator[str]:
+def _device_states(states: Sequence[ExperimentState], snapshot: ClusterSnapshot) -> Iterator[str]:
     for name, seen in snapshot.workers.items():
         if seen.absence is None and "train" in seen.kinds:
-            known = state.workers.get(name) if state else None
+            known = [state.workers[name] for state in states if name in state.workers]
             for device in range(seen.devices):
-                yield "busy" if known and known.in_lane(device) else "idle"
+                yield "busy" if any(worker.in_lane(device) for worker in known) else "idle"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state.workers import Worker
 
 
@@ -31,6 +32,13 @@ class Places:
         made._devices = {worker: [*counts] for worker, counts in self._devices.items()}
         made._beside = dict(self._beside)
         return made
+
+    def close(self, worker: str, lane: int | None) -> None:
+        """Nothing more may be given there."""
+        if lane is None and worker in self._beside:
+            self._beside[worker] = QUEUE_DEPTH
+        elif lane is not None and lane < len(self._devices.get(worker, ())):
+            self._devices[worker][lane] = QUEUE_DEPTH
 
     def take(self, worker: str, devices: tuple[int, ...]) -> None:
         """The worker is given a task that takes these devices."""

@@ -1,19 +1,18 @@
 """`controller.preparation` in a process of its own: ``python -m controller.preparation_process``.
 
 Arrow and the metadata take memory that a long-lived process would never give back: 30 MB before the first row is read,
-and the controller has 150 MB in all. Each preparation therefore is one process, which ends with it; the controller goes
-on leading meanwhile, however large the table is.
+and the controller has 150 MB in all. Each preparation therefore is one process, which ends with it. A thread waits for
+it (`controller.plan_maker`), so that the controller goes on meanwhile, however large the table is.
 
 A question in (JSON on standard input), an answer out (JSON on standard output); errors keep their type.
 """
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from cerebro import errors
@@ -23,10 +22,6 @@ from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.errors import CerebroError, MetadataError
 from cerebro.runtime.parent_death import with_parent_death_signal
 from cerebro.runtime.volumes import Volumes
-from cerebro.state import ExperimentState
-
-_POLL_S = 1.0
-"""Between two calls of `meanwhile`: well within the controller's lease."""
 
 
 class _Question(Contract):
@@ -49,17 +44,12 @@ class _Answer(Contract):
 
 def prepare_etl(
     record: ExperimentRecord,
-    state: ExperimentState,
+    known: Mapping[str, EtlPlan],
     request: EtlRequest,
     weights: Mapping[str, float],
     volumes: Volumes,
-    *,
-    meanwhile: Callable[[], object] = lambda: None,
 ) -> EtlPlan:
-    """As `controller.preparation.prepare_etl`, in a process of its own.
-
-    Args:
-        meanwhile: called about once a second; `CerebroError`s it raises are its own affair.
+    """As `controller.preparation.prepare_etl`, in a process of its own, for which it waits. Any thread may call it.
 
     Raises:
         LocatorError, MetadataError: the metadata cannot be used, or the process was ended by force, as when there is
@@ -68,38 +58,25 @@ def prepare_etl(
     """
     question = _Question(
         record=record,
-        known={name: dataset.plan for name, dataset in state.datasets.items()},
+        known=dict(known),
         request=request,
         weights=dict(weights),
         volumes=vars(volumes),
     )
     command = with_parent_death_signal([sys.executable, "-P", "-m", "controller.preparation_process"])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        said = _converse(process, question.model_dump_json().encode(), meanwhile)
+    process = subprocess.run(
+        command, input=question.model_dump_json().encode(), stdout=subprocess.PIPE, check=False
+    )
     if process.returncode:
         raise MetadataError(
             f"the process that cuts the metadata ended with exit code {process.returncode}. -9 means that it ran out "
             "of memory: give the controller more (controller.resources.limits.memory on Kubernetes), or give fewer rows"
         )
-    answer = _Answer.model_validate_json(said)
+    answer = _Answer.model_validate_json(process.stdout)
     if answer.plan is not None:
         return answer.plan
     kind = getattr(errors, answer.error, RuntimeError) if answer.error else RuntimeError
     raise kind(answer.message)
-
-
-def _converse(process: subprocess.Popen[bytes], question: bytes, meanwhile: Callable[[], object]) -> bytes:
-    given: bytes | None = question
-    while True:
-        try:
-            said, _ = process.communicate(given, timeout=_POLL_S)
-        except subprocess.TimeoutExpired:
-            # What is left of the question goes on by itself.
-            given = None
-            with contextlib.suppress(CerebroError):
-                meanwhile()
-        else:
-            return said
 
 
 def _answered(content: bytes) -> _Answer:

@@ -59,8 +59,8 @@ class _Entry(NamedTuple):
 class Projection:
     """Writes the metrics of commits to TensorBoard's event files, in the background."""
 
-    def __init__(self, kvs: KvsClient, volumes: Volumes) -> None:
-        self._kvs, self._volumes = kvs, volumes
+    def __init__(self, kvs: KvsClient, volumes: Volumes, *, open_runs: int = 1) -> None:
+        self._kvs, self._volumes, self._open_runs = kvs, volumes, open_runs
         self._entries: queue.SimpleQueue[_Entry] = queue.SimpleQueue()
         self._lock = threading.Lock()
         """Of what comes in: the next two."""
@@ -175,9 +175,9 @@ class Projection:
         return entries
 
     def _read_logs(self) -> None:
-        # The log of the oldest open run is read by the loop of whoever leads, which shows it event by event: it may be
-        # long, and is not read twice. As long as that run is open, it is the oldest.
-        oldest = {entry.experiment for entry in self._kvs.queue()[:1]}
+        # The logs of the oldest open runs are read by the loop of whoever leads, which shows them event by event: they
+        # may be long, and are not read twice. As long as these runs are open, they are the oldest.
+        oldest = {entry.experiment for entry in self._kvs.queue()[: self._open_runs]}
         for summary in self._kvs.experiments():
             if not summary.is_deleting and summary.experiment.name not in oldest:
                 try:

@@ -9,6 +9,18 @@ local function open_runs()
   return found
 end
 
+-- Whether a run of the experiment is among those that the controller works on: of the first experiments in the queue.
+local function is_worked_on()
+  local left, seen = tonumber(redis.call('HGET', request.leader, 'open_runs') or '1'), {}
+  for _, entry in ipairs(redis.call('LRANGE', request.queue, 0, -1)) do
+    local name = string.match(entry, '^(.*)/')
+    if name == request.name then return left > 0 end
+    if not seen[name] then left = left - 1 end
+    seen[name] = true
+  end
+  return false
+end
+
 local function enqueue()
   if redis.call('LPOS', request.queue, request.entry) then return end
   redis.call('RPUSH', request.queue, request.entry)
@@ -36,10 +48,7 @@ function before.DeletionRequested()
   local open = open_runs()
   if #open == 0 then return nil end
   -- Who cannot read the log cannot stop a run of it. One that waits is not worked on: it is taken off the queue.
-  local first = redis.call('LINDEX', request.queue, 0)
-  for _, run in ipairs(open) do
-    if not request.unread or first == request.name .. '/' .. run then return {open = open} end
-  end
+  if not request.unread or is_worked_on() then return {open = open} end
   for _, run in ipairs(open) do redis.call('LREM', request.queue, 0, request.name .. '/' .. run) end
   return nil
 end

@@ -120,6 +120,7 @@ class Store(QuarantineStore):
             "said": keys.said(experiment),
             "queue": keys.QUEUE,
             "deleting": keys.DELETING,
+            "leader": keys.LEADER,
             "cluster": keys.CLUSTER,
         }
         if once:
@@ -239,6 +240,7 @@ class Store(QuarantineStore):
             "leader": keys.LEADER,
             "holder": request.holder,
             "ttl_ms": round(request.ttl_s * 1000),
+            "open_runs": request.open_runs,
         }
         return api.LeaderAnswer.model_validate(self._run(call))
 
@@ -271,9 +273,11 @@ class Store(QuarantineStore):
         with translated():
             entries = [text(entry).split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
             deleting = sorted(text(name) for name in self._redis.smembers(keys.DELETING))
+            open_runs: Any = self._redis.hget(keys.LEADER, "open_runs")
         return api.QueueAnswer(
             runs=tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries),
             deleting=tuple(deleting),
+            open_runs=int(open_runs or 1),
         )
 
     # --- code ------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ function calls.lead()
     if holder and until_ms > now then return {term = 0, holder = holder} end
     term = term + 1
   end
-  redis.call('HSET', request.leader, 'holder', request.holder, 'term', term, 'until', now + request.ttl_ms)
+  redis.call('HSET', request.leader, 'holder', request.holder, 'term', term, 'until', now + request.ttl_ms,
+    'open_runs', request.open_runs or 1)
   return {term = term, holder = request.holder}
 end
 

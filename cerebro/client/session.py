@@ -6,7 +6,6 @@ Knows nothing of specs, search spaces or data frames: `cerebro.client.experiment
 from __future__ import annotations
 
 import getpass
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -31,6 +30,7 @@ from cerebro.state import (
     ExperimentState,
     Run,
     RunState,
+    behind,
     explained,
     lost_because,
     schedule_lines,
@@ -246,10 +246,13 @@ class Session:
         """What a queued run waits for: runs of other experiments that were requested before it, or workers."""
         if run.state is not RunState.QUEUED:
             return ""
-        queue = self._kvs.queue()
-        ahead = list(itertools.takewhile(lambda e: (e.experiment, e.run) != (self.name, run.id), queue))
-        if ahead:
-            return f"queued behind {ahead[0].experiment}/{ahead[0].run}, which runs on the same workers"
+        queued = self._kvs.queued()
+        ahead = self._state.active_run()
+        if ahead is not None and ahead is not run:
+            return f"{ahead.id} of this experiment is before it"
+        names = [entry.experiment for entry in queued.runs]
+        if why := behind(names, self.name, queued.open_runs):
+            return why
         is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
         return "" if is_known else "waiting for a worker to register"
 

@@ -274,6 +274,8 @@ class QueueAnswer(Contract):
 
     runs: tuple[QueueEntry, ...]
     deleting: tuple[str, ...] = ()
+    open_runs: int = 1
+    """So many experiments may be worked on at once, as the controller that leads says."""
 
 
 class LeaderRequest(Contract):
@@ -281,6 +283,8 @@ class LeaderRequest(Contract):
 
     holder: str = Field(min_length=1)
     ttl_s: float = Field(gt=0, le=MAX_LEASE_S)
+    open_runs: int = Field(default=1, ge=1)
+    """So many experiments are worked on at once, the first ones in the queue."""
 
 
 class LeaderAnswer(Contract):

@@ -75,11 +75,14 @@ class KvsClient(Transport):
             ) from cause
         return answer.api
 
-    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
-        """Take or keep the controller's leadership for `ttl_s` seconds."""
-        return self.call(
-            "POST", "/v1/leader", api.LeaderAnswer, api.LeaderRequest(holder=holder, ttl_s=ttl_s)
-        )
+    def lead(self, holder: str, ttl_s: float, *, open_runs: int = 1) -> api.LeaderAnswer:
+        """Take or keep the controller's leadership for `ttl_s` seconds.
+
+        Args:
+            open_runs: so many experiments are worked on at once.
+        """
+        request = api.LeaderRequest(holder=holder, ttl_s=ttl_s, open_runs=open_runs)
+        return self.call("POST", "/v1/leader", api.LeaderAnswer, request)
 
     # --- experiments -----------------------------------------------------------------------------
 
@@ -196,6 +199,10 @@ class KvsClient(Transport):
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
         return self.call("GET", "/v1/queue", api.QueueAnswer).runs
+
+    def queued(self) -> api.QueueAnswer:
+        """`queue`, with how many may be open at once."""
+        return self.call("GET", "/v1/queue", api.QueueAnswer)
 
     def deleting(self) -> tuple[str, ...]:
         """Experiments that are to be deleted."""

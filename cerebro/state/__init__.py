@@ -15,7 +15,7 @@ from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
 from cerebro.state.visits import Visit
-from cerebro.state.waiting import explained, lost_because, waiting_for
+from cerebro.state.waiting import behind, explained, lost_because, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "TaskState",
     "Visit",
     "Worker",
+    "behind",
     "epoch_report",
     "explained",
     "gap",

@@ -212,6 +212,14 @@ class Advisor:
             self._ask(Stage.SOLVE, fit, run)
 
 
+def without_plan(run: Run) -> SchedulePlanned | None:
+    """What ends the plan that a run follows, if it follows one. A plan is made for a run that has all workers
+    to itself: it waits for workers that another run may have now."""
+    if run.planned is None or not run.planned.order:
+        return None
+    return run.planned.model_copy(update={"seq": 0, "time": 0.0, "source": "dispatch", "order": ()})
+
+
 def _is_better(planned_s: float, answer: Mapping[str, Any]) -> bool:
     """Whether an order ends enough sooner than what the run does now, or would do if left to dispatch."""
     present = [s for s in (answer["dispatch_s"], answer["followed_s"]) if s is not None]

@@ -20,43 +20,65 @@ from controller.advisor.advisor import Advisor, Helper
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
-from controller.simulation.scenario import DATASET, EXPERIMENT, Scenario
+from controller.sharing import Asked, Sharing
+from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
 from controller.simulation.virtual_workers import VirtualWorkers
 
+_MOST_ROUNDS = 500
+"""Of decisions at one moment: more of them would never end."""
+
 
 class Simulation:
-    """One fit run under a scenario, and the ETL run before it where there is one; `run` returns the final state.
+    """A fit run under a scenario, the ETL run before it where there is one, and perhaps other experiments beside it;
+    `run` returns the final state.
 
     Args:
         helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
+        neighbours: other experiments that share the workers.
+        most_open: so many experiments are worked on at once; others wait in the queue.
+        sharing: who decides next; a new one by default.
     """
 
     def __init__(
-        self, scenario: Scenario, request: FitRequest, plan: RunStarted, helper: Helper | None = None
+        self,
+        scenario: Scenario,
+        request: FitRequest,
+        plan: RunStarted,
+        helper: Helper | None = None,
+        *,
+        neighbours: Sequence[Neighbour] = (),
+        most_open: int = 8,
+        sharing: Callable[[], Sharing] = Sharing,
     ) -> None:
         self._scenario, self._plan = scenario, plan
+        self._plans = {EXPERIMENT: plan, **{each.name: each.plan for each in neighbours}}
+        self._most_open, self._new_sharing = most_open, sharing
         self.now = 0.0
         self.writes = 0
         self.store = VirtualStore(lambda: self.now)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._wake = 0.0
-        self._workers = VirtualWorkers(scenario, self.store, plan, now=lambda: self.now, at=self._at)
-        self._record = self.store.create_experiment(
-            ExperimentRecord(name=EXPERIMENT, locators=Locators(train=Locator(metadata="simulated.csv")))
-        )
+        self._workers = VirtualWorkers(scenario, self.store, self._plans, now=lambda: self.now, at=self._at)
+        locators = Locators(train=Locator(metadata="simulated.csv"))
+        self._records = {
+            name: self.store.create_experiment(ExperimentRecord(name=name, locators=locators))
+            for name in self._plans
+        }
         if scenario.has_pods:
             etl = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
             self.store.append(EXPERIMENT, RunRequested(run="etl-1", request=etl))
-        self.store.append(EXPERIMENT, RunRequested(run="fit-1", request=request))
+        self._to_come = 0
+        for each in (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours):
+            self._request(each)
         self._helper = helper
         self._start_controller()
         self._term = self.store.lead("controller#0", 1e9).term
 
     @property
     def log(self) -> tuple[Event, ...]:
-        """The event log so far."""
+        """The event log of the first experiment so far."""
         return self.store.events(EXPERIMENT)
 
     def run(self, *, limit: int = 1_000_000, is_begun: bool = False) -> ExperimentState:
@@ -73,9 +95,9 @@ class Simulation:
             self._tick()
         for _ in range(limit):
             self._control()
-            if not self._fit().is_open:
+            if not self._to_come and not self.store.queue():
                 return self.core.state
-            wake = self.now + self.core.wake_s(self.now)
+            wake = self.now + min((core.wake_s(self.now) for core in self._open().values()), default=math.inf)
             if wake < math.inf and not self.now < self._wake <= wake:
                 self._wake = wake
                 self._at(wake, lambda: None)
@@ -85,52 +107,99 @@ class Simulation:
             action()
         raise RuntimeError(f"no end after {limit} steps")
 
+    def _request(self, asked: Neighbour) -> None:
+        self._to_come += 1
+
+        def now() -> None:
+            self._to_come -= 1
+            self.store.append(asked.name, RunRequested(run="fit-1", request=asked.request))
+
+        if asked.at:
+            self._at(asked.at, now)
+        else:
+            now()
+
     def _fit(self) -> Run:
         return self.core.state.runs["fit-1"]
 
     # --- the controller --------------------------------------------------------------------------
 
+    @property
+    def core(self) -> Core:
+        """Of the first experiment."""
+        return self.cores[EXPERIMENT]
+
+    @core.setter
+    def core(self, core: Core) -> None:
+        self.cores[EXPERIMENT] = core
+
     def _start_controller(self) -> None:
-        """A controller that knows nothing: it will read the log."""
-        self.core = Core(self._record)
+        """A controller that knows nothing: it will read the logs."""
+        self.cores = {name: Core(record) for name, record in self._records.items()}
+        self.sharing = self._new_sharing()
         self.advisor = Advisor(self._helper) if self._helper else None
 
+    def _open(self) -> dict[str, Core]:
+        """Those that are worked on: the first ones in the queue."""
+        names = dict.fromkeys(entry.experiment for entry in self.store.queue())
+        return {name: self.cores[name] for name in [*names][: self._most_open]}
+
     def _control(self) -> None:
-        while True:
-            self._fold(self.store.events(EXPERIMENT, self.core.state.seq), is_news=self.core.state.seq > 0)
-            planned = self.advisor.advise(self.core) if self.advisor else None
-            steps = self.core.decide(self.snapshot())
-            if planned is not None:
-                steps.insert(0, api.Note(event=planned))
-            run = self.core.state.active_run()
-            if not steps and run and run.state is RunState.QUEUED and self.core.state.workers:
-                steps = [api.Note(event=self._plan if run.kind == "fit" else self._etl_started())]
-            if not steps:
+        for _ in range(_MOST_ROUNDS):
+            if not self._decide_all():
                 return
+        newest = {name: self.store.events(name)[-6:] for name in self._open()}
+        raise RuntimeError(f"the controller writes and writes at {self.now:g} s: {newest}")
+
+    def _decide_all(self) -> bool:
+        """One round; whether anything has changed."""
+        cores, has_changed = self._open(), False
+        for core in cores.values():
+            name = core.state.name
+            self._fold(core, self.store.events(name, core.state.seq), is_news=core.state.seq > 0)
+        snapshot = self.snapshot()
+        for asked in self.sharing.round(cores, self.now):
+            steps = self._steps(asked, snapshot)
+            if not steps:
+                continue
             if self.writes in self._scenario.crash_before:
                 # Dead before the write: the next controller knows the log only.
                 self.writes += 1
                 self._start_controller()
-                continue
-            if not self._perform(steps):
-                return
+                return True
+            has_changed |= self._perform(asked.core, steps)
+            if self.cores.get(asked.core.state.name) is not asked.core:
+                return True
+        return has_changed
 
-    def _perform(self, steps: Sequence[Step]) -> bool:
+    def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
+        core, run = asked.core, asked.run
+        planned = self.advisor.advise(core) if self.advisor and core is self.core else None
+        steps = core.decide(asked.on(snapshot))
+        if planned is not None:
+            steps.insert(0, api.Note(event=planned))
+        if not steps and run.state is RunState.QUEUED and core.state.workers:
+            steps = [
+                api.Note(event=self._plans[core.state.name] if run.kind == "fit" else self._etl_started())
+            ]
+        return steps
+
+    def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
         self.writes += 1
-        request = api.DecideRequest(term=self._term, after=self.core.state.seq, steps=tuple(steps))
-        answer = self.store.decide(EXPERIMENT, request)
+        request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
+        answer = self.store.decide(core.state.name, request)
         if self.writes in self._scenario.crash_before:
             # Dead after the write, before its answer: the same.
             self.writes += 1
             self._start_controller()
             return True
-        self._fold(answer.events)
+        self._fold(core, answer.events)
         self._workers.deliver()
         return any(outcome.outcome == "done" for outcome in answer.outcomes)
 
-    def _fold(self, events: Sequence[Event], *, is_news: bool = True) -> None:
+    def _fold(self, core: Core, events: Sequence[Event], *, is_news: bool = True) -> None:
         for event in events:
-            self.core.apply(event, is_news=is_news)
+            core.apply(event, is_news=is_news)
 
     def snapshot(self) -> ClusterSnapshot:
         """The workers as the controller sees them now."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cerebro.contract.events import RunStarted
+from cerebro.contract.runs import FitRequest
 from cerebro.contract.tasks import Failure, TaskBody
 
 EXPERIMENT = "simulated"
@@ -28,6 +30,16 @@ class WorkerOutage:
 @dataclass(frozen=True, kw_only=True)
 class Preemption(WorkerOutage):
     """The same with notice: asked to end, it gives back what it has, and ends. In pods only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """An experiment with a fit run, requested at some time."""
+
+    name: str
+    request: FitRequest
+    plan: RunStarted
+    at: float = 0.0
 
 
 @dataclass(kw_only=True)

@@ -170,7 +170,7 @@ class VirtualStore(VirtualWorkerStore):
 
     # --- controller ------------------------------------------------------------------------------
 
-    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
+    def lead(self, holder: str, ttl_s: float, *, open_runs: int = 1) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds."""
         if holder != self._leader.holder:
             if self._leader.holder and self._leads_until > self._now():

@@ -5,7 +5,7 @@ They know the store and the scenario, nothing of the controller; when something 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,7 +25,7 @@ from cerebro.contract.tasks import (
 )
 from cerebro.state.workers import lanes_of
 from controller.orchestrator import Exit, Fleet, Pod
-from controller.simulation.scenario import DATASET, EXPERIMENT, Preemption, Scenario, WorkerOutage
+from controller.simulation.scenario import DATASET, Preemption, Scenario, WorkerOutage
 from controller.simulation.store import VirtualStore
 
 
@@ -66,7 +66,7 @@ class VirtualWorkers:
 
     Args:
         store: where they register and report.
-        plan: of the fit run: says how many rows a partition has.
+        plans: of the experiments' fit runs: they say how many rows a partition has.
         now: the clock, seconds.
         at: has something happen at a time.
     """
@@ -75,19 +75,19 @@ class VirtualWorkers:
         self,
         scenario: Scenario,
         store: VirtualStore,
-        plan: RunStarted,
+        plans: Mapping[str, RunStarted],
         *,
         now: Callable[[], float],
         at: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        self._scenario, self._store, self._plan = scenario, store, plan
+        self._scenario, self._store, self._plans = scenario, store, plans
         self._now, self._at = now, at
         self._pods = {
             name: _Pod(name=name, disk=set() if scenario.has_pods else set(held))
             for name, held in scenario.holdings.items()
         }
         self._workers = {}
-        self._paces: dict[tuple[str, int], tuple[float, float]] = {}
+        self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
         for name, pod in self._pods.items():
             self._workers[name] = _Worker(name=name, kinds=("train", "valid"), pod=pod)
@@ -164,7 +164,7 @@ class VirtualWorkers:
             worker.running, worker.queue = [], []
             saved = [save for item in given_back for save in self._saved(item)]
             failed = [
-                api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+                api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
                 for item in given_back
             ]
             self._report(worker, [*saved, *failed])
@@ -205,49 +205,50 @@ class VirtualWorkers:
                 if item.ask:
                     self._give_back(worker, item)
                 elif item.cancel:
-                    dropped = (item.task, item.attempt)
-                    worker.queue = [q for q in worker.queue if (q.task, q.attempt) != dropped]
-                    worker.running = [r for r in worker.running if (r.task, r.attempt) != dropped]
+                    worker.queue = [each for each in worker.queue if _name_of(each) != _name_of(item)]
+                    worker.running = [each for each in worker.running if _name_of(each) != _name_of(item)]
                 else:
                     worker.queue.append(item)
             self._start_next(worker)
 
     def _give_back(self, worker: _Worker, asked: InboxItem) -> None:
         """At its next batch, which is now."""
-        named = (asked.task, asked.attempt)
-        item = next((r for r in worker.running if (r.task, r.attempt) == named), None)
+        named = _name_of(asked)
+        item = next((r for r in worker.running if _name_of(r) == named), None)
         if item is None or worker.name in self._scenario.deaf:
             return
         worker.running.remove(item)
         failure = Failure(kind=FailureKind.PREEMPTED, message=asked.ask)
-        fail = api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+        fail = api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
         self._report(worker, [*self._saved(item), fail])
 
     def _saved(self, item: InboxItem) -> list[api.Report]:
         """The savepoint of a running unit, if it has got further than it was."""
-        is_running = (item.task, item.attempt) in self._paces
+        is_running = _name_of(item) in self._paces
         if not self._scenario.saves or not isinstance(item.body, TrainTask) or not is_running:
             return []
-        began, seconds = self._paces[item.task, item.attempt]
-        rows, first = self._rows(item.body), _resumed(item.body)
+        began, seconds = self._paces[_name_of(item)]
+        rows, first = self._rows(item), _resumed(item.body)
         done = first + int((rows - first) * min(1.0, (self._now() - began) / seconds))
         if not first < done < rows:
             return []
         reference = CheckpointRef(name=f"{item.task}-a{item.attempt}.s{done}", checksum="-", size=1)
         savepoint = Savepoint(checkpoint=reference, batch=done, rows=done)
-        return [api.Save(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, savepoint=savepoint)]
+        return [
+            api.Save(experiment=item.experiment, task=item.task, attempt=item.attempt, savepoint=savepoint)
+        ]
 
     def _start_next(self, worker: _Worker) -> None:
         while (item := _startable(worker)) is not None:
             worker.queue.remove(item)
-            start = api.Start(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
+            start = api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt)
             outcomes = self._report(worker, [start])
             if outcomes and outcomes[0].outcome != "refused" and item.body is not None:
                 worker.running.append(item)
                 seconds = self._scenario.unit_time(item.body, worker.name)
                 if isinstance(item.body, TrainTask):
-                    seconds *= 1 - _resumed(item.body) / self._rows(item.body)
-                self._paces[item.task, item.attempt] = self._now(), seconds
+                    seconds *= 1 - _resumed(item.body) / self._rows(item)
+                self._paces[_name_of(item)] = self._now(), seconds
                 self._at(self._now() + seconds, partial(self._end, worker, worker.identity, item))
 
     def _end(self, worker: _Worker, identity: str, item: InboxItem) -> None:
@@ -258,7 +259,7 @@ class VirtualWorkers:
         failure = self._scenario.outcome(item.body, item.attempt, worker.name)
         if isinstance(item.body, EtlTask) and failure is None:
             worker.pod.disk.add(item.body.partition)
-        self._report(worker, [_ending(item, item.body, failure, self._rows(item.body))])
+        self._report(worker, [_ending(item, item.body, failure, self._rows(item))])
         self._start_next(worker)
 
     def _report(self, worker: _Worker, steps: Sequence[api.Report]) -> tuple[api.StepOutcome, ...]:
@@ -270,8 +271,8 @@ class VirtualWorkers:
         )
         return self._store.report(worker.name, request).outcomes
 
-    def _rows(self, body: TaskBody) -> int:
-        plan = self._plan.plan
+    def _rows(self, item: InboxItem) -> int:
+        plan, body = self._plans[item.experiment].plan, item.body
         return plan.partitions[body.partition] if isinstance(body, TrainTask) and plan.kind == "fit" else 1
 
 
@@ -286,21 +287,25 @@ def _startable(worker: _Worker) -> InboxItem | None:
     return None
 
 
+def _name_of(item: InboxItem) -> tuple[str, str, int]:
+    return item.experiment, item.task, item.attempt
+
+
 def _resumed(body: TrainTask) -> int:
     """Rows that an earlier attempt has trained on."""
     return body.savepoint.rows if body.savepoint else 0
 
 
 def _renew(item: InboxItem) -> api.Report:
-    return api.Renew(experiment=EXPERIMENT, task=item.task, attempt=item.attempt)
+    return api.Renew(experiment=item.experiment, task=item.task, attempt=item.attempt)
 
 
 def _ending(item: InboxItem, body: TaskBody, failure: Failure | None, rows: int) -> api.Report:
     if failure is not None:
-        return api.Fail(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, failure=failure)
+        return api.Fail(experiment=item.experiment, task=item.task, attempt=item.attempt, failure=failure)
     checkpoint = None
     if isinstance(body, TrainTask):
         checkpoint = CheckpointRef(name=f"{body.model}/u{body.unit}-a{item.attempt}", checksum="-", size=1)
     resumed = _resumed(body) if isinstance(body, TrainTask) else 0
     result = TaskResult(rows=rows, metrics={"loss": 1.0}, checkpoint=checkpoint, resumed_rows=resumed)
-    return api.Commit(experiment=EXPERIMENT, task=item.task, attempt=item.attempt, result=result)
+    return api.Commit(experiment=item.experiment, task=item.task, attempt=item.attempt, result=result)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from cerebro.contract.api import QueueEntry
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import AuditEntry, Reclaim, Troubles, UsageSample
 from cerebro.errors import BadRequestError, IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.cluster.disks import Disks
@@ -80,10 +80,10 @@ class Cluster:
     def _look(self, span: str, page: int) -> ClusterView:
         reader, store = self._reader, self._reader.store
         now = reader.now()
-        statuses, nobody = reader.workers(), tuple[QueueEntry, ...]()
-        queue = self._asked(store.queue, nobody)
+        statuses, nobody = reader.workers(), QueueAnswer(runs=())
+        queue = self._asked(store.queued, nobody)
         troubles = self._asked(store.troubles, Troubles())
-        experiments = [entry.experiment for entry in queue]
+        experiments = [entry.experiment for entry in queue.runs]
         experiments += [task.partition("/")[0] for status in statuses for task in status.tasks]
         begin = now - SPANS[span]
         at_work = set(experiments)

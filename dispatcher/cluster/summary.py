@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from cerebro.contract.api import QueueEntry
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import Troubles
-from cerebro.state import ExperimentState, Run, RunState, TaskKey, explained, waiting_for, wording
+from cerebro.state import ExperimentState, Run, RunState, TaskKey, behind, explained, waiting_for, wording
 from cerebro.state.timeline import busy
 
 
@@ -114,15 +114,14 @@ class QueueRow(RunSummary):
     run: str
 
 
-def queue_rows(queue: tuple[QueueEntry, ...], summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
+def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
     """The queue, oldest run first."""
-    # The controller works on one experiment at a time: the one whose open run is oldest.
-    for position, entry in enumerate(queue, start=1):
-        first, known = queue[0], summaries.get(entry.experiment)
+    names = [entry.experiment for entry in queued.runs]
+    for position, entry in enumerate(queued.runs, start=1):
+        first, known = queued.runs[names.index(entry.experiment)], summaries.get(entry.experiment)
         run = known.runs.get(entry.run, RunSummary()) if known else RunSummary()
-        is_behind = entry.experiment != first.experiment or run.state == "queued"
-        reason = (
-            f"{first.run} of {first.experiment} is before it" if entry != first and is_behind else run.reason
-        )
-        told = asdict(run) | {"reason": reason}
+        reason = behind(names, entry.experiment, queued.open_runs)
+        if not reason and entry != first and run.state == "queued":
+            reason = f"{first.run} of {first.experiment} is before it"
+        told = asdict(run) | {"reason": reason or run.reason}
         yield QueueRow(position=position, experiment=entry.experiment, run=entry.run, **told)

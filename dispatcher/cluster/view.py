@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from cerebro.contract.api import QueueEntry
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import (
     AuditEntry,
     SizeRequest,
@@ -140,7 +140,7 @@ class Told:
 
     statuses: tuple[WorkerStatus, ...]
     summaries: Mapping[str, Summary]
-    queue: tuple[QueueEntry, ...] = ()
+    queue: QueueAnswer = field(default_factory=lambda: QueueAnswer(runs=()))
     troubles: Troubles = field(default_factory=Troubles)
     wish: SizeRequest | None = None
     audit: tuple[AuditEntry, ...] = ()

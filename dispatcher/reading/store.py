@@ -50,8 +50,8 @@ class Store(Protocol):
     def restore(self, experiment: str) -> None:
         """Put an experiment back that was quarantined because it could not be read."""
 
-    def queue(self) -> tuple[api.QueueEntry, ...]:
-        """Open runs of all experiments, oldest first."""
+    def queued(self) -> api.QueueAnswer:
+        """Open runs of all experiments, oldest first, and how many may be open at once."""
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         """All registered workers."""

@@ -12,7 +12,6 @@ from cerebro.contract import api
 from cerebro.contract.events import Event, RunFinished, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.errors import IllegalEventError, StoreUnavailableError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from controller import loop
@@ -50,7 +49,7 @@ class Paged(Store):
         self.takes()
         return super().events(experiment, after)[:1]
 
-    def lead(self, holder: str, ttl_s: float) -> api.LeaderAnswer:
+    def lead(self, holder: str, ttl_s: float, *, open_runs: int = 1) -> api.LeaderAnswer:
         """See `KvsClient`; from a number of calls on, somebody else leads."""
         self.leads.append(self.now())
         if len(self.leads) > self.rival_after:
@@ -156,20 +155,16 @@ def test_a_log_is_read_once_for_all_runs(tmp_path: Path) -> None:
 
 
 def filled(kept: FoldCache, of: ExperimentRecord, events: int) -> None:
-    with kept.of(of) as core:
-        for number in range(core.state.seq, events):
-            core.apply(request(f"etl-{number}"))
+    core = kept.take(of)
+    for number in range(core.state.seq, events):
+        core.apply(request(f"etl-{number}"))
+    kept.keep(core)
 
 
 def known(kept: FoldCache, of: ExperimentRecord) -> int:
-    with kept.of(of) as core:
-        return core.state.seq
-
-
-def fold_until(kept: FoldCache, error: Exception) -> None:
-    with kept.of(record("one")) as core:
-        core.apply(request("etl-1"))
-        raise error
+    core = kept.take(of)
+    kept.keep(core)
+    return core.state.seq
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -192,19 +187,3 @@ def test_another_experiment_of_the_same_name_is_another_one() -> None:
     kept = FoldCache()
     filled(kept, record("one", created=1.0), 3)
     assert known(kept, record("one", created=2.0)) == 0
-
-
-def test_a_store_that_is_away_costs_no_fold() -> None:
-    """What was folded is as sound as before."""
-    kept = FoldCache()
-    with pytest.raises(StoreUnavailableError):
-        fold_until(kept, StoreUnavailableError("away"))
-    assert known(kept, record("one")) == 1
-
-
-def test_a_fold_that_failed_is_made_anew() -> None:
-    """Nobody knows how far it had come."""
-    kept = FoldCache()
-    with pytest.raises(IllegalEventError):
-        fold_until(kept, IllegalEventError("does not fit"))
-    assert known(kept, record("one")) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunRequested, RunStarted
+from cerebro.contract.events import Event, RunRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, SizeRequest, WorkerRecord
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
@@ -17,7 +18,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from controller import loop, preparation_process
+from controller import loop, plan_maker, preparation_process
 from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.orchestrator import Fleet
@@ -66,15 +67,15 @@ class Nobody:
         """See `Observer`."""
 
 
-def test_a_size_request_does_not_wait_for_a_long_planning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Made while the metadata is cut, it is handed on before that is done."""
+def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the metadata of one experiment is cut, a request for workers is handed on and another experiment is planned
+    and ended."""
     (tmp_path / "train.csv").write_text("id\nr1\nr2\n")
     store, manager = Store(), Manager()
     locators = Locators(train=Locator(metadata=str(tmp_path / "train.csv"), objects=str(tmp_path)))
-    store.create_experiment(ExperimentRecord(name="one", locators=locators))
-    store.append("one", RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+    for name in ("one", "two"):
+        store.create_experiment(ExperimentRecord(name=name, locators=locators))
+        store.append(name, RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
     store.register(WorkerRecord(worker="w-0", incarnation="a", weight=1.0, cores=1, kinds=("etl",)))
     settings = Settings(
         server="-",
@@ -84,20 +85,27 @@ def test_a_size_request_does_not_wait_for_a_long_planning(
         volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
     )
     controller = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper(), manager)
-    store.on_idle = controller.stop.set
-    told_meanwhile: list[int] = []
+    go_on = threading.Event()
 
-    def with_a_wish(*given: Any, **named: Any) -> EtlPlan:
+    def types(name: str) -> list[str]:
+        return [event.type for event in store.events(name)]
+
+    def meanwhile() -> None:
         store.request_size(SizeRequest(workers=5))
-        plan = preparation_process.prepare_etl(*given, **named)
-        told_meanwhile.extend(manager.sizes)
-        return plan
+        if manager.sizes and "RunStarted" in types("two"):
+            go_on.set()
+        if {"RunStarted", "RunFinished"} & {*types("one")}:
+            controller.stop.set()
 
-    monkeypatch.setattr(preparation_process, "_POLL_S", 0.01)
-    monkeypatch.setattr(loop, "prepare_etl", with_a_wish)
+    def prepare(record: ExperimentRecord, *given: Any) -> EtlPlan:
+        if record.name == "one":
+            assert go_on.wait(20)
+        return preparation_process.prepare_etl(record, *given)
+
+    store.on_idle = meanwhile
+    monkeypatch.setattr(plan_maker, "prepare_etl", prepare)
     controller.run()
-    assert told_meanwhile == [5]
-    assert any(isinstance(event, RunStarted) for event in store.events("one"))
+    assert "RunStarted" in types("one")
 
 
 def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
@@ -114,7 +122,7 @@ def worked_on(tmp_path: Path) -> tuple[loop.Controller, Core, Story]:
     story.etl()
     story.fit()
     core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="t.csv"))))
-    made._apply(core, story.log)
+    made._reading.apply(core, story.log)
     assert core.fit is not None
     checkpoint = CheckpointRef(name="c", checksum="-", size=1)
     story.do(unit(1, 0), 0, TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint))
@@ -134,10 +142,10 @@ def test_an_error_of_the_schedule_is_none_of_the_log(
 
     with monkeypatch.context() as patch:
         patch.setattr(f"controller.{where}.apply", fails)
-        made._apply(core, story.log[core.state.seq :])
+        made._reading.apply(core, story.log[core.state.seq :])
     assert core.state == story.state
     fresh = Core(core.record)
-    made._apply(fresh, story.log, is_news=False)
+    made._reading.apply(fresh, story.log, is_news=False)
     assert core.fit is not None
     assert fresh.fit is not None
     one, other = core.fit.dispatch_state, fresh.fit.dispatch_state
@@ -153,4 +161,4 @@ def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("cerebro.state.experiment.commits.commit", fails)
     with pytest.raises(MemoryError):
-        made._apply(core, story.log[core.state.seq :])
+        made._reading.apply(core, story.log[core.state.seq :])

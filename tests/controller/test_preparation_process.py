@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.errors import LocatorError, MetadataError, StoreUnavailableError
+from cerebro.errors import LocatorError, MetadataError
 from cerebro.runtime.volumes import Volumes
-from cerebro.state import ExperimentState
 from controller import preparation, preparation_process
 from tests.state.stories import SHA
 
@@ -34,9 +31,8 @@ def volumes(tmp_path: Path) -> Volumes:
     return Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")})
 
 
-def prepared(record: ExperimentRecord, volumes: Volumes, **more: Any) -> EtlPlan:
-    state = ExperimentState(name=record.name)
-    return preparation_process.prepare_etl(record, state, REQUEST, WEIGHTS, volumes, **more)
+def prepared(record: ExperimentRecord, volumes: Volumes) -> EtlPlan:
+    return preparation_process.prepare_etl(record, {}, REQUEST, WEIGHTS, volumes)
 
 
 @pytest.mark.slow
@@ -74,29 +70,6 @@ def test_an_end_by_force_names_memory(
     _replace(monkeypatch, f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})")
     with pytest.raises(MetadataError, match=r"exit code -9\. .*controller\.resources\.limits\.memory"):
         prepared(record, volumes)
-
-
-def test_the_caller_goes_on_meanwhile(
-    record: ExperimentRecord, volumes: Volumes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It is called while the process works, and what it meets is its own affair."""
-    os.mkfifo(tmp_path / "gate")
-    _replace(
-        monkeypatch,
-        f"open({str(tmp_path / 'gate')!r}).read(); from controller.preparation_process import main; main()",
-    )
-    monkeypatch.setattr(preparation_process, "_POLL_S", 0.01)
-    called: list[int] = []
-
-    def meanwhile() -> None:
-        called.append(1)
-        if len(called) == 2:
-            # The process has its go only now: it could not have answered before.
-            (tmp_path / "gate").write_text("go")
-        raise StoreUnavailableError("away")
-
-    assert prepared(record, volumes, meanwhile=meanwhile).dataset
-    assert len(called) >= 2
 
 
 def _replace(monkeypatch: pytest.MonkeyPatch, script: str) -> None:

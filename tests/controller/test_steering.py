@@ -30,6 +30,7 @@ from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ModelState, RunState
 from cerebro.state.experiment import fold
+from controller.core import Core
 from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Preemption, Scenario, WorkerOutage
 from tests.controller.disturbed import disturbed
@@ -70,7 +71,7 @@ class Steered(Simulation):
         self._has_ended = True
         for event in events:
             self._wish(event)
-        self._fold(self.store.events(EXPERIMENT, self.core.state.seq))
+        self._fold(self.core, self.store.events(EXPERIMENT, self.core.state.seq))
         self.run(is_begun=True)
 
     def _wish(self, event: ClientEvent) -> None:
@@ -374,10 +375,10 @@ def test_a_queued_unit_is_not_taken_back_for_who_cannot_have_it(
     simulation = Simulation(scenario, request(5, 1), plan(5, 4))
     perform, left = simulation._perform, [400]
 
-    def counted(steps: list[object]) -> bool:
+    def counted(core: Core, steps: list[object]) -> bool:
         left[0] -= 1
         assert left[0], "the controller writes and writes"
-        return perform(steps)  # type: ignore[arg-type]
+        return perform(core, steps)  # type: ignore[arg-type]
 
     simulation._perform = counted  # type: ignore[method-assign,assignment]
     simulation.run()

@@ -60,6 +60,7 @@ class FakeStore:
     statuses: list[WorkerStatus] = field(default_factory=list)
     samples: dict[str, tuple[UsageSample, ...]] = field(default_factory=dict)
     waiting: tuple[api.QueueEntry, ...] = ()
+    open_runs: int = 8
     entries: tuple[AuditEntry, ...] = ()
     unneeded: Reclaim = field(default_factory=Reclaim)
     in_trouble: Troubles = field(default_factory=Troubles)
@@ -131,9 +132,9 @@ class FakeStore:
     def restore(self, experiment: str) -> None:
         self._called("restore")
 
-    def queue(self) -> tuple[api.QueueEntry, ...]:
+    def queued(self) -> api.QueueAnswer:
         self._called("queue")
-        return self.waiting
+        return api.QueueAnswer(runs=self.waiting, open_runs=self.open_runs)
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         self._called("workers")

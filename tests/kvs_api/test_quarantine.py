@@ -305,6 +305,19 @@ def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path
         assert store.kvs.deleting() == ("bad",)
 
 
+def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, tmp_path: Path) -> None:
+    """Those are the first ones in the queue, as many as the controller that leads says; clients are told so, too."""
+    store.kvs.lead("controller", 60.0, open_runs=2)
+    for name in ("good", "bad", "worse"):
+        store.begin(name, tmp_path)
+        store.write(name, NEWER)
+    assert store.kvs.queued().open_runs == 2
+    with pytest.raises(ConflictError, match="etl-1"):
+        store.kvs.append("bad", DeletionRequested(), is_unread=True)
+    store.kvs.append("worse", DeletionRequested(), is_unread=True)
+    assert [entry.experiment for entry in store.kvs.queue()] == ["good", "bad"]
+
+
 def test_a_readable_one_is_not_deleted_while_a_run_waits(store: Store, tmp_path: Path) -> None:
     """It can be stopped."""
     store.begin("good", tmp_path)

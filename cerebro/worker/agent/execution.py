@@ -24,7 +24,7 @@ from cerebro.errors import PermanentError, RequirementsError, RetryableError, St
 from cerebro.runtime.tracebacks import line_of
 from cerebro.worker.agent.attempt_runner import Answer, AttemptRunner, clear_up
 from cerebro.worker.agent.environment import archive_folder, python_for
-from cerebro.worker.agent.lease import Lease
+from cerebro.worker.agent.lease import Lease, name_of
 from cerebro.worker.agent.mailbox import Mailbox
 from cerebro.worker.agent.process import ChildProcess, ChildSpec
 from cerebro.worker.agent.reports import SupersededError
@@ -181,8 +181,8 @@ class Execution:
             return
         if item.body.code != child.code:
             return  # another process will do it
-        if self._lease.hinted != (item.task, item.attempt):
-            self._lease.hinted = (item.task, item.attempt)
+        if self._lease.hinted != name_of(item):
+            self._lease.hinted = name_of(item)
             try:
                 child.preload(item.body.model_dump(mode="json"))
             except OSError:

@@ -36,7 +36,7 @@ class Lease:
         self._lost = False
         self._asked: dict[Name, str] = {}
         self._save: api.Save | None = None
-        self.hinted: tuple[str, int] | None = None
+        self.hinted: Name | None = None
         """The next task that the child was told of; used by the slot's thread only."""
 
     @property

@@ -109,7 +109,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "extraEnv": [{"name": "HF_HOME", "value": "/volumes/shared/hf"}],
         },
         "kvsApi": {"replicas": 4, "podDisruptionBudget": {"minAvailable": 3}},
-        "controller": {"replicas": 2, "leaseS": 15},
+        "controller": {"replicas": 2, "leaseS": 15, "openRuns": 3},
         "dispatcher": {"replicas": 2, "service": {"type": "NodePort", "nodePort": 30080}},
         "notebook": {"service": {"type": "LoadBalancer"}},
         "storage": {"className": "efs-sc", "podClassName": "-", "accessMode": "ReadWriteMany"},

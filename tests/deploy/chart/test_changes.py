@@ -43,6 +43,7 @@ KEPT = {"auth": {"existingSecret": "ours"}}
 
 CHANGES = {
     "controller: {leaseS: 20}": {"controller", "worker"},
+    "controller: {openRuns: 1}": {"controller"},
     "worker: {graceS: 30}": {"worker"},
     "worker: {savepointS: 30}": {"worker"},
     "worker: {replicas: 3}": set[str](),

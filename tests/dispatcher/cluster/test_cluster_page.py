@@ -163,18 +163,23 @@ def test_history_keeps_gaps() -> None:
 
 
 def test_queue_says_why() -> None:
-    """The first one by its own log; the others by who is before them."""
+    """Those that are worked on by their own log; the others by how many are before them."""
     story = running_story()
     story.lose("worker-0")
     story.lose("worker-1")
     seen = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
-    queue = (
+    runs = (
         api.QueueEntry(experiment="digits", run="fit-1"),
+        api.QueueEntry(experiment="digits", run="test-1"),
         api.QueueEntry(experiment="whales", run="etl-1"),
+        api.QueueEntry(experiment="birds", run="etl-1"),
     )
+    queue = api.QueueAnswer(runs=runs, open_runs=2)
     rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
     assert (rows[0].state, rows[0].done, rows[0].total, rows[0].author) == ("running", 10, 42, "ada")
     assert (rows[1].state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
+    assert (rows[2].state, rows[2].reason) == ("queued", "")
+    assert (rows[3].state, rows[3].reason) == ("queued", "2 runs are open before it; 2 may be open at once")
 
 
 def test_the_page_shows_troubles_the_size_request_and_the_audit_list() -> None:

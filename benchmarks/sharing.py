@@ -1,0 +1,164 @@
+"""Runs that share a cluster, simulated by the live core: 8 workers, units of 5 minutes, log-normal noise of sigma 0.1.
+
+Each bar compares two simulations of the same requests and the same durations: one run after the other, as a cluster
+with ``controller.openRuns: 1`` has it, and side by side. What a child process takes to start is not simulated: a worker
+stays with an experiment so long that it is a twentieth of its time at most.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.figure import Figure
+from cerebro.contract.events import RunStarted
+from cerebro.contract.records import Hyperparameters
+from cerebro.contract.runs import FitPlan, FitRequest
+from cerebro.contract.tasks import TaskBody
+from cerebro.state import ExperimentState, Run
+from controller.sharing import Sharing
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
+
+WORKERS = 8
+UNIT_S = 300.0
+SIGMA = 0.1
+SEEDS = 3
+OTHER = "other"
+UNITS_PER_WORKER = 50
+
+
+def benchmark() -> list[Figure]:
+    """A short run behind a long one, two of few models, and shares by weight."""
+    return [_behind(), _few(), *(_shares(weight) for weight in (1.0, 2.0))]
+
+
+def _behind() -> Figure:
+    """The short run is requested an hour after the long one began."""
+    waits: list[tuple[float, float]] = []
+    longer: list[float] = []
+    for seed in range(SEEDS):
+        after, beside = (_pair(most, (16, 10), (4, 1), seed=seed, at=3600.0) for most in (1, 8))
+        waits.append((beside[1], after[1]))
+        longer.append(beside[0] / after[0])
+    return Figure(
+        what="sharing: a short run (4 models x 1 epoch) behind a long one (16 x 10): from request to end, against "
+        "one after the other",
+        measured=_hours(waits),
+        ratio=statistics.fmean(now / was for now, was in waits),
+        bar=0.085,
+        sense="at most",
+        notes=(
+            f"at most {max(now / was for now, was in waits):.3f} in {SEEDS} runs",
+            f"the long run takes {100 * (statistics.fmean(longer) - 1):.1f} % longer than alone",
+        ),
+    )
+
+
+def _few() -> Figure:
+    ratios, ends = [], []
+    for seed in range(SEEDS):
+        after, beside = (max(_pair(most, (4, 2), (4, 2), seed=seed)) for most in (1, 8))
+        ratios.append(beside / after)
+        ends.append((beside, after))
+    return Figure(
+        what="sharing: two runs of 4 models x 2 epochs on 8 workers, against one after the other",
+        measured=_hours(ends),
+        ratio=statistics.fmean(ratios),
+        bar=0.6,
+        sense="at most",
+        notes=(f"at most {max(ratios):.3f} in {SEEDS} runs",),
+    )
+
+
+def _shares(weight: float) -> Figure:
+    """Of two long runs over 50 units a worker, the first with this weight, the second with 1."""
+    due = weight / (weight + 1)
+    errors = []
+    for seed in range(SEEDS):
+        simulation = _simulation(8, (24, 4), (24, 4), seed=seed, weight=weight)
+        simulation.run()
+        visits = sorted(
+            (visit.ended, name == EXPERIMENT, visit.seconds)
+            for name in (EXPERIMENT, OTHER)
+            for model in _run(simulation, name).models.values()
+            for visit in model.visits
+        )[: UNITS_PER_WORKER * WORKERS]
+        had = sum(seconds for _, is_first, seconds in visits if is_first)
+        errors.append(abs(had / sum(seconds for _, _, seconds in visits) - due))
+    return Figure(
+        what=f"sharing: error of the shares of two runs, weights {weight:g}:1, over {UNITS_PER_WORKER} units a worker",
+        measured=f"{100 * statistics.fmean(errors):.2f} % of the cluster on average",
+        ratio=100 * max(errors),
+        bar=3,
+        sense="at most",
+        unit="%",
+    )
+
+
+# --- simulations ---------------------------------------------------------------------------------
+
+
+def _pair(
+    most_open: int, first: tuple[int, int], second: tuple[int, int], *, seed: int, at: float = 0.0
+) -> tuple[float, float]:
+    """Seconds from request to end of each of two runs, given as (models, epochs)."""
+    simulation = _simulation(most_open, first, second, seed=seed, at=at)
+    simulation.run()
+    return _run(simulation, EXPERIMENT).ended, _run(simulation, OTHER).ended - at
+
+
+def _simulation(
+    most_open: int,
+    first: tuple[int, int],
+    second: tuple[int, int],
+    *,
+    seed: int,
+    at: float = 0.0,
+    weight: float = 1.0,
+) -> Simulation:
+    def weigh(state: ExperimentState, run: Run) -> float:
+        return weight if state.name == EXPERIMENT else 1.0
+
+    asked, plan = _fit(*first)
+    other, other_plan = _fit(*second)
+    return Simulation(
+        Scenario(
+            holdings={f"worker-{n}": [n] for n in range(WORKERS)}, unit_time=_unit_time(seed), lease_s=3600.0
+        ),
+        asked,
+        plan,
+        neighbours=[Neighbour(name=OTHER, request=other, plan=other_plan, at=at)],
+        most_open=most_open,
+        sharing=partial(Sharing, weigh),
+    )
+
+
+def _unit_time(seed: int) -> Callable[[TaskBody, str], float]:
+    """The same unit of the same run takes as long, whatever else happens: not so the units of both runs."""
+
+    def seconds(body: TaskBody, worker: str) -> float:
+        return UNIT_S * random.Random(f"{seed} {body.model_dump_json()} {worker}").lognormvariate(0.0, SIGMA)
+
+    return seconds
+
+
+def _fit(models: int, epochs: int) -> tuple[FitRequest, RunStarted]:
+    names: dict[str, Hyperparameters] = {f"m{n:02}": {"batch_size": 1, "of": models} for n in range(models)}
+    request = FitRequest(
+        code="0" * 64, models=tuple(names.values()), epochs=epochs, metric="loss", mode="min", planner=False
+    )
+    plan = FitPlan(dataset=DATASET, models=names, partitions=dict.fromkeys(range(WORKERS), 1))
+    return request, RunStarted(run="fit-1", plan=plan)
+
+
+def _run(simulation: Simulation, experiment: str) -> Run:
+    return simulation.cores[experiment].state.runs["fit-1"]
+
+
+def _hours(pairs: list[tuple[float, float]]) -> str:
+    """Side by side and one after the other, on average."""
+    now, was = (statistics.fmean(side) / 3600 for side in zip(*pairs, strict=True))
+    return f"{now:.2f} h, one after the other {was:.2f} h"

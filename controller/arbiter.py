@@ -1,0 +1,309 @@
+"""Whose turn it is: how the runs that are open share the devices of a cluster. Pure: no I/O, no clock of its own.
+
+Weighted fair sharing of attained service. A run's *service* is the device-seconds that its tasks had, of any kind: ETL
+and validation count as training does. Each second is divided by the weight of the run's priority, and counts for its
+project. A device that is free goes to the project that has had least, and within it to the run that has had least;
+half of what a project had is forgotten after a day. This is start-time fair queueing (Goyal, Vin and Cheng 1996): a
+run's tag is its service plus what its open tasks are still expected to take, so what is decided at one moment is
+balanced as well.
+
+- *No credit for the past.* A run that enters begins at the least service of those that are open. So does one that had
+  nothing more to ask for: what it could not use is not owed to it later.
+- *A change of experiment costs a child process.* A device stays with its experiment for a minute, or for so many times
+  what the process took to start, and is taken by another run only if that is behind by more than a unit.
+- *Nothing lies idle that somebody could use*: all of this orders those that want a device, and never keeps it from the
+  only one.
+
+A device is used by one run at a time. Its next task is from another run only once it has none left; so what is queued
+behind a unit is of the same run, and its model is loaded meanwhile as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+HALF_LIFE_S = 24 * 3600.0
+STAY_S = 60.0
+STAY_STARTS = 20
+"""A device stays with an experiment for so many times what a child process took to start: then at most a twentieth of
+its time goes into starts."""
+
+_SLACK = 1
+"""Units by which a run has to be behind another one to take a place from it: runs that are even keep what they have."""
+
+WEIGHTS = {"low": 0.25, "normal": 1.0, "high": 4.0}
+"""Weight of a run by its priority."""
+
+
+NO_DEVICE = -1
+
+_Key = TypeVar("_Key")
+
+
+class RunRef(NamedTuple):
+    """A run of an experiment."""
+
+    experiment: str
+    run: str
+
+
+class Place(NamedTuple):
+    """What one task after another occupies: a device of a worker, or its lane for tasks without a device."""
+
+    worker: str
+    device: int
+    """`NO_DEVICE`: the lane."""
+
+    @property
+    def lane(self) -> int | None:
+        """As `cerebro.state.workers.Worker.lanes` has it."""
+        return None if self.device == NO_DEVICE else self.device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What an open run has at one moment, and what it could use.
+
+    Attributes:
+        weight: of its priority; above 0.
+        holds: places where it has open tasks.
+        wants: places that it could give a task to now if they were free; those that it holds may be among them.
+        most: so many tasks at most.
+        unit_s: seconds that its next task will probably hold a place.
+        ahead_s: device-seconds that its open tasks will probably take from now on.
+        start_s: seconds that a child process of its experiment takes to start.
+    """
+
+    ref: RunRef
+    project: str = ""
+    weight: float = 1.0
+    holds: frozenset[Place] = frozenset()
+    wants: frozenset[Place] = frozenset()
+    most: int = 0
+    unit_s: float = 60.0
+    ahead_s: float = 0.0
+    start_s: float = 0.0
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether it could use more than it has."""
+        return self.most > 0 and not self.wants <= self.holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A run that is to decide now, and the places where it may put tasks."""
+
+    ref: RunRef
+    places: frozenset[Place]
+
+
+@dataclass(kw_only=True)
+class _Stay:
+    """Which experiment's child a place has, and since when."""
+
+    experiment: str
+    since: float
+
+
+@dataclass
+class _Tags:
+    """Tags at one moment; they grow with what is allotted. Lower is served first."""
+
+    projects: dict[str, float]
+    runs: dict[RunRef, float]
+
+    def of(self, claim: Claim) -> tuple[float, float, RunRef]:
+        return self.projects[claim.project], self.runs[claim.ref], claim.ref
+
+    def is_behind(self, one: Claim, other: Claim) -> bool:
+        """Whether `one` has had less than `other`, by more than a unit of `other`."""
+        slack = _SLACK * other.unit_s / other.weight
+        if one.project != other.project:
+            return self.projects[one.project] + slack < self.projects[other.project]
+        return self.runs[one.ref] + slack < self.runs[other.ref]
+
+    def add(self, claim: Claim, seconds: float) -> None:
+        self.projects[claim.project] += seconds / claim.weight
+        self.runs[claim.ref] += seconds / claim.weight
+
+
+@dataclass(kw_only=True)
+class _Offer:
+    """Places that are alike to a run.
+
+    Attributes:
+        stayers: runs of another experiment whose child is there, and which want them.
+        is_short: their child has not been there for long.
+        places: the next one last.
+    """
+
+    stayers: tuple[Claim, ...]
+    is_short: bool
+    places: list[Place] = field(default_factory=list)
+
+    def has_any(self, unserved: set[Place]) -> bool:
+        """Whether one is left."""
+        while self.places and self.places[-1] not in unserved:
+            self.places.pop()
+        return bool(self.places)
+
+    def is_kept(self, claim: Claim, left: Mapping[RunRef, int], tags: _Tags) -> bool:
+        """Whether they stay with who is there."""
+        stayers = [each for each in self.stayers if left[each.ref] > 0]
+        return bool(stayers) and (self.is_short or not any(tags.is_behind(claim, each) for each in stayers))
+
+
+@dataclass(kw_only=True)
+class Arbiter:
+    """Keeps account of who had what. Times are seconds of any clock that does not go back. Not thread-safe.
+
+    A controller that starts anew knows no past: all that are open begin equal.
+    """
+
+    half_life_s: float = HALF_LIFE_S
+    stay_s: float = STAY_S
+    stay_starts: float = STAY_STARTS
+    _now: float = 0.0
+    _projects: dict[str, float] = field(default_factory=dict)
+    """Project -> weighted service. Of one without an open run as well, until it is forgotten."""
+    _runs: dict[RunRef, float] = field(default_factory=dict)
+    _claims: dict[RunRef, Claim] = field(default_factory=dict)
+    """As they were last seen."""
+    _stays: dict[Place, _Stay] = field(default_factory=dict)
+
+    def see(self, now: float, claims: Iterable[Claim]) -> None:
+        """Take in what the open runs have now. What they had at the last call was theirs until now, so it is to be
+        called before a decision and after it."""
+        self._serve(max(0.0, now - self._now))
+        self._now = max(now, self._now)
+        before, self._claims = self._claims, {claim.ref: claim for claim in claims}
+        known = {ref for ref in before if ref in self._claims}
+        self._level(known)
+        self._runs = {ref: service for ref, service in self._runs.items() if ref in self._claims}
+        for claim in self._claims.values():
+            for place in claim.holds:
+                stay = self._stays.get(place)
+                if stay is None or stay.experiment != claim.ref.experiment:
+                    self._stays[place] = _Stay(experiment=claim.ref.experiment, since=self._now)
+
+    def order(self) -> list[Claim]:
+        """The claims that were seen last, those first whose turn it is."""
+        return sorted(self._claims.values(), key=self._tags().of)
+
+    def turns(self, free: Iterable[Place], ending: Iterable[Place] = ()) -> tuple[Turn, ...]:
+        """Who may put tasks where, by the claims that were seen last: each run once, in its order.
+
+        Args:
+            free: places without a task.
+            ending: places whose task is about to end and may be followed by another one of the same run. Where another
+                run is to have the place next, nobody is given it now: it becomes free in a moment.
+        """
+        ending = set(ending)
+        tags, claims, unserved = self._tags(), self.order(), {*free, *ending}
+        left = {claim.ref: claim.most for claim in claims}
+        given: dict[RunRef, set[Place]] = {claim.ref: set() for claim in claims}
+        offers = {claim.ref: self._offers(claim, unserved, claims) for claim in claims}
+        while True:
+            contenders = sorted((claim for claim in claims if left[claim.ref] > 0), key=tags.of)
+            found = next(
+                (
+                    (claim, offer.places[-1])
+                    for claim in contenders
+                    for offer in offers[claim.ref]
+                    if offer.has_any(unserved) and not offer.is_kept(claim, left, tags)
+                ),
+                None,
+            )
+            if found is None:
+                return tuple(Turn(ref=c.ref, places=frozenset(given[c.ref])) for c in claims)
+            claim, place = found
+            unserved.remove(place)
+            left[claim.ref] -= 1
+            tags.add(claim, claim.unit_s)
+            if place not in ending or place in claim.holds:
+                given[claim.ref].add(place)
+
+    # --- mechanism -------------------------------------------------------------------------------
+
+    def _serve(self, seconds: float) -> None:
+        """What was held was held for so long."""
+        kept = 0.5 ** (seconds / self.half_life_s)
+        self._projects = {name: service * kept for name, service in self._projects.items()}
+        self._runs = {ref: service * kept for ref, service in self._runs.items()}
+        for claim in self._claims.values():
+            service = seconds * len(claim.holds) / claim.weight
+            self._projects[claim.project] += service
+            self._runs[claim.ref] += service
+
+    def _level(self, known: set[RunRef]) -> None:
+        """Lift who enters, or had nothing more to ask for, to the least of the others: there is no credit.
+
+        Args:
+            known: runs that were open before.
+        """
+        by_project: dict[str, list[Claim]] = {}
+        for claim in self._claims.values():
+            by_project.setdefault(claim.project, []).append(claim)
+        old = {name for name, claims in by_project.items() if any(c.ref in known for c in claims)}
+        hungry = {name for name, claims in by_project.items() if any(c.is_hungry for c in claims)}
+        _lift(self._projects, set(by_project), old, hungry)
+        for claims in by_project.values():
+            refs = {claim.ref for claim in claims}
+            _lift(self._runs, refs, refs & known, {claim.ref for claim in claims if claim.is_hungry})
+        gone = self._projects.keys() - by_project.keys()
+        for name in [name for name in gone if self._projects[name] < 1.0]:
+            del self._projects[name]
+
+    def _tags(self) -> _Tags:
+        tags = _Tags(dict(self._projects), dict(self._runs))
+        for claim in self._claims.values():
+            tags.add(claim, claim.ahead_s)
+        return tags
+
+    def _offers(self, claim: Claim, unserved: set[Place], claims: list[Claim]) -> list[_Offer]:
+        """Places that the run wants, those first where its own child is, those last where another's child is wanted."""
+        own, others = claim.ref.experiment, {each.ref.experiment for each in claims}
+        found: dict[tuple[int, bool, tuple[RunRef, ...]], _Offer] = {}
+        for place in sorted(unserved & claim.wants, reverse=True):
+            stay = self._stays.get(place)
+            resident = stay.experiment if stay is not None and stay.experiment in others else ""
+            stayers = tuple(c for c in claims if c.ref.experiment == resident != own and place in c.wants)
+            is_short = stay is not None and any(self._is_short(stay, each) for each in stayers)
+            rank = 0 if resident == own else 1 if not stayers else 2
+            key = rank, is_short, tuple(each.ref for each in stayers)
+            offer = found.setdefault(key, _Offer(stayers=stayers, is_short=is_short))
+            offer.places.append(place)
+        return [found[key] for key in sorted(found)]
+
+    def _is_short(self, stay: _Stay, stayer: Claim) -> bool:
+        return self._now - stay.since < max(self.stay_s, self.stay_starts * stayer.start_s)
+
+
+def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], hungry: set[_Key]) -> None:
+    """Let none of `present` that is new, or not hungry, have less than the least of those who wait for more."""
+    old = old & accounts.keys()
+    waiting = old & hungry
+    floor = min((accounts[key] for key in waiting or old), default=0.0)
+    for key in present:
+        if key not in old or (key not in hungry and waiting):
+            accounts[key] = max(accounts.get(key, 0.0), floor)
+
+
+def shares(claims: Iterable[Claim]) -> dict[RunRef, float]:
+    """Share of the cluster, 0 to 1, that each run is due while all of them want more than they have.
+
+    A project is due as much as the mean of its runs' weights says, and each of its runs its part of that by its own:
+    so the runs of one project count as one, and a priority counts within a project and beside others.
+    """
+    projects: dict[str, list[Claim]] = {}
+    for claim in claims:
+        projects.setdefault(claim.project, []).append(claim)
+    means = {name: sum(each.weight for each in found) / len(found) for name, found in projects.items()}
+    return {
+        claim.ref: means[name] / sum(means.values()) * claim.weight / sum(each.weight for each in found)
+        for name, found in projects.items()
+        for claim in found
+    }

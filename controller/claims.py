@@ -1,0 +1,167 @@
+"""What the runs that are open have of the cluster, and what they could use: the arbiter's questions, answered. Pure.
+
+What is wanted is told generously: a run that is given a place and can make nothing of it loses it again in the same
+round (`controller.sharing`). It must not be told too little, or a place would lie idle until that round's end.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
+from controller.arbiter import NO_DEVICE, WEIGHTS, Claim, Place, RunRef
+from controller.assigner import ready
+from controller.assigning import due_s
+from controller.fit_dispatch import FitDispatch
+
+_UNKNOWN_S = 60.0
+"""What a task is expected to take while none of its run has ended."""
+_NEWEST = 8
+"""So many starts of processes are averaged."""
+
+
+Weigh = Callable[[ExperimentState, Run], float]
+
+
+def places_of(state: ExperimentState) -> frozenset[Place]:
+    """All places of the workers that an experiment knows to be there."""
+    alive = (worker for worker in state.workers.values() if worker.is_alive)
+    return frozenset(place for worker in alive for place in (*_devices(worker), _lane(worker)))
+
+
+def places_to_train(state: ExperimentState) -> frozenset[Place]:
+    """Those of them that are devices of workers that train."""
+    workers = (worker for worker in state.workers.values() if worker.is_alive and worker.trains)
+    return frozenset(place for worker in workers for place in _devices(worker))
+
+
+def weight_of(state: ExperimentState, run: Run) -> float:
+    """By the run's priority."""
+    return WEIGHTS["normal"]
+
+
+def claim(
+    state: ExperimentState, run: Run, fit: FitDispatch | None, now: float, *, weigh: Weigh = weight_of
+) -> Claim:
+    """What a run has and wants.
+
+    Args:
+        fit: the dispatch state of a fit run that has started.
+        now: the time that an event would have.
+    """
+    unit_s = _unit_s(run)
+    wants, most = _wanted(state, run, fit)
+    return Claim(
+        ref=RunRef(state.name, run.id),
+        weight=weigh(state, run),
+        holds=held(state, run),
+        wants=wants,
+        most=most,
+        unit_s=unit_s,
+        ahead_s=sum(_left_s(task, unit_s, now) for task in run.open.values()),
+        start_s=_start_s(run),
+    )
+
+
+def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Claim:
+    """What a run has, for one that is not asked what it wants."""
+    return Claim(ref=RunRef(state.name, run.id), weight=weigh(state, run), holds=held(state, run))
+
+
+def held(state: ExperimentState, run: Run) -> frozenset[Place]:
+    """Places where a run has open tasks."""
+    return frozenset(place for task in run.open.values() for place in _places_of(state, task))
+
+
+def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:
+    """Places where the run's only task may be followed by another one now, whose model is loaded meanwhile."""
+    counts = Counter(place for task in run.open.values() for place in _places_of(state, task))
+    found = {place for place, count in counts.items() if count == 1}
+    if fit is None:
+        return found
+    workers = state.workers
+    return {p for p in found if p.lane is None or not due_s(fit, workers[p.worker], p.device, now)}
+
+
+# --- mechanism -----------------------------------------------------------------------------------
+
+
+def _devices(worker: Worker) -> tuple[Place, ...]:
+    return tuple(Place(worker.name, device) for device in range(worker.devices))
+
+
+def _lane(worker: Worker) -> Place:
+    return Place(worker.name, NO_DEVICE)
+
+
+def _places_of(state: ExperimentState, task: Task) -> Iterator[Place]:
+    """Where an open task is."""
+    name = task.attempts[-1].worker
+    for device in state.workers[name].open_tasks[str(task.key)] or (NO_DEVICE,):
+        yield Place(name, device)
+
+
+def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[Place], int]:
+    """Places, and how many tasks there are for them at most."""
+    if run.state is not RunState.RUNNING:
+        return frozenset(), 0
+    alive = [worker for worker in state.workers.values() if worker.is_alive]
+    waiting = list(itertools.islice(ready(run), sum(worker.devices for worker in alive)))
+    if run.kind == "etl":
+        return frozenset(_lane(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
+    kinds = {key.kind for key in waiting}
+    able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
+    count = len(waiting)
+    if fit is not None and fit.run == run.id:
+        left = _left(state, run, fit)
+        wanted = functools.reduce(operator.or_, left, 0)
+        able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
+        count += len(left)
+    return frozenset(place for w in alive if w.name in able for place in _devices(w)), count
+
+
+def _left(state: ExperimentState, run: Run, fit: FitDispatch) -> list[int]:
+    """Of each model that an idle device could train now: the partitions that it has yet to visit, as a mask. That is so
+    of a unit that waits behind another one, too: it would be taken back."""
+    queued = {
+        fit.model(task.key.model or "")
+        for key, task in run.open.items()
+        if task.key.kind == "train"
+        and task.state is TaskState.ASSIGNED
+        and not state.workers[task.worker or ""].is_next(key)
+    }
+    dispatch_state = fit.dispatch_state
+    return [
+        mask
+        for model, mask in enumerate(dispatch_state.open)
+        if mask and (model not in dispatch_state.running or model in queued)
+    ]
+
+
+def _unit_s(run: Run) -> float:
+    """Seconds that a task of the run holds a place, on average as far as is known."""
+    if run.models:
+        visits = sum(len(model.visits) for model in run.models.values())
+        return sum(run.trained_s.values()) / visits if visits else _UNKNOWN_S
+    ended = [
+        attempt.ended - attempt.started
+        for task in run.tasks.values()
+        for attempt in task.attempts
+        if attempt.outcome == "committed"
+    ]
+    return sum(ended) / len(ended) if ended else _UNKNOWN_S
+
+
+def _left_s(task: Task, unit_s: float, now: float) -> float:
+    if task.state is not TaskState.RUNNING:
+        return unit_s
+    return max(0.0, unit_s - (now - task.attempts[-1].started))
+
+
+def _start_s(run: Run) -> float:
+    newest = [until - since for _, since, until in run.starts[-_NEWEST:]]
+    return sum(newest) / len(newest) if newest else 0.0

@@ -1,0 +1,146 @@
+"""One round of decisions: which of the runs that are open decides next, and where it may put tasks. No I/O.
+
+Live and in simulations the same: whoever drives it asks each core that is named, and writes its steps before it asks
+for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from cerebro.contract.records import QUEUE_DEPTH
+from cerebro.state import Run
+from controller import claims
+from controller.arbiter import Arbiter, Claim, Place, RunRef
+from controller.cluster_snapshot import ClusterSnapshot
+from controller.core import Core
+
+_T = TypeVar("_T")
+_OnFault = Callable[[Core, Exception], None] | None
+
+
+class Asked(NamedTuple):
+    """A run that is to decide now.
+
+    Attributes:
+        closed: places where it may put nothing.
+        depth: open tasks that a place may have then.
+        is_alone: no other run is open.
+    """
+
+    core: Core
+    run: Run
+    closed: frozenset[Place] = frozenset()
+    depth: int = QUEUE_DEPTH
+    is_alone: bool = False
+
+    def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """What it is to decide on."""
+        return replace(snapshot, closed=self.closed, depth=self.depth)
+
+
+class Sharing:
+    """Asks the arbiter. Belongs to a loop; not thread-safe.
+
+    Args:
+        weigh: a run's weight; that of its priority by default.
+    """
+
+    def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
+        self._arbiter, self._weigh = Arbiter(), weigh
+        self._left_out: set[str] = set()
+
+    def leave_out(self, experiment: str) -> None:
+        """Ask no run of the experiment any more in this round."""
+        self._left_out.add(experiment)
+
+    def round(
+        self,
+        cores: Mapping[str, Core],
+        now: float,
+        *,
+        taken: frozenset[Place] = frozenset(),
+        fault: Callable[[Core, Exception], None] | None = None,
+    ) -> Iterator[Asked]:
+        """Every open run of the experiments given, in the arbiter's order; more than once, if places are left that
+        another one may use.
+
+        Args:
+            now: the time that an event would have.
+            taken: places that nobody here may use.
+            fault: told of a core that fails to say what its runs want, which is left out then; without it, that raises.
+        """
+        self._left_out.clear()
+        runs = [(core, run) for core in cores.values() for run in core.open_runs()]
+        if len(runs) < 2 and not taken:
+            self._rest(runs, now)
+            yield from (Asked(core, run, is_alone=True) for core, run in runs)
+            self._rest(runs, now)
+            return
+        see = partial(self._see, runs, now, fault)
+        named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
+        see()
+        every, free = _places(runs, taken)
+        for turn in self._arbiter.turns(free):
+            if turn.places and turn.ref.experiment not in self._left_out:
+                yield Asked(*named[turn.ref], every - turn.places, depth=1)
+        for claim in see():
+            # What nobody has taken is anybody's: who was given it could make nothing of it.
+            _, free = _places(runs, taken)
+            if claim.ref.experiment not in self._left_out:
+                yield Asked(*named[claim.ref], every - free, depth=1)
+        # Only now is anything queued: what would run at once elsewhere would be taken back.
+        see()
+        ending = self._guarded(runs, fault, lambda core, run: _ending(core, run, now))
+        for turn in self._arbiter.turns((), {place for places in ending for place in places}):
+            if turn.places and turn.ref.experiment not in self._left_out:
+                yield Asked(*named[turn.ref], every - turn.places)
+        see()
+
+    def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
+        """Keep account of a run that is alone, and gets all that it wants."""
+        still = ((core.state, run) for core, run in runs if run.is_open)
+        self._arbiter.see(now, [claims.resting(state, run, weigh=self._weigh) for state, run in still])
+
+    def _see(self, runs: list[tuple[Core, Run]], now: float, fault: _OnFault) -> list[Claim]:
+        def claim(core: Core, run: Run) -> Claim:
+            return claims.claim(core.state, run, core.fit_of(run), now, weigh=self._weigh)
+
+        self._arbiter.see(now, self._guarded(runs, fault, claim))
+        return self._arbiter.order()
+
+    def _guarded(
+        self, runs: list[tuple[Core, Run]], fault: _OnFault, ask: Callable[[Core, Run], _T]
+    ) -> list[_T]:
+        """What is so of each run that is still open; who has a fault is left out."""
+        found = []
+        for core, run in runs:
+            if not run.is_open or core.state.name in self._left_out:
+                continue
+            try:
+                found.append(ask(core, run))
+            except Exception as error:
+                if fault is None:
+                    raise
+                self.leave_out(core.state.name)
+                fault(core, error)
+        return found
+
+
+def _ending(core: Core, run: Run, now: float) -> set[Place]:
+    return claims.ending(core.state, run, core.fit_of(run), now)
+
+
+def _places(
+    runs: Iterable[tuple[Core, Run]], taken: frozenset[Place]
+) -> tuple[frozenset[Place], frozenset[Place]]:
+    """(all places, those without a task)."""
+    every: set[Place] = set()
+    full = set(taken)
+    for core, run in runs:
+        every |= claims.places_of(core.state)
+        full |= claims.held(core.state, run)
+    return frozenset(every), frozenset(every - full)

@@ -1,0 +1,271 @@
+"""The arbiter: shares follow weights, nobody starves, nothing lies idle, and a place is not handed to and fro."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef, shares
+
+
+def ref(name: str) -> RunRef:
+    """A run of an experiment of its own."""
+    return RunRef(name, "fit-1")
+
+
+@dataclass(kw_only=True)
+class Floor:
+    """Places and runs that could use any number of them, each for units of its own length, in virtual time.
+
+    Attributes:
+        runs: what they claim, but for what they hold and want.
+        served: seconds that each had.
+        changes: (time, place, experiment) whenever a place changes hands.
+    """
+
+    places: list[Place]
+    runs: dict[RunRef, Claim]
+    arbiter: Arbiter = field(default_factory=Arbiter)
+    now: float = 0.0
+    at: dict[Place, tuple[RunRef, float]] = field(default_factory=dict)
+    served: defaultdict[RunRef, float] = field(default_factory=lambda: defaultdict(float))
+    changes: list[tuple[float, Place, str]] = field(default_factory=list)
+    _last: dict[Place, str] = field(default_factory=dict)
+    _ends: list[tuple[float, Place]] = field(default_factory=list)
+
+    def claims(self) -> list[Claim]:
+        """As they are now."""
+        return [self._claim(claim) for claim in self.runs.values()]
+
+    def _claim(self, claim: Claim) -> Claim:
+        held = {p: since for p, (owner, since) in self.at.items() if owner == claim.ref}
+        most = claim.most - len(held)
+        ahead_s = sum(max(0.0, claim.unit_s - (self.now - since)) for since in held.values())
+        wants = frozenset(self.places) if most > 0 else frozenset[Place]()
+        return replace(claim, holds=frozenset(held), wants=wants, most=most, ahead_s=ahead_s)
+
+    def until(self, end: float) -> None:
+        """Go on."""
+        self._decide()
+        while self._ends and self._ends[0][0] <= end:
+            self.now, place = heapq.heappop(self._ends)
+            owner, since = self.at.pop(place)
+            self.served[owner] += self.now - since
+            self._decide()
+
+    def _decide(self) -> None:
+        self.arbiter.see(self.now, self.claims())
+        for turn in self.arbiter.turns(set(self.places) - self.at.keys()):
+            for place in turn.places:
+                self.at[place] = turn.ref, self.now
+                heapq.heappush(self._ends, (self.now + self.runs[turn.ref].unit_s, place))
+                if self._last.get(place) != turn.ref.experiment:
+                    self._last[place] = turn.ref.experiment
+                    self.changes.append((self.now, place, turn.ref.experiment))
+        self.arbiter.see(self.now, self.claims())
+
+
+def floor(places: int, *claims: Claim) -> Floor:
+    """Runs that enter at once."""
+    return Floor(
+        places=[Place(f"w-{n}", 0) for n in range(places)],
+        runs={claim.ref: replace(claim, most=claim.most or 10_000) for claim in claims},
+    )
+
+
+PLACES = [Place(f"w-{n}", 0) for n in range(5)]
+NAMES = ("a", "b", "c")
+
+some_places = st.frozensets(st.sampled_from(PLACES))
+
+
+@st.composite
+def any_claims(draw: st.DrawFn) -> list[Claim]:
+    """Claims of up to three runs; a place is held by one of them at most."""
+    free, found = set(PLACES), []
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
+        holds = draw(some_places) & free
+        free -= holds
+        found.append(
+            Claim(
+                ref=ref(name),
+                project=draw(st.sampled_from(["", "p"])),
+                weight=draw(st.sampled_from([0.25, 1.0, 4.0])),
+                holds=holds,
+                wants=draw(some_places),
+                most=draw(st.integers(0, 6)),
+                unit_s=draw(st.floats(0.1, 1000)),
+                ahead_s=draw(st.floats(0, 1000)),
+                start_s=draw(st.floats(0, 10)),
+            )
+        )
+    return found
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.floats(0, 1000), any_claims()), min_size=1, max_size=6))
+def test_no_place_that_somebody_could_use_is_left(history: list[tuple[float, list[Claim]]]) -> None:
+    """Whatever happened before: each free place goes to one run that wants it, while such a run has more to give it."""
+    arbiter, now = Arbiter(), 0.0
+    for passed, claims in history:
+        now += passed
+        arbiter.see(now, claims)
+        held = {place for claim in claims for place in claim.holds}
+        free = set(PLACES) - held
+        turns = arbiter.turns(free)
+        assert sorted(turn.ref for turn in turns) == sorted(claim.ref for claim in claims)
+        given_to = {turn.ref: turn.places for turn in turns}
+        everything = [place for places in given_to.values() for place in places]
+        assert len(everything) == len(set(everything)), "a place for two"
+        for claim in claims:
+            assert given_to[claim.ref] <= claim.wants & free
+            assert len(given_to[claim.ref]) <= claim.most
+            if len(given_to[claim.ref]) < claim.most:
+                assert claim.wants & free <= set(everything), "work-conserving"
+
+
+@settings(max_examples=100)
+@given(any_claims(), st.data())
+def test_a_place_about_to_be_free_is_given_ahead_to_nobody_but_its_holder(
+    claims: list[Claim], data: st.DataObject
+) -> None:
+    """What another run is to have next is kept from its holder, and given when it is free."""
+    arbiter = Arbiter()
+    arbiter.see(0.0, claims)
+    held = {place: claim.ref for claim in claims for place in claim.holds}
+    ending = data.draw(st.frozensets(st.sampled_from(sorted(held)))) if held else frozenset[Place]()
+    for turn in arbiter.turns(set(PLACES) - held.keys(), ending):
+        assert all(held[place] == turn.ref for place in turn.places & ending)
+    if len(claims) == 1:
+        (turn,) = arbiter.turns(set(PLACES) - held.keys(), ending)
+        wanted = claims[0].wants & (set(PLACES) - held.keys() | ending)
+        assert len(turn.places) == min(claims[0].most, len(wanted)), "alone, it has all that it wants"
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (0.25, 1.0, 4.0)])
+@pytest.mark.parametrize("units", [(300.0, 300.0, 300.0), (300.0, 20.0, 111.0)])
+def test_shares_follow_weights(weights: tuple[float, ...], units: tuple[float, ...]) -> None:
+    """Over 50 units a place each run has its share within 3 %, also when one has short units and another long ones."""
+    runs = [
+        Claim(ref=ref(name), weight=weight, unit_s=unit_s)
+        for name, weight, unit_s in zip(NAMES, weights, units, strict=False)
+    ]
+    made = floor(8, *runs)
+    made.until(50 * max(units[: len(weights)]))
+    total = sum(made.served.values())
+    for claim in runs:
+        due = claim.weight / sum(weights)
+        assert made.served[claim.ref] / total == pytest.approx(due, abs=0.03)
+        assert shares(runs)[claim.ref] == pytest.approx(due)
+
+
+def test_projects_share_before_their_runs_do() -> None:
+    """Two runs of one project have together what the one run of another has."""
+    runs = [
+        Claim(ref=ref("a"), project="p"),
+        Claim(ref=ref("b"), project="p"),
+        Claim(ref=ref("c"), project="q"),
+    ]
+    made = floor(8, *runs)
+    made.until(60.0 * 200)
+    total = sum(made.served.values())
+    for name, due in (("a", 0.25), ("b", 0.25), ("c", 0.5)):
+        assert made.served[ref(name)] / total == pytest.approx(due, abs=0.03)
+        assert shares(runs)[ref(name)] == pytest.approx(due)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    weights=st.lists(st.sampled_from([0.25, 1.0, 4.0]), min_size=2, max_size=4),
+    units=st.lists(st.floats(50, 500), min_size=4, max_size=4),
+    places=st.integers(1, 4),
+)
+def test_nobody_starves(weights: list[float], units: list[float], places: int) -> None:
+    """Every run that wants is served again before long, whatever the others are like."""
+    names = "abcd"
+    runs = [
+        Claim(ref=ref(name), weight=weight, unit_s=unit_s)
+        for name, weight, unit_s in zip(names, weights, units, strict=False)
+    ]
+    made = floor(places, *runs)
+    longest = 2 * (60 + max(units)) * sum(weights) / min(weights)
+    made.until(longest)
+    first = dict(made.served)
+    assert len(first) == len(runs)
+    made.until(2 * longest)
+    assert all(made.served[claim.ref] > first[claim.ref] for claim in runs)
+
+
+def test_a_run_that_enters_late_has_no_credit() -> None:
+    """After hours of another run it has its share from then on, and not all until it has caught up."""
+    made = floor(8, Claim(ref=ref("a"), unit_s=300))
+    made.until(10 * 3600)
+    made.runs[ref("b")] = Claim(ref=ref("b"), unit_s=300, most=10_000)
+    before = made.served[ref("a")]
+    made.until(13 * 3600)
+    assert (made.served[ref("a")] - before) / made.served[ref("b")] == pytest.approx(1.0, abs=0.1)
+
+
+def test_what_a_run_could_not_use_is_not_owed_to_it() -> None:
+    """One that was content with a place for hours has its share when it wants more, and no more than that."""
+    content = Claim(ref=ref("b"), unit_s=300, most=1)
+    made = floor(8, Claim(ref=ref("a"), unit_s=300), content)
+    made.until(10 * 3600)
+    assert made.served[ref("a")] / made.served[ref("b")] == pytest.approx(7.0, rel=0.05)
+    made.runs[ref("b")] = replace(content, most=10_000)
+    before = dict(made.served)
+    made.until(13 * 3600)
+    had = {run: made.served[run] - before[run] for run in made.runs}
+    assert had[ref("a")] / had[ref("b")] == pytest.approx(1.0, abs=0.15)
+
+
+def test_a_project_pays_for_its_past_with_a_half_life() -> None:
+    """Who had all of the cluster a moment ago waits behind another project; a week later that is forgotten."""
+    heavy, other = Claim(ref=ref("a"), project="p"), Claim(ref=ref("b"), project="q")
+    for passed, is_behind in ((10.0, True), (30 * HALF_LIFE_S, False)):
+        made = floor(4, heavy)
+        made.until(3600)
+        del made.runs[heavy.ref]
+        made.arbiter.see(3600, [])
+        made.runs = {c.ref: replace(c, most=100, wants=frozenset(made.places)) for c in (heavy, other)}
+        made.at.clear()
+        made.arbiter.see(3600 + passed, made.runs.values())
+        places = {turn.ref: len(turn.places) for turn in made.arbiter.turns(made.places)}
+        assert (places[heavy.ref] == 0) == is_behind
+
+
+@pytest.mark.parametrize("start_s", [0.0, 10.0])
+def test_a_place_stays_with_an_experiment_that_wants_it(start_s: float) -> None:
+    """For a minute at least, and for twenty times what its process took to start; so little is lost to starts."""
+    runs = [Claim(ref=ref(name), unit_s=5.0, start_s=start_s) for name in NAMES]
+    made = floor(4, *runs)
+    made.until(2000.0)
+    latest: dict[Place, float] = {}
+    for time, place, _ in made.changes:
+        assert time - latest.get(place, -1000.0) >= max(60.0, 20 * start_s)
+        latest[place] = time
+    assert {experiment for _, _, experiment in made.changes} == set(NAMES)
+
+
+def test_a_place_that_its_experiment_cannot_use_goes_to_another_at_once() -> None:
+    """To stay is a right of who wants the place."""
+    place, arbiter = Place("w-0", 0), Arbiter()
+    has = Claim(ref=ref("a"), holds=frozenset({place}))
+    wants = Claim(ref=ref("b"), wants=frozenset({place}), most=1)
+    arbiter.see(0.0, [has, wants])
+    arbiter.see(1.0, [replace(has, holds=frozenset()), wants])
+    given_to = {turn.ref: turn.places for turn in arbiter.turns({place})}
+    assert given_to == {ref("a"): frozenset(), ref("b"): frozenset({place})}
+
+
+@pytest.mark.parametrize(("units", "most"), [((100.0, 100.0), 8), ((70.0, 71.0), 200)])
+def test_two_that_are_even_do_not_swap_their_places(units: tuple[float, float], most: int) -> None:
+    """Equal runs keep what they have, of 2,000 units: a change of hands has to be worth more than a unit."""
+    made = floor(8, *(Claim(ref=ref(name), unit_s=unit_s) for name, unit_s in zip("ab", units, strict=True)))
+    made.until(20_000.0)
+    assert len(made.changes) <= most

@@ -1,0 +1,249 @@
+"""The live loop with several experiments: all go on at once, and what is wrong with one is not the others' affair."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import RunRequested, RunStarted, RunStopRequested, TaskCommitted
+from cerebro.contract.records import (
+    ExperimentRecord,
+    Holding,
+    Hyperparameters,
+    Locator,
+    Locators,
+    WorkerRecord,
+)
+from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
+from cerebro.contract.tasks import CheckpointRef, TaskResult
+from cerebro.errors import ClusterError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.runtime.volumes import Volumes
+from cerebro.state import ExperimentState, RunState
+from cerebro.state.experiment import fold
+from controller import loop, plan_maker
+from controller.advisor import ChildHelper
+from controller.core import Core
+from controller.opened import Opened
+from controller.settings import Settings
+from controller.simulation.store import VirtualStore
+from tests.controller.test_loop import Nobody
+from tests.state.stories import SHA
+
+WORKERS = ("worker-0", "worker-1")
+
+
+class Cluster(VirtualStore):
+    """A store whose workers do a task whenever the controller has nothing left to do; a second passes meanwhile."""
+
+    def __init__(self, *experiments: str) -> None:
+        self.now = 0.0
+        super().__init__(lambda: self.now)
+        self.cursors = dict.fromkeys(WORKERS, 0)
+        self.told: Callable[[], None] = lambda: None
+        for name in experiments:
+            self.create_experiment(
+                ExperimentRecord(name=name, locators=Locators(train=Locator(metadata="t.csv")))
+            )
+            self.append(name, RunRequested(run="etl-1", request=EtlRequest(code=SHA, code_fingerprint=SHA)))
+        for name in WORKERS:
+            kinds = ("etl", "train", "valid")
+            self.register(WorkerRecord(worker=name, incarnation="a", weight=1.0, cores=1, kinds=kinds))
+
+    def watch(self, cursors: Mapping[str, int], cluster: int, wait_s: float) -> api.WatchAnswer:
+        """See `KvsClient`."""
+        answer = super().watch(cursors, cluster, wait_s)
+        if wait_s and not answer.events and answer.cluster == cluster:
+            self.now += 1.0
+            for number, name in enumerate(WORKERS):
+                self._work(name, number)
+            self.told()
+        return answer
+
+    def _work(self, name: str, number: int) -> None:
+        """Do what is in the inbox, but for what was taken back."""
+        items = self.inbox(name, "a", self.cursors[name], wait_s=0)
+        held = {entry.dataset for entry in self._workers[name].record.holdings}
+        for item in items:
+            self.cursors[name] = item.seq
+            if item.body is None:
+                continue
+            start = api.Start(experiment=item.experiment, task=item.task, attempt=item.attempt)
+            checkpoint = (
+                CheckpointRef(name=item.task, checksum="-", size=1) if "/train/m" in item.task else None
+            )
+            result = TaskResult(rows=1, metrics={"loss": 0.5}, checkpoint=checkpoint)
+            commit = api.Commit(
+                experiment=item.experiment, task=item.task, attempt=item.attempt, result=result
+            )
+            held.add(item.experiment)
+            holdings = tuple(Holding(dataset=dataset, partition=number) for dataset in sorted(held))
+            self.report(
+                name,
+                api.ReportRequest(incarnation="a", lease_s=10.0, steps=(start, commit), holdings=holdings),
+            )
+        self.report(name, api.ReportRequest(incarnation="a", lease_s=10.0))
+
+    def fit(self, name: str, models: int = 2, epochs: int = 2) -> None:
+        """Ask for a fit."""
+        hyperparams: tuple[Hyperparameters, ...] = tuple({"batch_size": 1, "n": n} for n in range(models))
+        asked = FitRequest(
+            code=SHA, models=hyperparams, epochs=epochs, metric="loss", mode="min", planner=False
+        )
+        self.append(name, RunRequested(run="fit-1", request=asked))
+
+    def state(self, name: str) -> ExperimentState:
+        """As its log says."""
+        return fold(name, self.events(name))
+
+    def is_over(self, name: str, run: str = "etl-1") -> bool:
+        """Whether the run has finished."""
+        known = self.state(name).runs.get(run)
+        return known is not None and known.state is RunState.FINISHED
+
+
+@pytest.fixture
+def controlled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., loop.Controller]:
+    """Runs a controller until something is so."""
+
+    def prepared(record: ExperimentRecord, *given: Any) -> EtlPlan:
+        parts = (PartitionPlan(partition=n, worker=name, rows=1) for n, name in enumerate(WORKERS))
+        return EtlPlan(dataset=record.name, splits={"train": tuple(parts)})
+
+    monkeypatch.setattr(plan_maker, "prepare_etl", prepared)
+
+    def control(
+        store: Cluster, until: Callable[[], object], *, open_runs: int = 8, turns: int = 2000
+    ) -> loop.Controller:
+        settings = Settings(
+            server="-",
+            token="-",
+            holder="me",
+            tick_s=0.001,
+            lease_s=1e9,
+            open_runs=open_runs,
+            volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
+        )
+        made = loop.Controller(cast(KvsClient, store), settings, Nobody(), ChildHelper())
+        left = [turns]
+
+        def told() -> None:
+            left[0] -= 1
+            assert left[0], "it did not happen"
+            if until():
+                made.stop.set()
+
+        store.told = told
+        made.run()
+        return made
+
+    return control
+
+
+def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller]) -> None:
+    """ETL and training of both: neither waits for the other's end, and both keep all that model hopping promises."""
+    store = Cluster("one", "two")
+    controlled(store, lambda: store.is_over("one") and store.is_over("two"))
+    for name in ("one", "two"):
+        store.fit(name, models=3)
+    controlled(store, lambda: store.is_over("one", "fit-1") and store.is_over("two", "fit-1"))
+    spans = []
+    for name in ("one", "two"):
+        run = store.state(name).runs["fit-1"]
+        assert all(len(model.visits) == 4 for model in run.models.values())
+        spans.append((run.started, run.ended))
+    (one_began, one_ended), (two_began, two_ended) = spans
+    assert one_began < two_ended
+    assert two_began < one_ended
+
+
+def test_runs_beyond_the_most_wait(controlled: Callable[..., loop.Controller]) -> None:
+    """With one open run at a time each begins when the one before has ended, in the order of arrival."""
+    names = ("one", "two", "three")
+    store = Cluster(*names)
+    controlled(store, lambda: all(store.is_over(name) for name in names), open_runs=1)
+    runs = [store.state(name).runs["etl-1"] for name in names]
+    assert all(later.started >= before.ended for before, later in itertools.pairwise(runs))
+    assert runs[0].ended < runs[1].ended < runs[2].ended
+
+
+@pytest.mark.parametrize("where", ["decide", "wake_s", "fit_of"])
+def test_a_fault_in_one_core_does_not_stop_another(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever its core raises: the others go on, and once the fault has gone the experiment does as well."""
+    store = Cluster("bad", "good")
+    whole, is_broken = getattr(Core, where), [True]
+
+    def broken(self: Core, *given: Any) -> Any:
+        if self.state.name == "bad" and is_broken[0]:
+            raise ZeroDivisionError("nobody foresaw this")
+        return whole(self, *given)
+
+    monkeypatch.setattr(Core, where, broken)
+    monkeypatch.setattr("controller.opened._FIRST_S", 0.01)
+    monkeypatch.setattr("controller.opened._LONGEST_S", 0.02)
+    controlled(store, lambda: store.is_over("good"))
+    if where == "decide":
+        assert not store.is_over("bad")
+    is_broken[0] = False
+    controlled(store, lambda: store.is_over("bad"))
+
+
+def test_to_stop_one_run_leaves_the_other_alone(controlled: Callable[..., loop.Controller]) -> None:
+    """No attempt of the other is taken back, and each of its units is done once."""
+    store = Cluster("one", "two")
+    controlled(store, lambda: store.is_over("one") and store.is_over("two"))
+    for name in ("one", "two"):
+        store.fit(name, models=3)
+
+    def stop_and_wait() -> bool:
+        if any(isinstance(event, TaskCommitted) and "fit-1" in event.task for event in store.events("two")):
+            store.append("two", RunStopRequested(run="fit-1"))
+        return store.is_over("one", "fit-1")
+
+    controlled(store, stop_and_wait)
+    assert store.state("two").runs["fit-1"].state is RunState.STOPPED
+    commits = Counter(e.task for e in store.events("one") if isinstance(e, TaskCommitted))
+    assert set(commits.values()) == {1}
+
+
+def test_a_long_log_does_not_hold_the_others_up(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read a little at a time: another experiment begins meanwhile."""
+    store = Cluster("long", "short")
+    monkeypatch.setattr(loop, "_READING_S", 0.0)
+    whole, pages, began = loop.Controller._read_page, [None] * 50, list[int]()
+
+    def slowly(self: loop.Controller, each: Opened) -> bool:
+        if each.core.state.name == "short" or not pages:
+            return whole(self, each)
+        pages.pop()
+        if any(isinstance(event, RunStarted) for event in store.events("short")):
+            began.append(len(pages))
+        return True
+
+    monkeypatch.setattr(loop.Controller, "_read_page", slowly)
+    controlled(store, lambda: store.is_over("short") and store.is_over("long"))
+    assert began[0] > 10
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "many", ""])
+def test_a_number_of_open_runs_has_to_be_one(given: str) -> None:
+    """What cannot be is refused at the start, with what it would mean."""
+    environment = {"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": given}
+    with pytest.raises(ClusterError, match=r"controller\.openRuns.*expected a number of at least 1"):
+        Settings.from_environment(environment)
+
+
+def test_eight_may_be_open_by_default() -> None:
+    """And one means that runs wait for each other, as they once did."""
+    assert Settings.from_environment({"CEREBRO_TOKEN": "-"}).open_runs == 8
+    assert Settings.from_environment({"CEREBRO_TOKEN": "-", "CEREBRO_OPEN_RUNS": "1"}).open_runs == 1

@@ -1,0 +1,161 @@
+"""Several runs on one cluster, in simulation: every promise of each of them, and none at the cost of another."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    RunStopRequested,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+)
+from cerebro.state import RunState
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Neighbour, Scenario
+from tests.controller.disturbed import disturbed
+from tests.controller.test_core import assert_complete, own_partition, plan, request
+
+WORKERS = 3
+
+
+def neighbour(name: str, models: int, epochs: int, *, at: float = 0.0, validated: bool = False) -> Neighbour:
+    """A fit of another experiment."""
+    started = plan(models, WORKERS, validated=validated)
+    return Neighbour(name=name, request=request(models, epochs), plan=started, at=at)
+
+
+def assert_apart(simulation: Simulation) -> None:
+    """No device runs two attempts at once, of whatever experiments; nor is it given one while another run has it."""
+    running: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    held: defaultdict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
+    for name in simulation.cores:
+        given_at: dict[tuple[str, int], tuple[float, tuple[int, ...]]] = {}
+        began: dict[tuple[str, int], float] = {}
+        for event in simulation.store.events(name):
+            if isinstance(event, TaskAssigned):
+                given_at[event.task, event.attempt] = event.time, event.devices
+            elif isinstance(event, TaskStarted):
+                began[event.task, event.attempt] = event.time
+            elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
+                since, devices = given_at.pop((event.task, event.attempt))
+                for device in devices:
+                    held[event.worker, device].append((since, event.time, name))
+                    if (event.task, event.attempt) in began:
+                        running[event.worker, device].append((began[event.task, event.attempt], event.time))
+    for spans in running.values():
+        spans.sort()
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+    for tasks in held.values():
+        tasks.sort()
+        for n, (_, end, owner) in enumerate(tasks):
+            later = (task for task in tasks[n + 1 :] if task[0] < end)
+            assert all(other == owner for _, _, other in later)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    own=st.tuples(st.integers(1, 5), st.integers(1, 2)),
+    others=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(1, 2), st.floats(0, 20), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    outages=st.lists(
+        st.tuples(st.integers(0, WORKERS - 1), st.floats(0.1, 20), st.floats(0.1, 30)),
+        max_size=2,
+        unique_by=lambda outage: outage[0],
+    ),
+    crashes=st.frozensets(st.integers(0, 60), max_size=3),
+    most_open=st.integers(1, 4),
+    devices=st.lists(st.integers(1, 3), min_size=WORKERS, max_size=WORKERS),
+    times=st.randoms(use_true_random=False),
+)
+def test_every_run_keeps_its_promises(  # type: ignore[no-untyped-def]
+    own, others, outages, crashes, most_open, devices, times
+) -> None:
+    """Whoever else is there, whatever happens to workers, wherever the controller dies: each run is complete."""
+    scenario = disturbed(WORKERS, outages=outages, faults={}, times=times)
+    scenario.crash_before = crashes
+    scenario.devices = {f"worker-{number}": count for number, count in enumerate(devices)}
+    models, epochs = own
+    simulation = Simulation(
+        scenario,
+        request(models, epochs),
+        plan(models, WORKERS),
+        neighbours=[
+            neighbour(f"other-{n}", m, e, at=at, validated=validated)
+            for n, (m, e, at, validated) in enumerate(others)
+        ],
+        most_open=most_open,
+    )
+    simulation.run(limit=20_000)
+    sizes = {EXPERIMENT: epochs, **{f"other-{n}": e for n, (_, e, _, _) in enumerate(others)}}
+    for name, count in sizes.items():
+        state = fold(name, simulation.store.events(name))
+        assert state.runs["fit-1"].state is RunState.FINISHED
+        assert_complete(state, epochs=count, partitions=WORKERS)
+    assert_apart(simulation)
+
+
+def test_one_open_run_is_what_there_was_before() -> None:
+    """With one at a time a run's log is that of a run that has the cluster to itself, and the next one begins then."""
+    scenario = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
+    alone = Simulation(scenario, request(4, 2), plan(4, WORKERS))
+    alone.run()
+    after = Simulation(
+        scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 2, 1)], most_open=1
+    )
+    after.run()
+    assert [event for event in after.log if event.time < alone.now] == [
+        event for event in alone.log if event.time < alone.now
+    ]
+    other = fold("other", after.store.events("other")).runs["fit-1"]
+    assert other.started == fold(EXPERIMENT, after.log).runs["fit-1"].ended
+
+
+def test_two_runs_of_few_models_fill_the_cluster_together() -> None:
+    """What one of them cannot use the other one does: together they take little longer than one alone."""
+    times = Random(1)
+    scenario = Scenario(
+        holdings=own_partition(8),
+        unit_time=lambda body, worker: 300 * times.lognormvariate(0, 0.1),
+        lease_s=3600,
+    )
+    other = Neighbour(name="other", request=request(4, 1), plan=plan(4, 8))
+    ends = []
+    for most_open in (1, 2):
+        simulation = Simulation(scenario, request(4, 1), plan(4, 8), neighbours=[other], most_open=most_open)
+        simulation.run()
+        ends.append(max(simulation.cores[name].state.runs["fit-1"].ended for name in (EXPERIMENT, "other")))
+    assert ends[1] <= 0.65 * ends[0]
+
+
+@pytest.mark.parametrize("at", [0.0, 3.0])
+def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
+    """The other's log has nothing of it: no attempt is taken back, and none is done twice."""
+    scenario = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
+    simulation = Simulation(
+        scenario, request(4, 2), plan(4, WORKERS), neighbours=[neighbour("other", 4, 2, at=at)]
+    )
+
+    def stop() -> None:
+        simulation.store.append("other", RunStopRequested(run="fit-1"))
+
+    simulation._at(5.0, stop)
+    simulation.run()
+    assert fold("other", simulation.store.events("other")).runs["fit-1"].state is RunState.STOPPED
+    state = fold(EXPERIMENT, simulation.log)
+    assert_complete(state, epochs=2, partitions=WORKERS)
+    revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
+    assert all("is idle and can run it now" in event.reason for event in revoked)
+    assert_apart(simulation)
