@@ -34,7 +34,7 @@ def test_a_worker_that_ends_tells_where_its_unit_goes_on(agents: Agents) -> None
     """The savepoint comes before the end of the attempt, in the log as in truth."""
     process = agents.start(lease_s=100.0)
     key = agents.give(0, "saves")
-    until(lambda: batches(agents) == [2], "the unit runs")
+    until(lambda: batches(agents)[:1] == [2], "the unit runs")
     process.send_signal(signal.SIGTERM)
     kind, message = agents.failure(key)
     assert (kind, "goes on from there" in message) == (FailureKind.PREEMPTED, True)
@@ -64,7 +64,7 @@ def test_an_attempt_that_is_asked_for_is_given_back_alone(agents: Agents, do: st
 
 
 def test_one_device_is_asked_and_the_other_goes_on(agents: Agents) -> None:
-    """The wish names an attempt."""
+    """The request names an attempt."""
     agents.start(devices=2)
     one, other = agents.give(0, "saves", devices=(0,)), agents.give(1, "saves", devices=(1,))
     for partition in (0, 1):
