@@ -41,7 +41,7 @@ def places_to_train(state: ExperimentState) -> frozenset[Place]:
 
 def weight_of(state: ExperimentState, run: Run) -> float:
     """By the run's priority."""
-    return WEIGHTS["normal"]
+    return WEIGHTS[run.priority]
 
 
 def claim(
@@ -57,6 +57,7 @@ def claim(
     wants, most = _wanted(state, run, fit)
     return Claim(
         ref=RunRef(state.name, run.id),
+        project=run.project,
         weight=weigh(state, run),
         holds=held(state, run),
         wants=wants,
@@ -69,7 +70,8 @@ def claim(
 
 def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Claim:
     """What a run has, for one that is not asked what it wants."""
-    return Claim(ref=RunRef(state.name, run.id), weight=weigh(state, run), holds=held(state, run))
+    ref = RunRef(state.name, run.id)
+    return Claim(ref=ref, project=run.project, weight=weigh(state, run), holds=held(state, run))
 
 
 def held(state: ExperimentState, run: Run) -> frozenset[Place]:

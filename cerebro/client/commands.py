@@ -70,6 +70,15 @@ class CommandsMixin:
         """
         self._session.steer(Command(kind=CommandKind.SET_SCHEDULER, run=run, scheduler=name, planner=planner))
 
+    def set_priority(self, priority: str, run: str | None = None) -> None:
+        """Have an open run get more, or less, of the cluster beside others: ``low``, ``normal`` or ``high``.
+
+        Raises:
+            BadRequestError: there is no such priority.
+            ConflictError: the run has ended.
+        """
+        self._session.steer(Command(kind=CommandKind.SET_PRIORITY, run=run, priority=priority))
+
     def archive(self) -> None:
         """Take the experiment out of the list that is shown at first. Nothing else changes."""
         self._session.steer(Command(kind=CommandKind.ARCHIVE))

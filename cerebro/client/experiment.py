@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cerebro.client.results import EtlResult, FitResult
 
 _Split = Literal["train", "valid", "test", "predict"]
+_Priority = Literal["low", "normal", "high"]
 
 
 class Experiment(CommandsMixin):
@@ -128,6 +129,8 @@ class Experiment(CommandsMixin):
         fraction: float = 1.0,
         seed: int = 0,
         max_failed: float = 0.0,
+        priority: _Priority = "normal",
+        project: str = "",
         progress: bool = True,
     ) -> EtlResult:
         """Preprocess every located split over all workers; returns when done.
@@ -138,6 +141,8 @@ class Experiment(CommandsMixin):
             fraction: share of each split's rows to use, drawn by `seed`.
             seed: of the shuffle that deals rows to workers.
             max_failed: share of rows whose function may raise before the run stops; those rows are recorded.
+            priority: how much of the cluster the run gets beside other open runs: ``low``, ``normal`` or ``high``.
+            project: a name; the runs of one project share the cluster as one.
             progress: whether bars are drawn, one per split.
 
         Raises:
@@ -155,7 +160,7 @@ class Experiment(CommandsMixin):
             fraction=fraction,
             max_failed=max_failed,
         )
-        run = self._session.complete(request, progress=progress)
+        run = self._session.complete(request, progress=progress, priority=priority, project=project)
         from cerebro.client.results import EtlResult
 
         assert isinstance(run.plan, EtlPlan)
@@ -175,6 +180,8 @@ class Experiment(CommandsMixin):
         planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
+        priority: _Priority = "normal",
+        project: str = "",
         progress: bool = True,
     ) -> FitResult:
         """Train every configuration of a search space by hopping; returns when done.
@@ -193,6 +200,7 @@ class Experiment(CommandsMixin):
             followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
             hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
             max_attempts: attempts of a unit whose process crashes.
+            priority, project: how much of the cluster the run gets beside other open runs; see `run_etl`.
 
         Raises:
             SearchSpaceError, SpecError, MetricError: what is wrong with the arguments.
@@ -219,7 +227,7 @@ class Experiment(CommandsMixin):
         models = configurations(search_space, samples=samples, seed=seed)
         code = self.connection.kvs.put_code(encode(spec, author=author()))
         request = FitRequest(code=code.sha256, models=tuple(models), **settings)
-        run = self._session.complete(request, progress=progress)
+        run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)
         return self._fit_result(run)
@@ -230,6 +238,8 @@ class Experiment(CommandsMixin):
         *,
         fit: str | None = None,
         split: _Split = "test",
+        priority: _Priority = "normal",
+        project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:
         """Metrics on a split: one row per model, each at its best epoch.
@@ -243,7 +253,12 @@ class Experiment(CommandsMixin):
             split: of ``"train"`` each worker has a part: each is tested for itself, and metrics are means over the
                 parts, weighted by rows. A column ``parts`` and a warning say so.
         """
-        run = self._session.complete(self._evaluation("test", models, fit, split), progress=progress)
+        run = self._session.complete(
+            self._evaluation("test", models, fit, split),
+            progress=progress,
+            priority=priority,
+            project=project,
+        )
         from cerebro.client.results import test_table
 
         if told := averaged(tested(run)):
@@ -256,10 +271,17 @@ class Experiment(CommandsMixin):
         *,
         fit: str | None = None,
         split: _Split = "predict",
+        priority: _Priority = "normal",
+        project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:
         """Predictions for a split, by all workers: one table keyed by row id (by model and id for several models)."""
-        run = self._session.complete(self._evaluation("predict", models, fit, split), progress=progress)
+        run = self._session.complete(
+            self._evaluation("predict", models, fit, split),
+            progress=progress,
+            priority=priority,
+            project=project,
+        )
         from cerebro.client.results import prediction_table
 
         return prediction_table(run, self.connection.files)

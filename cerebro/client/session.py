@@ -6,13 +6,14 @@ Knows nothing of specs, search spaces or data frames: `cerebro.client.experiment
 from __future__ import annotations
 
 import getpass
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from cerebro.client.connection import Connection
 from cerebro.client.progress import Progress
 from cerebro.commands.chosen import chosen_fit, chosen_run
-from cerebro.commands.command import Command, event_of_experiment, events_of
+from cerebro.commands.command import Command, check_priority, event_of_experiment, events_of
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
@@ -20,6 +21,7 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
+    BadRequestError,
     ConflictError,
     IllegalEventError,
     NotFoundError,
@@ -43,6 +45,7 @@ _WAIT_S = 1.0
 """Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
 
 _SILENT_S = 10.0
+_PROJECT = r"([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?"
 
 
 class Session:
@@ -149,13 +152,19 @@ class Session:
         what = f"{run} of experiment {self.name!r}" if run else f"experiment {self.name!r}"
         raise NotFoundError(f"{what} has no preprocessed rows: call run_etl, or name another run")
 
-    def request(self, request: Request) -> str:
+    def request(self, request: Request, *, priority: str = "normal", project: str = "") -> str:
         """Ask for a run; returns its id.
 
         Raises:
             ConflictError: another run of the experiment has not ended.
             DataError, NotFoundError, SearchSpaceError: it cannot be planned, as far as the log tells; nothing was sent.
+            BadRequestError: there is no such priority, or the project is no name.
         """
+        check_priority(priority)
+        if re.fullmatch(_PROJECT, project) is None:
+            raise BadRequestError(
+                f"project is {project!r}, expected a name of lower-case letters, digits and dashes, at most 50"
+            )
         state = self.state()
         running = state.active_run()
         if running is not None:
@@ -168,7 +177,8 @@ class Session:
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request)
         run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
-        self._kvs.append(self.name, RunRequested(run=run, request=request, author=author()))
+        asked = {"run": run, "request": request, "author": author(), "priority": priority, "project": project}
+        self._kvs.append(self.name, RunRequested.model_validate(asked))
         return run
 
     def steer(self, command: Command) -> None:
@@ -192,14 +202,16 @@ class Session:
         """Take the experiment out of quarantine: its log is read again."""
         self._kvs.restore(self.name)
 
-    def complete(self, request: Request, *, progress: bool) -> Run:
+    def complete(
+        self, request: Request, *, progress: bool, priority: str = "normal", project: str = ""
+    ) -> Run:
         """Ask for a run and follow it to its end.
 
         Raises:
             DataError, NotFoundError, SearchSpaceError: see `request`.
             RunFailedError: it failed, or was stopped before it had a result.
         """
-        run = self.follow(self.request(request), progress=progress)
+        run = self.follow(self.request(request, priority=priority, project=project), progress=progress)
         if run.state is RunState.FAILED:
             raise RunFailedError(f"{run.id} of experiment {self.name!r} failed: {run.error}{self._hint(run)}")
         if run.state is RunState.STOPPED and run.kind != "fit":

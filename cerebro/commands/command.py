@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from cerebro.commands.chosen import about, find_model
 from cerebro.commands.rules import (
@@ -21,11 +22,13 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    PriorityChanged,
     RunResumed,
     RunStopRequested,
     SchedulerChanged,
 )
-from cerebro.errors import ConflictError, SearchSpaceError
+from cerebro.contract.runs import Priority
+from cerebro.errors import BadRequestError, ConflictError, SearchSpaceError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import ExperimentState, Model, Run, RunState, wording
 
@@ -38,6 +41,7 @@ class Command:
         run: what it is about; by default what `about` says.
         models: of that run, for commands on models; one or more.
         scheduler, planner: of `CommandKind.SET_SCHEDULER`.
+        priority: of `CommandKind.SET_PRIORITY`.
         confirm: of `CommandKind.DELETE`, the experiment's name once more.
     """
 
@@ -46,6 +50,7 @@ class Command:
     models: tuple[str, ...] = ()
     scheduler: str = ""
     planner: bool = True
+    priority: str = ""
     confirm: str = ""
 
 
@@ -58,10 +63,20 @@ def events_of(command: Command, state: ExperimentState, *, by: str) -> tuple[Cli
     Raises:
         NotFoundError: there is no such run, or it has no such model.
         SearchSpaceError: there is no such scheduler.
+        BadRequestError: there is no such priority.
         ConflictError: the state does not allow it, for any one of the models; nothing is to be sent then.
     """
     run = about(command.kind, state, command.run)
     return tuple(_event_of(command, state, run, model, by=by) for model in command.models or ("",))
+
+
+PRIORITIES = get_args(Priority)
+
+
+def check_priority(priority: object) -> None:
+    """Raise `BadRequestError` if there is no such priority."""
+    if priority not in PRIORITIES:
+        raise BadRequestError(f"no priority {priority!r}: choose one of {', '.join(PRIORITIES)}")
 
 
 def event_of_experiment(command: Command, name: str, *, by: str) -> ClientEvent:
@@ -95,11 +110,15 @@ def _event_of(
         raise SearchSpaceError(
             f"no scheduler {command.scheduler!r}: choose one of {', '.join(sorted(POLICIES))}"
         )
+    if kind is CommandKind.SET_PRIORITY:
+        check_priority(command.priority)
     _check(kind, allowed(state, run), run_now(state, run))
     if kind is CommandKind.STOP_RUN:
         return RunStopRequested(run=run.id, by=by)
     if kind is CommandKind.RESUME_RUN:
         return RunResumed(run=run.id, by=by)
+    if kind is CommandKind.SET_PRIORITY:
+        return PriorityChanged.model_validate({"run": run.id, "priority": command.priority, "by": by})
     return SchedulerChanged(run=run.id, scheduler=command.scheduler, planner=command.planner, by=by)
 
 

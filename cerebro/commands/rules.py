@@ -18,6 +18,7 @@ class CommandKind(StrEnum):
     STOP_RUN = "stop_run"
     RESUME_RUN = "resume_run"
     SET_SCHEDULER = "set_scheduler"
+    SET_PRIORITY = "set_priority"
     STOP_MODEL = "stop_model"
     RESUME_MODEL = "resume_model"
     RETRY_MODEL = "retry_model"
@@ -33,6 +34,7 @@ DOES = {
     CommandKind.STOP_RUN: "stop the run",
     CommandKind.RESUME_RUN: "resume the run",
     CommandKind.SET_SCHEDULER: "change the scheduler",
+    CommandKind.SET_PRIORITY: "change the priority",
     CommandKind.STOP_MODEL: "stop the model",
     CommandKind.RESUME_MODEL: "resume the model",
     CommandKind.RETRY_MODEL: "retry the model",
@@ -119,7 +121,7 @@ def _of_experiment(state: ExperimentState) -> frozenset[CommandKind]:
 def _of_run(state: ExperimentState, run: Run) -> frozenset[CommandKind]:
     found = set()
     if run.is_open and run.state is not RunState.STOPPING:
-        found.add(CommandKind.STOP_RUN)
+        found |= {CommandKind.STOP_RUN, CommandKind.SET_PRIORITY}
     if run.kind == "fit" and (run.state is RunState.STOPPED or CommandKind.STOP_RUN in found):
         found.add(CommandKind.SET_SCHEDULER)
     has_work = run.plan is None or not run.models or _has_active(run)

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
-from cerebro.contract.runs import Plan, PlannedUnit, Request
+from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskResult
 
 
@@ -31,6 +31,9 @@ class RunRequested(_Event):
     run: Name
     request: Request
     author: str = ""
+    priority: Priority = "normal"
+    project: Project = ""
+    """Runs of one project share the cluster as one."""
 
 
 class RunStarted(_Event):
@@ -103,6 +106,15 @@ class SchedulerChanged(_Event):
     scheduler: str
     planner: bool = True
     """Whether a planner may find a better order, as in `FitRequest`."""
+    by: str = ""
+
+
+class PriorityChanged(_Event):
+    """A user wants a run to have more, or less, of the cluster beside other open runs from now on."""
+
+    type: Literal["PriorityChanged"] = "PriorityChanged"
+    run: Name
+    priority: Priority
     by: str = ""
 
 
@@ -304,6 +316,7 @@ Event = Annotated[
     | ModelResumed
     | ModelRetried
     | SchedulerChanged
+    | PriorityChanged
     | ExperimentArchived
     | LocatorsChanged
     | DeletionRequested
@@ -345,6 +358,7 @@ ClientEvent = Annotated[
     | ModelResumed
     | ModelRetried
     | SchedulerChanged
+    | PriorityChanged
     | ExperimentArchived
     | LocatorsChanged
     | DeletionRequested,

@@ -9,6 +9,12 @@ from pydantic import Field
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.records import Hyperparameters
 
+Priority = Literal["low", "normal", "high"]
+"""How much of the cluster a run is due beside other open runs."""
+
+Project = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?$")]
+"""A name, or empty."""
+
 # --- requests: what a client asks for ------------------------------------------------------------
 
 

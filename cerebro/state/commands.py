@@ -16,6 +16,7 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    PriorityChanged,
     RunPaused,
     RunRequested,
     RunResumed,
@@ -28,7 +29,13 @@ from cerebro.state.models import ModelState
 from cerebro.state.runs import TRANSITIONS, Run, RunState
 
 RunCommand = (
-    RunStopRequested | RunResumed | ModelStopRequested | ModelResumed | ModelRetried | SchedulerChanged
+    RunStopRequested
+    | RunResumed
+    | ModelStopRequested
+    | ModelResumed
+    | ModelRetried
+    | SchedulerChanged
+    | PriorityChanged
 )
 """Events by which users steer a run."""
 
@@ -84,6 +91,8 @@ def _what(event: ClientEvent) -> str:
         case SchedulerChanged():
             planner = "" if event.planner else ", without a planner"
             return f"changed the scheduler of {event.run} to {event.scheduler}{planner}"
+        case PriorityChanged():
+            return f"changed the priority of {event.run} to {event.priority}"
         case ExperimentArchived():
             return (
                 "archived the experiment" if event.is_archived else "took the experiment out of the archive"
@@ -112,6 +121,10 @@ def steer(run: Run, event: RunCommand) -> bool:
             return _resume(run, event)
         case SchedulerChanged():
             return _reschedule(run, event)
+        case PriorityChanged():
+            has_changed = run.is_open and run.priority != event.priority
+            run.priority = event.priority if run.is_open else run.priority
+            return has_changed
 
 
 def move(run: Run, event: RunCommand | RunStarted | RunPaused) -> bool:

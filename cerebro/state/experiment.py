@@ -21,6 +21,7 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    PriorityChanged,
     RunFinished,
     RunPaused,
     RunRequested,
@@ -133,6 +134,7 @@ class ExperimentState:
                 | ModelResumed()
                 | ModelRetried()
                 | SchedulerChanged()
+                | PriorityChanged()
                 | ExperimentArchived()
                 | LocatorsChanged()
                 | DeletionRequested()
@@ -190,7 +192,12 @@ class ExperimentState:
         if event.run in self.runs:
             raise IllegalEventError(f"run {event.run!r} was requested already")
         self.runs[event.run] = Run(
-            id=event.run, request=event.request, author=event.author, requested=event.time
+            id=event.run,
+            request=event.request,
+            author=event.author,
+            priority=event.priority,
+            project=event.project,
+            requested=event.time,
         )
 
     def _delete(self, event: DeletionRequested) -> None:

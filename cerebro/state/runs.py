@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EpochCompleted, SchedulePlanned
-from cerebro.contract.runs import EtlPlan, FitPlan, FitRequest, Plan, Request
+from cerebro.contract.runs import EtlPlan, FitPlan, FitRequest, Plan, Priority, Request
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -87,6 +87,9 @@ class Run:
     id: str
     request: Request
     author: str = ""
+    priority: Priority = "normal"
+    """The newest choice of a user."""
+    project: str = ""
     state: RunState = RunState.QUEUED
     plan: Plan | None = None
     tasks: dict[str, Task] = field(default_factory=dict)

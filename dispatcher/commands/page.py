@@ -72,6 +72,7 @@ def parsed(fields: Mapping[str, str], models: tuple[str, ...] = ()) -> Command:
         models=tuple(dict.fromkeys(model[:_QUOTED] for model in models)),
         scheduler=fields.get("scheduler", "")[:_QUOTED],
         planner=fields.get("planner", "") in ("1", "on", "true"),
+        priority=fields.get("priority", "")[:_QUOTED],
         confirm=fields.get("confirm", "").strip(),
     )
 

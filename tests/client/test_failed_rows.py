@@ -102,7 +102,7 @@ def test_a_run_that_failed_for_its_rows_tells_how_to_see_them(volumes: Volumes) 
     session = Session(
         connection, ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
     )
-    session.request = lambda request: "etl-1"  # type: ignore[method-assign]
+    session.request = lambda request, **options: "etl-1"  # type: ignore[method-assign]
     left = "etl-1 ended before 2 of its 2 partitions were complete: more of their rows may fail"
     with pytest.raises(
         RunFailedError, match=rf"2 of the 10 rows failed\n{left}.\n.*_rows\(\), or `cerebro failed-rows one`"

@@ -10,7 +10,7 @@ import pytest
 
 from cerebro import Experiment, SubEpochSpec
 from cerebro.client.session import Session
-from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunStopRequested
+from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.records import (
     SILENT_S,
     ExperimentRecord,
@@ -21,7 +21,8 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
-from cerebro.errors import DataError
+from cerebro.contract.runs import EtlRequest
+from cerebro.errors import BadRequestError, DataError
 from tests.state.runs import TimedStory
 from tests.state.stories import SHA, unit
 
@@ -118,7 +119,7 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
     story.tell(RunStopRequested(run="fit-1", by="ann"), RunFinished(run="fit-1", outcome="stopped"))
     experiment = Experiment.__new__(Experiment)
     session: Any = opened(story.log, story.time)
-    session.complete = lambda request, *, progress: session.state().runs["fit-1"]
+    session.complete = lambda request, **options: session.state().runs["fit-1"]
     session.connection.kvs.put_code = lambda code: SimpleNamespace(sha256=SHA)
     session.connection.kvs.code = session.connection.kvs.archive = session.connection.files = None
     experiment._session = session
@@ -126,6 +127,25 @@ def test_a_run_that_somebody_stopped_ends_with_a_warning() -> None:
         result = experiment.run_fit(Spec(), {"batch_size": 1}, metric="loss", mode="min")
     assert [warning.filename for warning in told] == [__file__]
     assert list(result.leaderboard()["state"]) == ["stopped"]
+
+
+def test_a_run_is_asked_for_with_its_priority_and_project() -> None:
+    """They are in the log; what is none is refused before anything is sent."""
+    story = TimedStory(workers=1)
+    session: Any = opened(story.log, story.time)
+    sent: list[RunRequested] = []
+    session.connection.kvs.append = lambda name, event: sent.append(event)
+    asked = EtlRequest(code=SHA, code_fingerprint=SHA)
+    with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
+        session.request(asked, priority="urgent")
+    with pytest.raises(
+        BadRequestError, match=r"project is 'My birds', expected a name of lower-case letters"
+    ):
+        session.request(asked, project="My birds")
+    assert not sent
+    session.request(asked, priority="high", project="birds")
+    session.request(asked)
+    assert [(event.priority, event.project) for event in sent] == [("high", "birds"), ("normal", "")]
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])

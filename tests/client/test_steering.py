@@ -18,6 +18,7 @@ from cerebro.contract.events import (
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
+    PriorityChanged,
     RunFinished,
     RunPaused,
     RunRequested,
@@ -28,7 +29,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind
-from cerebro.errors import CerebroError, ConflictError, NotFoundError, SearchSpaceError
+from cerebro.errors import BadRequestError, CerebroError, ConflictError, NotFoundError, SearchSpaceError
 from tests.state.stories import SHA, Story, unit
 
 STOPPED = RunFinished(run="fit-1", outcome="stopped")
@@ -164,6 +165,22 @@ def test_the_scheduler_is_one_that_is_known(story: Story) -> None:
     assert "fit-1 is finished" in refusal(story, CommandKind.SET_SCHEDULER, scheduler="fifo")
 
 
+def test_a_priority_is_one_that_is_known(story: Story) -> None:
+    """Of an open run; the fold has it, with who changed it."""
+    priorities = [story.run.priority]
+    changed = PriorityChanged(run="fit-1", priority="high", by="ann")
+    assert event(story, CommandKind.SET_PRIORITY, priority="high") == changed
+    priorities.append(story.run.priority)
+    assert story.state.commands[-1].what == "changed the priority of fit-1 to high"
+    with pytest.raises(BadRequestError, match=r"no priority 'urgent': choose one of low, normal, high"):
+        events_of(command(CommandKind.SET_PRIORITY, run="fit-1", priority="urgent"), story.state, by="ann")
+    story.tell(FINISHED)
+    assert "fit-1 is finished" in refusal(story, CommandKind.SET_PRIORITY, priority="low")
+    story.tell(PriorityChanged(run="fit-1", priority="low", by="ann"))
+    assert story.state.commands[-1].is_late
+    assert [*priorities, story.run.priority] == ["normal", "high", "high"]
+
+
 def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -> None:
     """By its name; after that no other command is allowed."""
     assert event(story, CommandKind.ARCHIVE) == ExperimentArchived(is_archived=True, by="ann")
@@ -175,7 +192,7 @@ def test_an_experiment_is_archived_and_deleted_once_nothing_runs(story: Story) -
     assert event(story, CommandKind.DELETE, confirm=story.state.name) == DeletionRequested(by="ann")
     for kind in CommandKind:
         model = "m00" if kind.value.endswith("_model") else ""
-        assert "is being deleted" in refusal(story, kind, model, scheduler="fifo")
+        assert "is being deleted" in refusal(story, kind, model, scheduler="fifo", priority="low")
 
 
 def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:

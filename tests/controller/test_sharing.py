@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract.events import (
+    PriorityChanged,
     RunStopRequested,
     TaskAssigned,
     TaskCommitted,
@@ -28,9 +29,11 @@ from tests.controller.test_core import assert_complete, own_partition, plan, req
 WORKERS = 3
 
 
-def neighbour(name: str, models: int, epochs: int, *, at: float = 0.0, validated: bool = False) -> Neighbour:
+def neighbour(
+    name: str, models: int, epochs: int, *, at: float = 0.0, validated: bool = False, workers: int = WORKERS
+) -> Neighbour:
     """A fit of another experiment."""
-    started = plan(models, WORKERS, validated=validated)
+    started = plan(models, workers, validated=validated)
     return Neighbour(name=name, request=request(models, epochs), plan=started, at=at)
 
 
@@ -159,3 +162,24 @@ def test_to_stop_one_run_does_not_touch_another(at: float) -> None:
     revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
     assert all("is idle and can run it now" in event.reason for event in revoked)
     assert_apart(simulation)
+
+
+def test_a_priority_that_is_changed_changes_the_shares() -> None:
+    """From then on: a run of high priority has four times what one of normal priority has."""
+    scenario = Scenario(holdings=own_partition(4), unit_time=lambda body, worker: 120.0, lease_s=3600)
+    simulation = Simulation(
+        scenario, request(12, 4), plan(12, 4), neighbours=[neighbour("other", 12, 4, workers=4)]
+    )
+
+    def raise_it() -> None:
+        simulation.store.append("other", PriorityChanged(run="fit-1", priority="high", by="ann"))
+
+    simulation._at(600.0, raise_it)
+    simulation.run()
+
+    def had(name: str) -> float:
+        run = simulation.cores[name].state.runs["fit-1"]
+        visits = [visit for model in run.models.values() for visit in model.visits]
+        return sum(visit.seconds for visit in visits if 900 < visit.started < 5000)
+
+    assert 2.5 < had("other") / had(EXPERIMENT) < 5.0
