@@ -1,6 +1,6 @@
 """Savepoints: processes killed and workers ended at random batches of units of 500 batches, and what is lost by it.
 
-A real local cluster of two workers; 7 models, one epoch, 14 units, a savepoint each second. While they train, 50 times
+A real local cluster of two workers; 5 models, one epoch, 10 units, a savepoint each second. While they train, 50 times
 the process of user code gets SIGKILL and 20 times a worker gets SIGTERM, each at a random batch of a unit that goes on.
 User code writes down when each batch began, so that what is done again is counted and timed, not guessed. The weights
 are then compared with a replay, bit for bit: trained once more in this process, without any interruption.
@@ -52,11 +52,12 @@ from cerebro.worker.training.savepoints import Savepoints, Timer
 from cerebro.worker.training.unit import Trainee
 
 KILLS, TERMINATIONS = 50, 20
-_MODELS, _WORKERS, _BATCHES, _SIZE = 7, 2, 500, 8
-_INTERVAL_S, _PAUSE_S = 1.0, 0.03
+_MODELS, _WORKERS, _BATCHES, _SIZE = 5, 2, 500, 8
+_INTERVAL_S, _PAUSE_S = 1.0, 0.025
 _PAUSE = "CEREBRO_BENCH_PAUSE_S"
 """Set for the workers, and not here, where units are trained again."""
-_PER_UNIT = 8
+_PER_UNIT = 12
+"""Batches at which attempts at a unit may be ended: more than are needed, because some come before a savepoint."""
 _BATCH = "<qd"
 """Number of a batch in its model's training, and when it began."""
 _STATE_BYTES = 100 << 20
