@@ -10,7 +10,7 @@ from cerebro.contract.records import ExperimentRecord
 from controller.core import Core
 
 MOST_EVENTS = 600_000
-"""Of all experiments together, besides the one that is worked on: less than 200 MB."""
+"""Of all experiments together that nobody works on: less than 200 MB."""
 
 
 class FoldCache:
