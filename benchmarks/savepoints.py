@@ -167,19 +167,26 @@ class Interrupter:
                 begun={step % _BATCHES: when for step, when in begun.items()},
             )
         )
-        while not self._has_ended(started):
+        while (end := self._end(started)) is None:
             if self._finished.wait(0.05):
                 return
+        if isinstance(end, TaskCommitted):
+            self._left.append(is_kill)  # it came too late
 
     def _targets(self, task: str) -> list[int]:
         """Batches at which attempts at a unit are to be ended, as far as each has a savepoint of its own by then."""
         return sorted(random.Random(task).sample(range(1, _BATCHES), _PER_UNIT))
 
-    def _has_ended(self, started: TaskStarted) -> bool:
-        return any(
-            isinstance(event, TaskFailed | TaskRevoked | TaskCommitted)
-            and (event.task, event.attempt) == (started.task, started.attempt)
-            for event in run_events(self._experiment, "fit-1")
+    def _end(self, started: TaskStarted) -> Event | None:
+        """The event that ended the attempt."""
+        return next(
+            (
+                event
+                for event in run_events(self._experiment, "fit-1")
+                if isinstance(event, TaskFailed | TaskRevoked | TaskCommitted)
+                and (event.task, event.attempt) == (started.task, started.attempt)
+            ),
+            None,
         )
 
     def _newest(self, started: TaskStarted) -> tuple[Path, dict[int, float]]:
@@ -252,7 +259,8 @@ def _variables() -> Iterator[None]:
 
 
 def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
-    """Batches and seconds that were trained and done again, the most of all kills and of all terminations."""
+    """Batches and seconds that were trained and done again, the most of all kills and of all terminations. One
+    that came when its unit had ended counts for nothing."""
     pauses = [
         after - before
         for one in done
@@ -261,7 +269,7 @@ def _losses(done: list[Interruption], events: list[Event]) -> dict[str, float]:
     batch_s = statistics.median(pauses)
     lost: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
     began = _beginnings(events)
-    for one in done:
+    for one in (one for one in done if (one.task, one.attempt + 1) in began):
         first = began[one.task, one.attempt + 1]
         # The batch that had begun is not one that was done.
         lost[one.is_kill].append((max(0, one.batch - first), max(0.0, one.at - one.begun.get(first, one.at))))

@@ -115,27 +115,29 @@ def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[
     waiting = list(itertools.islice(ready(run), sum(worker.devices for worker in alive)))
     if run.kind == "etl":
         return frozenset(_lane(worker) for worker in alive if "etl" in worker.kinds), len(waiting)
+    queued = [task.key for task in _queued(state, run)]
+    waiting += [key for key in queued if key.kind not in ("train", "etl")]
     kinds = {key.kind for key in waiting}
     able = {worker.name for worker in alive if not kinds.isdisjoint(worker.kinds)}
     count = len(waiting)
     if fit is not None and fit.run == run.id:
-        left = _left(state, run, fit)
+        left = _left(fit, {fit.model(key.model or "") for key in queued if key.kind == "train"})
         wanted = functools.reduce(operator.or_, left, 0)
         able |= {w.name for w in alive if w.trains and fit.dispatch_state.held[fit.worker(w.name)] & wanted}
         count += len(left)
     return frozenset(place for w in alive if w.name in able for place in _devices(w)), count
 
 
-def _left(state: ExperimentState, run: Run, fit: FitDispatch) -> list[int]:
-    """Of each model that an idle device could train now: the partitions that it has yet to visit, as a mask. That is so
-    of a unit that waits behind another one, too: it would be taken back."""
-    queued = {
-        fit.model(task.key.model or "")
-        for key, task in run.open.items()
-        if task.key.kind == "train"
-        and task.state is TaskState.ASSIGNED
-        and not state.workers[task.worker or ""].is_next(key)
-    }
+def _queued(state: ExperimentState, run: Run) -> Iterator[Task]:
+    """Tasks that wait behind others on their devices: an idle device could run them now, so they are taken back."""
+    for key, task in run.open.items():
+        if task.state is TaskState.ASSIGNED and not state.workers[task.worker or ""].is_next(key):
+            yield task
+
+
+def _left(fit: FitDispatch, queued: set[int]) -> list[int]:
+    """Of each model that an idle device could train now, those whose unit is `queued` among them: the partitions that
+    it has yet to visit, as a mask."""
     dispatch_state = fit.dispatch_state
     return [
         mask

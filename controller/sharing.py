@@ -83,6 +83,7 @@ class Sharing:
         see = partial(self._see, runs, now, fault)
         named = {RunRef(core.state.name, run.id): (core, run) for core, run in runs}
         see()
+        before = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
         every, free = _places(runs, taken)
         for turn in self._arbiter.turns(free):
             if turn.places and turn.ref.experiment not in self._left_out:
@@ -92,11 +93,14 @@ class Sharing:
             _, free = _places(runs, taken)
             if claim.ref.experiment not in self._left_out:
                 yield Asked(*named[claim.ref], every - free, depth=1)
-        # Only now is anything queued: what would run at once elsewhere would be taken back.
+        # Only now is anything queued, because what would run at once elsewhere would be taken back; and nothing of a
+        # run that has just taken something back: it is given to an idle device first, in the next round.
         see()
+        have_taken_back = {ref for ref, (_, run) in named.items() if not before[ref] <= run.open.keys()}
         ending = self._guarded(runs, fault, lambda core, run: _ending(core, run, now))
         for turn in self._arbiter.turns((), {place for places in ending for place in places}):
-            if turn.places and turn.ref.experiment not in self._left_out:
+            is_asked = turn.ref.experiment not in self._left_out and turn.ref not in have_taken_back
+            if turn.places and is_asked:
                 yield Asked(*named[turn.ref], every - turn.places)
         see()
 

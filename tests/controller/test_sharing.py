@@ -110,6 +110,32 @@ def test_every_run_keeps_its_promises(  # type: ignore[no-untyped-def]
     assert_apart(simulation)
 
 
+@pytest.mark.parametrize("seed", [47, 48, 89, 242])
+def test_what_is_taken_back_is_not_queued_again_but_given_to_the_idle_device(seed: int) -> None:
+    """Validations that wait behind others while a device becomes idle: in each of these draws there is one, and it is
+    taken back once."""
+    draw = Random(seed)
+    others = [
+        (draw.randint(1, 5), draw.randint(1, 2), draw.uniform(0, 20)) for _ in range(draw.randint(1, 2))
+    ]
+    scenario = disturbed(WORKERS, outages=[], faults={}, times=draw)
+    scenario.devices = {f"worker-{number}": draw.randint(1, 3) for number in range(WORKERS)}
+    models = draw.randint(1, 3)
+    simulation = Simulation(
+        scenario,
+        request(models, 1),
+        plan(models, WORKERS),
+        neighbours=[
+            neighbour(f"other-{n}", m, e, at=at, validated=True) for n, (m, e, at) in enumerate(others)
+        ],
+        most_open=2,
+    )
+    simulation.run(limit=20_000)
+    for name in simulation.cores:
+        revoked = [event for event in simulation.store.events(name) if isinstance(event, TaskRevoked)]
+        assert len({(event.task, event.time) for event in revoked}) == len(revoked)
+
+
 def test_one_open_run_is_what_there_was_before() -> None:
     """With one at a time a run's log is that of a run that has the cluster to itself, and the next one begins then."""
     scenario = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
