@@ -33,10 +33,6 @@ its time goes into starts."""
 _SLACK = 1
 """Units by which a run has to be behind another one to take a place from it: runs that are even keep what they have."""
 
-WEIGHTS = {"low": 0.25, "normal": 1.0, "high": 4.0}
-"""Weight of a run by its priority."""
-
-
 NO_DEVICE = -1
 
 _Key = TypeVar("_Key")
@@ -290,20 +286,3 @@ def _lift(accounts: dict[_Key, float], present: set[_Key], old: set[_Key], hungr
     for key in present:
         if key not in old or (key not in hungry and waiting):
             accounts[key] = max(accounts.get(key, 0.0), floor)
-
-
-def shares(claims: Iterable[Claim]) -> dict[RunRef, float]:
-    """Share of the cluster, 0 to 1, that each run is due while all of them want more than they have.
-
-    A project is due as much as the mean of its runs' weights says, and each of its runs its part of that by its own:
-    so the runs of one project count as one, and a priority counts within a project and beside others.
-    """
-    projects: dict[str, list[Claim]] = {}
-    for claim in claims:
-        projects.setdefault(claim.project, []).append(claim)
-    means = {name: sum(each.weight for each in found) / len(found) for name, found in projects.items()}
-    return {
-        claim.ref: means[name] / sum(means.values()) * claim.weight / sum(each.weight for each in found)
-        for name, found in projects.items()
-        for claim in found
-    }

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
-from controller.arbiter import NO_DEVICE, WEIGHTS, Claim, Place, RunRef
+from cerebro.state.sharing import WEIGHTS
+from controller.arbiter import NO_DEVICE, Claim, Place, RunRef
 from controller.assigner import ready
 from controller.assigning import due_s
 from controller.fit_dispatch import FitDispatch

@@ -1,8 +1,8 @@
 """The thin loop around the pure cores: reads the logs, lets each core decide, writes the steps.
 
-Owns no state that matters: what it holds are folds of logs and is rebuilt from there after a crash. So many experiments
-are worked on at a time as `Settings.open_runs` says, those whose open runs are oldest; the others wait in the queue.
-Each has a core of its own, asked in the order of the arbiter (`controller.sharing`). What happens to one, whether it
+Owns no state that matters: what it holds are folds of logs and is rebuilt from there after a crash. So many runs are
+worked on at a time as `Settings.open_runs` says, the oldest in the queue; the others wait there. Each experiment has a
+core of its own, asked in the order of the arbiter (`controller.sharing`). What happens to one, whether it
 cannot be read or has a fault, touches no other one.
 """
 
@@ -74,6 +74,8 @@ class Controller:
         self._plans = PlanMaker(settings.volumes)
         self._cluster = 0
         self._term = 0
+        self._told: dict[str, tuple[str, ...]] | None = None
+        """Runs that were admitted, as the store was told; `None` before this controller has admitted any."""
         self._led_until = 0.0
         self._decided = 0.0
         self._queue_read = -settings.tick_s
@@ -128,7 +130,7 @@ class Controller:
         if now - self._queue_read < self._settings.tick_s:
             return
         self._queue_read = now
-        opened, admitted = self._experiments.opened, self._experiments.admitted(self._kvs.queue(), now)
+        opened, admitted = self._experiments.opened, self._experiments.admitted(self._kvs.queued(), now)
         for name in [name for name in opened if name not in admitted]:
             self._cores.keep(opened.pop(name).core)
         for name, runs in admitted.items():
@@ -143,6 +145,10 @@ class Controller:
             # The queue may be ahead of the log; or a command that came too late has put a run there.
             each.is_behind |= not all(run in known and known[run].is_open for run in runs)
         self._plans.keep(set(opened))
+        if self._experiments.attended() != self._told:
+            # Before one is begun: whoever leads after a crash is to work on it, too.
+            self._told = self._experiments.attended()
+            self._renew()
 
     def _opened(self, name: str) -> Core:
         return self._cores.take(self._kvs.experiment(name))
@@ -285,12 +291,17 @@ class Controller:
     def _renew(self) -> int:
         """Renew the leadership's lease now; its term, 0 if another controller leads."""
         now = self.turned = time.monotonic()
-        answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S, open_runs=self._settings.open_runs)
+        attended = None
+        if self._told is not None:
+            attended = self._sharing.told(self._told, self._experiments.cores())
+        open_runs = self._settings.open_runs
+        answer = self._kvs.lead(self._settings.holder, _LEADERSHIP_S, open_runs=open_runs, attended=attended)
         if answer.term == 0:
             self._metrics.stood_by()
             log.info("%s leads", answer.holder)
             return 0
         if answer.term != self._term:
+            self._told = None
             self._membership.take_over()
             self._deletion.look_again()
             self._begin_anew()

@@ -1,4 +1,5 @@
-"""Which experiments are worked on: those of the first runs in the queue, and how far their logs are read.
+"""Which runs are worked on: those that were begun and the first others in the queue; and how far their experiments'
+logs are read.
 
 An experiment with a fault (an error that nobody foresaw) is left alone for a while and then read anew: it must not stop
 the others, and a fault of the moment must not stop it for good.
@@ -7,7 +8,7 @@ the others, and a fault of the moment must not stop it for good.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
@@ -25,7 +26,7 @@ class Opened:
     """An experiment that is worked on.
 
     Attributes:
-        runs: its runs in the queue.
+        runs: those of its runs in the queue that are worked on.
         is_behind: its log is to be read to the end before anything is decided.
         is_new: that has not been done yet.
     """
@@ -44,11 +45,13 @@ class _Fault:
         until: when it is tried again.
         delay_s: how long it is left alone after the next fault.
         holds: where it may still have tasks.
+        runs: those of its runs that were worked on.
     """
 
     until: float
     delay_s: float = _FIRST_S
     holds: frozenset[Place] = frozenset()
+    runs: tuple[str, ...] = ()
 
 
 @dataclass
@@ -56,29 +59,39 @@ class Experiments:
     """Those that are worked on, by name. Belongs to the loop; not thread-safe.
 
     Args:
-        most_open: so many experiments at once.
+        most_open: so many runs at once.
     """
 
     most_open: int
     opened: dict[str, Opened] = field(default_factory=dict)
     _faults: dict[str, _Fault] = field(default_factory=dict)
 
-    def admitted(self, queue: Iterable[api.QueueEntry], now: float) -> dict[str, tuple[str, ...]]:
-        """Experiments to work on, each with its runs in the queue: those that are worked on already stay, and the first
-        of the others take the places that are left. All runs of one experiment count as one.
+    def admitted(self, queue: api.QueueAnswer, now: float) -> dict[str, tuple[str, ...]]:
+        """Experiments to work on, each with those of its runs in the queue that are: those that are worked on already
+        stay, also if they are too many by now, and the first of the others take the places that are left.
 
         Args:
-            queue: open runs, oldest first.
+            queue: open runs, and those of them that this or an earlier controller worked on.
             now: seconds, of a clock that does not go back.
         """
-        runs: dict[str, list[str]] = {}
-        for entry in queue:
-            if self._may_be_tried(entry.experiment, now):
-                runs.setdefault(entry.experiment, []).append(entry.run)
-        stay = [name for name in runs if name in self.opened]
-        others = [name for name in runs if name not in self.opened]
-        chosen = {*stay, *others[: max(0, self.most_open - len(stay))]}
-        return {name: tuple(found) for name, found in runs.items() if name in chosen}
+        begun = {(each.experiment, each.run) for each in queue.attended.runs}
+        begun |= {(name, run) for name, each in self.opened.items() for run in each.runs}
+        tried = [entry for entry in queue.runs if self._may_be_tried(entry.experiment, now)]
+        stay = [entry for entry in tried if (entry.experiment, entry.run) in begun]
+        others = [entry for entry in tried if (entry.experiment, entry.run) not in begun]
+        found: dict[str, tuple[str, ...]] = {}
+        for entry in (*stay, *others[: max(0, self.most_open - len(stay))]):
+            found[entry.experiment] = (*found.get(entry.experiment, ()), entry.run)
+        return found
+
+    def attended(self) -> dict[str, tuple[str, ...]]:
+        """Runs that are worked on, by experiment; those with a fault as well, which go on in a while."""
+        aside = {name: fault.runs for name, fault in self._faults.items() if fault.runs}
+        return aside | {name: each.runs for name, each in self.opened.items()}
+
+    def cores(self) -> dict[str, Core]:
+        """Of all that are worked on, as far as their logs are read."""
+        return {name: each.core for name, each in self.opened.items()}
 
     def ready(self) -> dict[str, Core]:
         """Cores whose log is read to its end."""
@@ -95,10 +108,12 @@ class Experiments:
 
     def set_aside(self, name: str, now: float, holds: frozenset[Place]) -> float:
         """Leave an experiment alone after a fault; how long, in seconds."""
-        self.opened.pop(name, None)
-        known = self._faults.get(name)
+        each, known = self.opened.pop(name, None), self._faults.get(name)
         delay_s = known.delay_s if known is not None else _FIRST_S
-        self._faults[name] = _Fault(until=now + delay_s, delay_s=min(2 * delay_s, _LONGEST_S), holds=holds)
+        runs = each.runs if each is not None else known.runs if known is not None else ()
+        self._faults[name] = _Fault(
+            until=now + delay_s, delay_s=min(2 * delay_s, _LONGEST_S), holds=holds, runs=runs
+        )
         return delay_s
 
     def held_aside(self, now: float) -> frozenset[Place]:

@@ -21,9 +21,9 @@ class Settings:
         lease_s: a worker silent for longer is lost (``CEREBRO_LEASE_S``). 10 s: five missed reports, so that a slow
             disk or a store that restarts costs nobody a unit.
         tick_s: longest wait between two looks at the workers. 1 s: the delay it adds to the lease.
-        open_runs: so many experiments are worked on at once; the runs of others wait in the queue
-            (``CEREBRO_OPEN_RUNS``). 8: each has part of the cluster, and the log of each is in memory. 1: one after the
-            other.
+        open_runs: so many runs are worked on at once; the others wait in the queue (``CEREBRO_OPEN_RUNS``). 8: each has
+            part of the cluster, and the log of each is in memory. 1: one after the other. If there are more when it is
+            lowered, they all go on, and no other is begun meanwhile.
         health_bind: host:port that answers whether the loop turns (``CEREBRO_HEALTH_BIND``); off when empty.
         holder: who this process is in the leadership record (``CEREBRO_HOLDER``, default the host's name, which is the
             pod's in a cluster). Kept over restarts: whoever restarts a controller knows that the old process is gone.
@@ -67,6 +67,6 @@ def _open_runs(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ClusterError(
             f"CEREBRO_OPEN_RUNS (controller.openRuns) is {text!r}, expected a number of at least 1: so many "
-            "experiments are worked on at once, and with 1 they wait for each other"
+            "runs are worked on at once, and with 1 they wait for each other"
         )
     return int(text)

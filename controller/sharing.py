@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state import Run
 from controller import claims
-from controller.arbiter import Arbiter, Claim, Place, RunRef
+from controller.arbiter import NO_DEVICE, Arbiter, Claim, Place, RunRef
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 
@@ -52,6 +53,28 @@ class Sharing:
     def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
         self._arbiter, self._weigh = Arbiter(), weigh
         self._left_out: set[str] = set()
+
+    def told(self, attended: Mapping[str, Iterable[str]], cores: Mapping[str, Core]) -> api.Attended:
+        """What is worked on, for everybody who waits: those first whose turn it is.
+
+        Args:
+            attended: runs that are worked on, by experiment.
+            cores: of those that are, as far as there is one now.
+        """
+        refs = [RunRef(name, run) for name, runs in attended.items() for run in runs]
+        found = {}
+        for claim in self._arbiter.order():
+            core = cores.get(claim.ref.experiment)
+            run = core.state.runs.get(claim.ref.run) if core is not None else None
+            if claim.ref in refs and run is not None:
+                found[claim.ref] = _told(claim, run)
+        # Of the others the log is not read to its end yet.
+        for ref in refs:
+            found.setdefault(ref, api.AttendedRun(experiment=ref.experiment, run=ref.run))
+        there: set[Place] = set()
+        for core in cores.values():
+            there |= claims.places_to_train(core.state)
+        return api.Attended(runs=tuple(found.values()), devices=len(there))
 
     def leave_out(self, experiment: str) -> None:
         """Ask no run of the experiment any more in this round."""
@@ -132,6 +155,19 @@ class Sharing:
                 self.leave_out(core.state.name)
                 fault(core, error)
         return found
+
+
+def _told(claim: Claim, run: Run) -> api.AttendedRun:
+    beside = {place.worker for place in claim.holds if place.device == NO_DEVICE}
+    return api.AttendedRun(
+        experiment=claim.ref.experiment,
+        run=claim.ref.run,
+        priority=run.priority,
+        project=run.project,
+        devices=sum(place.device != NO_DEVICE for place in claim.holds),
+        beside=len(beside),
+        is_hungry=claim.is_hungry,
+    )
 
 
 def _ending(core: Core, run: Run, now: float) -> set[Place]:

@@ -9,14 +9,14 @@ local function open_runs()
   return found
 end
 
--- Whether a run of the experiment is among those that the controller works on: of the first experiments in the queue.
+-- Whether a run of the experiment is one that the controller works on, or is about to: one of the first in the queue.
 local function is_worked_on()
-  local left, seen = tonumber(redis.call('HGET', request.leader, 'open_runs') or '1'), {}
-  for _, entry in ipairs(redis.call('LRANGE', request.queue, 0, -1)) do
-    local name = string.match(entry, '^(.*)/')
-    if name == request.name then return left > 0 end
-    if not seen[name] then left = left - 1 end
-    seen[name] = true
+  local told = redis.call('HMGET', request.leader, 'open_runs', 'attended')
+  for _, run in ipairs(told[2] and cjson.decode(told[2]).runs or {}) do
+    if run.experiment == request.name then return true end
+  end
+  for _, entry in ipairs(redis.call('LRANGE', request.queue, 0, tonumber(told[1] or '1') - 1)) do
+    if string.match(entry, '^(.*)/') == request.name then return true end
   end
   return false
 end

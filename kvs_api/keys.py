@@ -35,7 +35,7 @@
 | cluster:seq              | string | counter of the notifications                      | steps.lua          | controller         | never  |
 | cluster:size             | string | SizeRequest, JSON: the pending request            | client, controller | controller, client | once done |
 | cluster:troubles         | string | Troubles, JSON                                    | controller         | client, dispatcher | never  |
-| leader                   | hash   | holder, term, until (store's clock): the controller's lease; open_runs: experiments it works on at once | controller         | steps.lua          | never  |
+| leader                   | hash   | holder, term, until (store's clock): the controller's lease; open_runs: how many it works on at once; attended: which, Attended as JSON | controller         | steps.lua          | never  |
 | code:SHA                 | string | CodeRecord, JSON                                  | client, once       | workers            | never  |
 | archive:SHA              | string | code archive, bytes                               | client, once       | workers            | never  |
 """

@@ -21,7 +21,7 @@
 --   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
 --   {call = "size", size, workers, record?, answers, cluster}
---   {call = "lead", leader, holder, ttl_ms}
+--   {call = "lead", leader, holder, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker, leader}
 --
 -- Every request but `join` also has `clock`, the key of the store's clock, and `at`, what the process that asks counts.

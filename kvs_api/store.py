@@ -242,6 +242,8 @@ class Store(QuarantineStore):
             "ttl_ms": round(request.ttl_s * 1000),
             "open_runs": request.open_runs,
         }
+        if request.attended is not None:
+            call["attended"] = request.attended.model_dump_json()
         return api.LeaderAnswer.model_validate(self._run(call))
 
     def decide(
@@ -273,11 +275,12 @@ class Store(QuarantineStore):
         with translated():
             entries = [text(entry).split("/", 1) for entry in self._redis.lrange(keys.QUEUE, 0, -1)]
             deleting = sorted(text(name) for name in self._redis.smembers(keys.DELETING))
-            open_runs: Any = self._redis.hget(keys.LEADER, "open_runs")
+            told: Any = self._redis.hmget(keys.LEADER, "open_runs", "attended")
         return api.QueueAnswer(
             runs=tuple(api.QueueEntry(experiment=experiment, run=run) for experiment, run in entries),
             deleting=tuple(deleting),
-            open_runs=int(open_runs or 1),
+            open_runs=int(told[0] or 1),
+            attended=api.Attended.model_validate_json(told[1] or "{}"),
         )
 
     # --- code ------------------------------------------------------------------------------------

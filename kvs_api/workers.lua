@@ -71,6 +71,10 @@ function calls.lead()
   end
   redis.call('HSET', request.leader, 'holder', request.holder, 'term', term, 'until', now + request.ttl_ms,
     'open_runs', request.open_runs or 1)
+  -- Of who led all the time: another one may have begun runs since.
+  if request.attended and holder == request.holder then
+    redis.call('HSET', request.leader, 'attended', request.attended)
+  end
   return {term = term, holder = request.holder}
 end
 

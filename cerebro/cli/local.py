@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -47,6 +48,7 @@ def register(commands: Any, common: argparse.ArgumentParser, count: Callable[[st
     status.add_argument(
         "experiment", nargs="?", metavar="EXPERIMENT", help="show its runs and models instead"
     )
+    status.add_argument("--json", action="store_true", help="one JSON object, for programs")
     status.set_defaults(run=_status)
 
     doctor = commands.add_parser(
@@ -143,11 +145,12 @@ def _status(options: argparse.Namespace) -> int:
             raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
         kvs = cli_status.client(info)
     if options.experiment:
-        state, problem = cli_status.load_readable(kvs, options.experiment)
-        print(*cli_status.state_lines(state, troubles=kvs.troubles().pods), sep="\n")
-        if problem is not None:
-            raise problem
+        cli_status.print_experiment(kvs, options.experiment, is_json=options.json)
         return 0
+    if options.json:
+        local = {"cluster": cli_status.services_json(info)} if info is not None else {}
+        print(json.dumps(local | cli_status.store_json(kvs), indent=2))
+        return 0 if info is None or info.state == "ready" else 1
     if info is not None:
         print(*cli_status.cluster_lines(info), sep="\n", flush=True)
     print(*cli_status.store_lines(kvs), sep="\n")

@@ -6,11 +6,15 @@ Two sources on purpose. When the store is away, the first part still tells why.
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from cerebro.cli.queue import FollowedLog, cluster_json, experiment_json, queue_lines
 from cerebro.cli.text import duration, size, table
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event
 from cerebro.contract.records import ExperimentSummary, Holding, WorkerStatus
 from cerebro.contract.texts import first_line
@@ -30,10 +34,12 @@ from cerebro.state import (
     gap,
     lost_because,
     schedule_lines,
+    standings,
     waiting_for,
     whole,
     wording,
 )
+from cerebro.state.throughput import ThroughputMeter
 
 _TIMEOUT_S = 3.0
 
@@ -115,22 +121,56 @@ def _service_row(service: ServiceInfo, memory: dict[int, int], now: float) -> tu
 
 
 def store_lines(kvs: KvsClient) -> list[str]:
-    """Workers and experiments."""
+    """Workers, experiments and the queue."""
     try:
         workers, experiments, troubles = kvs.workers(), kvs.experiments(), kvs.troubles().pods
+        queue = kvs.queued()
     except CerebroError as problem:
         return ["", f"Workers and experiments are not known: {problem}"]
     lost: dict[str, Worker] = {}
-    states = states_of(kvs, experiments, lost)
+    logs: dict[str, FollowedLog] = {}
+    states = states_of(kvs, experiments, lost, logs)
     words = {name: worker.lost for name, worker in lost.items()}
     late = [f"  {pod} does not start: {why}" for pod, why in sorted(troubles.items())]
+    now = time.time()
     return [
         "",
         *worker_lines(workers, words, troubles),
         *late,
         "",
-        *experiment_lines(experiments, states, time.time()),
+        *experiment_lines(experiments, states, now),
+        "",
+        *queue_lines(queue, logs, troubles, now),
     ]
+
+
+def store_json(kvs: KvsClient) -> dict[str, Any]:
+    """The same as one object; see `cerebro.cli.queue.cluster_json`."""
+    experiments, logs = kvs.experiments(), dict[str, FollowedLog]()
+    states = states_of(kvs, experiments, {}, logs)
+    return cluster_json(
+        workers=kvs.workers(),
+        experiments=experiments,
+        states=states,
+        queue=kvs.queued(),
+        logs=logs,
+        troubles=kvs.troubles().pods,
+        now=time.time(),
+    )
+
+
+def services_json(info: ClusterInfo) -> dict[str, Any]:
+    """The cluster as a whole and its services."""
+    return {
+        "home": str(info.home),
+        "version": info.version,
+        "state": str(info.state),
+        "page": info.dispatcher,
+        "services": [
+            {"name": each.name, "state": str(each.state), "restarts": each.restarts, "problem": each.problem}
+            for each in info.services
+        ],
+    }
 
 
 def worker_lines(
@@ -176,7 +216,10 @@ def _doing(status: WorkerStatus, words: Mapping[str, str], troubles: Mapping[str
 
 
 def states_of(
-    kvs: KvsClient, experiments: Sequence[ExperimentSummary], lost: dict[str, Worker] | None = None
+    kvs: KvsClient,
+    experiments: Sequence[ExperimentSummary],
+    lost: dict[str, Worker] | None = None,
+    logs: dict[str, FollowedLog] | None = None,
 ) -> dict[str, str]:
     """Of each experiment the state of its run in progress, else of its newest run, in the page's words.
 
@@ -185,6 +228,7 @@ def states_of(
 
     Args:
         lost: gets the workers that these logs say were lost, each as the log that tells of it last has it.
+        logs: gets those that were read of experiments with an open run.
     """
     deadline, found = time.monotonic() + _TIMEOUT_S, {}
     for summary in experiments:
@@ -196,13 +240,14 @@ def states_of(
         elif time.monotonic() > deadline:
             found[name] = f"in progress: {', '.join(summary.open_runs)}" if summary.open_runs else "ended"
         else:
-            found[name] = _state_word(kvs, name, {} if lost is None else lost)
+            found[name] = _state_word(kvs, name, {} if lost is None else lost, {} if logs is None else logs)
     return found
 
 
-def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker]) -> str:
+def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker], logs: dict[str, FollowedLog]) -> str:
+    meter = ThroughputMeter()
     try:
-        state, problem = load_readable(kvs, name)
+        state, problem = load_readable(kvs, name, meter)
     except CerebroError:  # deleted since
         return "unreadable"
     if problem is not None:
@@ -210,6 +255,8 @@ def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker]) -> str:
     for worker in state.workers.values():
         if worker.lost and (worker.name not in lost or worker.since > lost[worker.name].since):
             lost[worker.name] = worker
+    if state.active_run() is not None:
+        logs[name] = FollowedLog(state=state, meter=meter)
     shown = wording.shown_run(state)
     return f"{wording.run(shown)} {shown.id}" if shown else "new"
 
@@ -239,8 +286,13 @@ def experiment_lines(
 # --- one experiment -----------------------------------------------------------------------------
 
 
-def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
+def load_readable(
+    kvs: KvsClient, name: str, meter: ThroughputMeter | None = None
+) -> tuple[ExperimentState, UnreadableError | None]:
     """The fold of an experiment's log as far as it can be read, and why no further.
+
+    Args:
+        meter: is shown what is read.
 
     Raises:
         NotFoundError: there is no such experiment.
@@ -254,6 +306,8 @@ def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, Unreadabl
             except UnreadableError as error:
                 events, problem = error.readable, error
             for event in events:
+                if meter is not None:
+                    meter.see(state, event)
                 state.apply(event)
             if not events:
                 break
@@ -264,17 +318,31 @@ def load_readable(kvs: KvsClient, name: str) -> tuple[ExperimentState, Unreadabl
 
 
 def state_lines(
-    state: ExperimentState, *, troubles: Mapping[str, str] | None = None, now: float | None = None
+    state: ExperimentState,
+    *,
+    troubles: Mapping[str, str] | None = None,
+    now: float | None = None,
+    queue: QueueAnswer | None = None,
+    meter: ThroughputMeter | None = None,
 ) -> list[str]:
-    """Runs of an experiment, and of its newest fit the schedule, epochs and models.
+    """Runs of an experiment, where those stand that are open, and of its newest fit the schedule, epochs and models.
 
     Args:
         troubles: why pods do not start, for runs that wait for workers.
+        queue: of all runs.
+        meter: has seen the log.
     """
     now = time.time() if now is None else now
     rows = [_run_row(state, run, troubles or {}, now) for run in state.runs.values()]
     lines = [f"Experiment {state.name}", ""]
     lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
+    own = [each for each in standings(queue) if each.experiment == state.name] if queue else []
+    log = FollowedLog(state=state, meter=meter or ThroughputMeter())
+    for each in own:
+        left_s = log.left_s(each.run, now)
+        left = f", about {duration(left_s)} left" if left_s is not None else ""
+        why = f"; {each.reason}" if each.reason else ""
+        lines += ["", f"  {each.run} {each.line}{left}{why}"]
     fits = [run for run in state.runs.values() if run.models]
     if not fits:
         return lines
@@ -282,6 +350,25 @@ def state_lines(
     for part in (schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
         lines += ["", *part] if part else []
     return lines
+
+
+def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
+    """Show one experiment, as lines or as JSON.
+
+    Raises:
+        NotFoundError: there is none.
+        UnreadableError: its log cannot be read to its end; what could be read was shown.
+    """
+    meter = ThroughputMeter()
+    state, problem = load_readable(kvs, name, meter)
+    queue, troubles = kvs.queued(), kvs.troubles().pods
+    if is_json:
+        log = FollowedLog(state=state, meter=meter)
+        print(json.dumps(experiment_json(log, queue, troubles, time.time()), indent=2))
+    else:
+        print(*state_lines(state, troubles=troubles, queue=queue, meter=meter), sep="\n")
+    if problem is not None:
+        raise problem
 
 
 def _run_row(state: ExperimentState, run: Run, troubles: Mapping[str, str], now: float) -> tuple[str, ...]:

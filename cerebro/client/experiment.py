@@ -27,7 +27,7 @@ from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import DataError, SearchSpaceError
 from cerebro.figures import averaged, tested
 from cerebro.spec import ETLSpec, SubEpochSpec
-from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state import ExperimentState, Run, RunState, Standing
 from cerebro.usercode.checks import check_spec
 from cerebro.usercode.encoding import encode
 from cerebro.usercode.in_process import UserCode
@@ -119,6 +119,11 @@ class Experiment(CommandsMixin):
     def status(self) -> str:
         """What happens now, in a few lines."""
         return self._session.status()
+
+    def standing(self, run: str | None = None) -> Standing | None:
+        """Where a run (the open one) stands beside all that are open: its share of the cluster, what it has of it now,
+        its place in the queue, and why it waits. `None` of a run that has ended."""
+        return self._session.standing(self._session.chosen(run))
 
     # --- runs ------------------------------------------------------------------------------------
 

@@ -6,16 +6,19 @@ Knows nothing of specs, search spaces or data frames: `cerebro.client.experiment
 from __future__ import annotations
 
 import getpass
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from cerebro.client.connection import Connection
 from cerebro.client.progress import Progress
+from cerebro.client.progress.bars import ALONE, Beside
 from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import Command, check_priority, event_of_experiment, events_of
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.commands.rules import OF_EXPERIMENT
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.records import ExperimentRecord
 from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
@@ -32,19 +35,25 @@ from cerebro.state import (
     ExperimentState,
     Run,
     RunState,
-    behind,
+    Standing,
     explained,
     lost_because,
     schedule_lines,
+    standing_of,
     waiting_for,
     whole,
     wording,
 )
+from cerebro.state.throughput import ThroughputMeter, TimeLeft
 
 _WAIT_S = 1.0
 """Longest pause between two looks at a run: rows of ETL are no events, so a bar moves at least this often."""
 
 _SILENT_S = 10.0
+
+_QUEUE_S = 2.0
+"""The queue is looked at so often while a run is followed: what runs have of the cluster changes with every unit."""
+
 _PROJECT = r"([a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?)?"
 
 
@@ -62,6 +71,8 @@ class Session:
         self._clock = clock
         self._kvs = connection.kvs
         self._state = ExperimentState(name=record.name)
+        self._meter = ThroughputMeter()
+        self._queue: tuple[float, QueueAnswer] = (-math.inf, QueueAnswer(runs=()))
 
     @property
     def name(self) -> str:
@@ -86,6 +97,7 @@ class Session:
     def _apply(self, events: Iterable[Event]) -> None:
         for event in events:
             try:
+                self._meter.see(self._state, event)
                 self._state.apply(event)
                 if isinstance(event, LocatorsChanged):
                     self.record = self.record.model_copy(update={"locators": event.locators})
@@ -107,9 +119,11 @@ class Session:
             state = self._state
         for run in state.runs.values():
             done, total = run.progress()
-            waits = waiting_for(state, run) or self._queued(run)
+            standing = self.standing(run)
+            waits = waiting_for(state, run) or self._queued(run, standing)
             why = (run.error or explained(waits, self._troubles(run))).split("\n", 1)[0]
             lines.append(f"  {run.id}: {run.state}, {done}/{total} done{why and f' ({why})'}")
+            lines += [f"    {line}" for line in [self._beside(run, standing).line] if line]
             lines += [f"    {line}" for line in schedule_lines(state, run, self._clock())]
         return "\n".join([*lines, *self._worker_lines(state)])
 
@@ -229,7 +243,13 @@ class Session:
                         points = self._kvs.live(self.name, cursor)
                         cursor = points[-1].seq if points else cursor
                         bars.live(points)
-                    bars.show(self._state, self._queued(run), self._troubles(run))
+                    standing = self.standing(run)
+                    bars.show(
+                        self._state,
+                        self._queued(run, standing),
+                        self._troubles(run),
+                        self._beside(run, standing),
+                    )
                     if not run.is_open:
                         return run
                     self._apply(self._kvs.events(self.name, self._state.seq, wait_s=_WAIT_S))
@@ -254,17 +274,34 @@ class Session:
         """Why workers do not start, for a run that may be waiting for them."""
         return self._kvs.troubles().pods if run.is_open and not run.open_tasks() else {}
 
-    def _queued(self, run: Run) -> str:
-        """What a queued run waits for: runs of other experiments that were requested before it, or workers."""
+    def standing(self, run: Run) -> Standing | None:
+        """Where an open run stands among those of all experiments, as it was up to two seconds ago; `None` of one that
+        has ended."""
+        if not run.is_open:
+            return None
+        at, queue = self._queue
+        if time.monotonic() >= at + _QUEUE_S:
+            queue = self._kvs.queued()
+            self._queue = time.monotonic(), queue
+        return standing_of(queue, self.name, run.id)
+
+    def _beside(self, run: Run, standing: Standing | None) -> Beside:
+        """What is shown of a run while others are open."""
+        return Beside(standing, self.left(run)) if len(self._queue[1].runs) > 1 else ALONE
+
+    def left(self, run: Run) -> TimeLeft | None:
+        """How long an open run will probably take yet; `None` while that is not known."""
+        return self._meter.throughput(run, self._clock()).left if run.is_open else None
+
+    def _queued(self, run: Run, standing: Standing | None) -> str:
+        """What a run waits for: other runs, or of a queued one workers."""
+        if standing is not None and standing.reason:
+            return standing.reason
         if run.state is not RunState.QUEUED:
             return ""
-        queued = self._kvs.queued()
         ahead = self._state.active_run()
         if ahead is not None and ahead is not run:
             return f"{ahead.id} of this experiment is before it"
-        names = [entry.experiment for entry in queued.runs]
-        if why := behind(names, self.name, queued.open_runs):
-            return why
         is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
         return "" if is_known else "waiting for a worker to register"
 

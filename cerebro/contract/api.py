@@ -26,6 +26,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.runs import Priority, Project
 from cerebro.contract.tasks import Failure, FailureKind, InboxItem, Savepoint, TaskBody, TaskResult
 
 MAX_LEASE_S = 86_400.0
@@ -269,13 +270,37 @@ class QueueEntry(Contract):
     run: str
 
 
+class AttendedRun(Contract):
+    """A run that is worked on, and what it has of the cluster."""
+
+    experiment: Name
+    run: Name
+    priority: Priority = "normal"
+    project: Project = ""
+    devices: int = Field(default=0, ge=0)
+    """On which it has tasks."""
+    beside: int = Field(default=0, ge=0)
+    """Workers that have a task of it that takes no device."""
+    is_hungry: bool = False
+    """Whether it could use more than it has. Not asked of a run that is alone."""
+
+
+class Attended(Contract):
+    """The runs that are worked on, those first whose turn it is; and how many devices there are to train on."""
+
+    runs: tuple[AttendedRun, ...] = ()
+    devices: int = Field(default=0, ge=0)
+
+
 class QueueAnswer(Contract):
     """Open runs of all experiments, oldest first, and the experiments that are to be deleted."""
 
     runs: tuple[QueueEntry, ...]
     deleting: tuple[str, ...] = ()
     open_runs: int = 1
-    """So many experiments may be worked on at once, as the controller that leads says."""
+    """So many runs are begun at most before one of them ends, as the controller that leads says."""
+    attended: Attended = Attended()
+    """As the controller that leads, or was the last to lead, said up to two seconds ago."""
 
 
 class LeaderRequest(Contract):
@@ -284,7 +309,9 @@ class LeaderRequest(Contract):
     holder: str = Field(min_length=1)
     ttl_s: float = Field(gt=0, le=MAX_LEASE_S)
     open_runs: int = Field(default=1, ge=1)
-    """So many experiments are worked on at once, the first ones in the queue."""
+    """So many runs are worked on at once, the first ones in the queue."""
+    attended: Attended | None = None
+    """Which they are; left out, what was last said stays."""
 
 
 class LeaderAnswer(Contract):
@@ -336,6 +363,8 @@ __all__ = [
     "AppendAnswer",
     "Ask",
     "Assign",
+    "Attended",
+    "AttendedRun",
     "AuditAnswer",
     "CodeRecord",
     "Commit",

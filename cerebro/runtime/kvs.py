@@ -75,13 +75,16 @@ class KvsClient(Transport):
             ) from cause
         return answer.api
 
-    def lead(self, holder: str, ttl_s: float, *, open_runs: int = 1) -> api.LeaderAnswer:
+    def lead(
+        self, holder: str, ttl_s: float, *, open_runs: int = 1, attended: api.Attended | None = None
+    ) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds.
 
         Args:
-            open_runs: so many experiments are worked on at once.
+            open_runs: so many runs are worked on at once.
+            attended: which they are; `None`: as was last said.
         """
-        request = api.LeaderRequest(holder=holder, ttl_s=ttl_s, open_runs=open_runs)
+        request = api.LeaderRequest(holder=holder, ttl_s=ttl_s, open_runs=open_runs, attended=attended)
         return self.call("POST", "/v1/leader", api.LeaderAnswer, request)
 
     # --- experiments -----------------------------------------------------------------------------
@@ -201,7 +204,7 @@ class KvsClient(Transport):
         return self.call("GET", "/v1/queue", api.QueueAnswer).runs
 
     def queued(self) -> api.QueueAnswer:
-        """`queue`, with how many may be open at once."""
+        """`queue`, with how many are worked on at once, and which."""
         return self.call("GET", "/v1/queue", api.QueueAnswer)
 
     def deleting(self) -> tuple[str, ...]:

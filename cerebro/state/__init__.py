@@ -12,10 +12,11 @@ from cerebro.state.positions import position_of
 from cerebro.state.repair import whole
 from cerebro.state.report import ScheduleNow, epoch_report, gap, plan_line, schedule_lines, schedule_now
 from cerebro.state.runs import Dataset, Run, RunState
+from cerebro.state.sharing import Standing, standing_of, standings
 from cerebro.state.tasks import Task, TaskState
 from cerebro.state.timeline import schedule_of
 from cerebro.state.visits import Visit
-from cerebro.state.waiting import behind, explained, lost_because, waiting_for
+from cerebro.state.waiting import explained, lost_because, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
@@ -27,12 +28,12 @@ __all__ = [
     "Run",
     "RunState",
     "ScheduleNow",
+    "Standing",
     "Task",
     "TaskKey",
     "TaskState",
     "Visit",
     "Worker",
-    "behind",
     "epoch_report",
     "explained",
     "gap",
@@ -42,6 +43,8 @@ __all__ = [
     "schedule_lines",
     "schedule_now",
     "schedule_of",
+    "standing_of",
+    "standings",
     "waiting_for",
     "whole",
 ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
@@ -45,21 +44,6 @@ def lost_because(status: WorkerStatus | None, words: str, troubles: Mapping[str,
     why = troubles.get(pod, "")
     told = [words, f"{pod} does not start: {why}" if why and why not in words else ""]
     return "; ".join(filter(None, told)) or "it does not report"
-
-
-def behind(experiments: Sequence[str], experiment: str, open_runs: int) -> str:
-    """Why a run is not worked on although it is in the queue; empty if it is, or is about to be.
-
-    Args:
-        experiments: of the runs in the queue, oldest first.
-        experiment: the run's.
-        open_runs: so many experiments are worked on at once.
-    """
-    ahead = list(dict.fromkeys(itertools.takewhile(lambda name: name != experiment, experiments)))
-    if len(ahead) < open_runs:
-        return ""
-    runs = f"{len(ahead)} runs are" if len(ahead) > 1 else "1 run is"
-    return f"{runs} open before it; {open_runs} may be open at once"
 
 
 _WAITING = "waiting for "

@@ -170,18 +170,33 @@ class VirtualStore(VirtualWorkerStore):
 
     # --- controller ------------------------------------------------------------------------------
 
-    def lead(self, holder: str, ttl_s: float, *, open_runs: int = 1) -> api.LeaderAnswer:
+    def lead(
+        self, holder: str, ttl_s: float, *, open_runs: int = 1, attended: api.Attended | None = None
+    ) -> api.LeaderAnswer:
         """Take or keep the controller's leadership for `ttl_s` seconds."""
-        if holder != self._leader.holder:
+        is_same = holder == self._leader.holder
+        if not is_same:
             if self._leader.holder and self._leads_until > self._now():
                 return api.LeaderAnswer(term=0, holder=self._leader.holder)
             self._leader = api.LeaderAnswer(term=self._leader.term + 1, holder=holder)
         self._leads_until = self._now() + ttl_s
+        self._open_runs = open_runs
+        if attended is not None and is_same:
+            self._attended = attended
         return self._leader
 
     def queue(self) -> tuple[api.QueueEntry, ...]:
         """Open runs of all experiments, oldest first."""
         return tuple(self._queue)
+
+    def queued(self) -> api.QueueAnswer:
+        """`queue`, with how many are worked on at once, and which."""
+        return api.QueueAnswer(
+            runs=self.queue(),
+            deleting=self.deleting(),
+            open_runs=self._open_runs,
+            attended=self._attended,
+        )
 
     def deleting(self) -> tuple[str, ...]:
         """Experiments that are to be deleted."""

@@ -91,6 +91,7 @@ class Tables:
         self._workers: dict[str, VirtualWorkerRow] = {}
         self._leader = api.LeaderAnswer(term=0, holder="")
         self._leads_until = 0.0
+        self._open_runs, self._attended = 1, api.Attended()
         self._deleting: dict[str, DeletionRequested] = {}
         self._archived: set[str] = set()
         self._datasets: defaultdict[str, set[str]] = defaultdict(set)

@@ -15,6 +15,7 @@ from cerebro.contract import api
 from cerebro.contract.base import Contract
 from cerebro.contract.openapi import CSV, JSON, SVG, Operation
 from cerebro.contract.records import WorkerStatus
+from cerebro.state import Standing
 from dispatcher.analysis import figures
 from dispatcher.api.gateway import PREFIX
 from dispatcher.checkpoints import view as checkpoints
@@ -109,6 +110,8 @@ class Asked:
     model: str
     now: float
     statuses: tuple[WorkerStatus, ...]
+    standings: tuple[Standing, ...] = ()
+    """Of the experiment's open runs, where `Route.of_workers` says so, too."""
 
 
 Build = Callable[[ReadModel, Asked], object]
@@ -158,7 +161,13 @@ ROUTES: dict[str, Route] = {
         summary="What an experiment does.",
         query=FitQuery,
         answer=header.Header,
-        build=lambda f, asked: header.header(f, now=asked.now, fit=asked.query.fit, statuses=asked.statuses),
+        build=lambda f, asked: header.header(
+            f,
+            now=asked.now,
+            fit=asked.query.fit,
+            statuses=asked.statuses,
+            standings=asked.standings,
+        ),
         of_workers=True,
     ),
     f"{_ONE}/overview": Route(

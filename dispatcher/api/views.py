@@ -164,10 +164,12 @@ class Api:
     def _built(self, route: Route, build: Build, query: Any, name: str, model: str = "") -> Response:
         reader = self._reader
         statuses = reader.workers() if route.of_workers else ()
-        asked = Asked(query=query, model=model, now=reader.now(), statuses=statuses)
+        standings = reader.standings(name) if route.of_workers else ()
+        asked = Asked(query=query, model=model, now=reader.now(), statuses=statuses, standings=standings)
 
         def version() -> object:
-            return reader.version(name), reader.workers.version() if route.of_workers else 0
+            beside = (reader.workers.version(), reader.standings(name)) if route.of_workers else ()
+            return reader.version(name), beside
 
         def answer(read_model: ReadModel) -> object:
             found = build(_fitting(read_model, getattr(query, "fit", "")), asked)

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import AuditEntry, Reclaim, Troubles, UsageSample
 from cerebro.errors import BadRequestError, IllegalEventError, NotFoundError, StoreUnavailableError
 from dispatcher.cluster.disks import Disks
@@ -80,8 +79,8 @@ class Cluster:
     def _look(self, span: str, page: int) -> ClusterView:
         reader, store = self._reader, self._reader.store
         now = reader.now()
-        statuses, nobody = reader.workers(), QueueAnswer(runs=())
-        queue = self._asked(store.queued, nobody)
+        statuses = reader.workers()
+        queue = reader.queue()
         troubles = self._asked(store.troubles, Troubles())
         experiments = [entry.experiment for entry in queue.runs]
         experiments += [task.partition("/")[0] for status in statuses for task in status.tasks]
@@ -127,7 +126,13 @@ class Cluster:
             try:
                 found[name] = self._reader.look(
                     name,
-                    lambda read_model: summary(read_model.state, troubles=troubles, begin=begin, now=now),
+                    lambda read_model: summary(
+                        read_model.state,
+                        troubles=troubles,
+                        begin=begin,
+                        now=now,
+                        left=read_model.throughput(now).left,
+                    ),
                     timeout_s=READING_S if name in at_work else GLANCE_S,
                 )
             except (NotFoundError, IllegalEventError, StoreUnavailableError):

@@ -4,17 +4,29 @@ queue of runs, with why each waits. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import Troubles
-from cerebro.state import ExperimentState, Run, RunState, TaskKey, behind, explained, waiting_for, wording
+from cerebro.state import (
+    ExperimentState,
+    Run,
+    RunState,
+    Standing,
+    TaskKey,
+    explained,
+    standings,
+    waiting_for,
+    wording,
+)
+from cerebro.state.throughput import TimeLeft
 from cerebro.state.timeline import busy
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """An open run; `reason`: why it does not go on, empty if it does. `requested`: seconds since the epoch."""
+    """An open run; `reason`: why it does not go on, empty if it does. `requested`: seconds since the epoch. `left`: how
+    long it will take yet, if that can be told."""
 
     state: str = "queued"
     done: int = 0
@@ -22,6 +34,7 @@ class RunSummary:
     author: str = ""
     requested: float | None = None
     reason: str = ""
+    left: TimeLeft | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +62,20 @@ class Summary:
     busy: Mapping[str, tuple[tuple[float, float], ...]]
 
 
-def summary(state: ExperimentState, *, troubles: Troubles, begin: float, now: float) -> Summary:
-    """An experiment's part in the cluster from `begin` to `now` (seconds since the epoch)."""
+def summary(
+    state: ExperimentState, *, troubles: Troubles, begin: float, now: float, left: TimeLeft | None = None
+) -> Summary:
+    """An experiment's part in the cluster from `begin` to `now` (seconds since the epoch).
+
+    Args:
+        left: how long the oldest of its open runs will take yet.
+    """
     open_runs = [run for run in state.runs.values() if run.is_open]
+    found = {run.id: _run(state, run, troubles) for run in open_runs}
+    if open_runs:
+        found[open_runs[0].id] = replace(found[open_runs[0].id], left=left)
     return Summary(
-        runs={run.id: _run(state, run, troubles) for run in open_runs},
+        runs=found,
         workers={
             name: WorkerSummary(
                 lost=worker.lost,
@@ -106,22 +128,31 @@ def _busy(state: ExperimentState, begin: float, end: float) -> dict[str, tuple[t
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueRow(RunSummary):
-    """A run that has not ended: number `position` of the queue, from 1."""
+class QueueRow:
+    """A run that has not ended: number `position` of all of them, by when they were asked for. `told` is as its log
+    says; `reason`: why it waits, empty if it does not."""
 
     position: int
     experiment: str
     run: str
+    standing: Standing
+    told: RunSummary
+    reason: str
 
 
 def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterable[QueueRow]:
     """The queue, oldest run first."""
-    names = [entry.experiment for entry in queued.runs]
-    for position, entry in enumerate(queued.runs, start=1):
-        first, known = queued.runs[names.index(entry.experiment)], summaries.get(entry.experiment)
-        run = known.runs.get(entry.run, RunSummary()) if known else RunSummary()
-        reason = behind(names, entry.experiment, queued.open_runs)
-        if not reason and entry != first and run.state == "queued":
-            reason = f"{first.run} of {first.experiment} is before it"
-        told = asdict(run) | {"reason": reason or run.reason}
-        yield QueueRow(position=position, experiment=entry.experiment, run=entry.run, **told)
+    for position, standing in enumerate(standings(queued), start=1):
+        known = summaries.get(standing.experiment)
+        told = known.runs.get(standing.run, RunSummary()) if known else RunSummary()
+        first = next(entry.run for entry in queued.runs if entry.experiment == standing.experiment)
+        is_first = first == standing.run or told.state != "queued"
+        before = "" if is_first else f"{first} of {standing.experiment} is before it"
+        yield QueueRow(
+            position=position,
+            experiment=standing.experiment,
+            run=standing.run,
+            standing=standing,
+            told=told,
+            reason=standing.reason or before or told.reason,
+        )

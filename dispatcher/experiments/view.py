@@ -13,9 +13,9 @@ from cerebro.commands.rules import resumable
 from cerebro.contract.base import Contract
 from cerebro.contract.records import ExperimentSummary
 from cerebro.state import ExperimentState, ModelState, Run, breaks, wording
+from cerebro.state.throughput import TimeLeft
 from dispatcher.pages.tables import Paged, ordered, page_of, sort_keys
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.time_left import TimeLeft
 from dispatcher.tabs.models import Best, best
 
 READING = "reading"

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from cerebro.contract.records import Hyperparameters, WorkerStatus
 from cerebro.figures.models import ModelSummary
 from cerebro.state import Run, TaskState, wording
+from cerebro.state.throughput import Throughput
 from dispatcher.data.view import SplitRow, split_rows
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.time_left import Throughput
 from dispatcher.schedule.view import ScheduleSummary, schedule_summary
 from dispatcher.tabs.models import Best, FailedAttempt, best, failed_attempts
 from dispatcher.tabs.runs import RunRow, ScoreRow, run_row, scores

@@ -30,9 +30,9 @@ from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.state import ExperimentState, Run, ScheduleNow, TaskKey, schedule_now
 from cerebro.state.tasks import OPEN
+from cerebro.state.throughput import IDLE, Throughput, ThroughputMeter
 from dispatcher.reading.live_series import LiveSeries
 from dispatcher.reading.model_table import ModelTable
-from dispatcher.reading.time_left import IDLE, Throughput, ThroughputMeter
 
 _TASK_EVENTS = (TaskAssigned, TaskStarted, TaskCommitted, TaskFailed, TaskRevoked)
 _RUN_EVENTS = (
@@ -111,13 +111,13 @@ class ReadModel:
             UnreadableError: the log does not fit this program.
         """
         for event in events:
-            started = self._started(event) if isinstance(event, TaskCommitted) else 0.0
             try:
+                self._throughput.see(self.state, event)
                 self.state.apply(event)
             except IllegalEventError as cause:
                 raise UnreadableError.of(self.record.name, event.seq, str(cause)) from cause
             if isinstance(event, _TASK_EVENTS):
-                self._task(event, started)
+                self._task(event)
             elif isinstance(event, _RUN_EVENTS) and event.run in self._tables:
                 if isinstance(event, ModelStopRequested):
                     self._tables[event.run].change(event.model)
@@ -163,8 +163,8 @@ class ReadModel:
         run = self.state.active_run()
         if run is None:
             return IDLE
-        table = self.table(run) if run.models else None
-        return self._throughput.throughput(run, table, now, self.live.newest.get)
+        units = self.table(run) if run.models else None
+        return self._throughput.throughput(run, now, units=units, newest=self.live.newest.get)
 
     def schedule_now(self, run: Run, now: float) -> ScheduleNow | None:
         """How a fit run has been scheduled up to `now`; of a long run that is open it may be half a minute old."""
@@ -180,29 +180,10 @@ class ReadModel:
         )
         return found
 
-    def _started(self, event: TaskCommitted) -> float:
-        """When the attempt began; asked before the commit is folded: a committed unit leaves the run's tasks."""
-        run = self.state.runs.get(event.task.partition("/")[0])
-        task = run.open.get(event.task) if run else None
-        return task.attempts[-1].started if task else 0.0
-
-    def _task(
-        self, event: TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked, started: float
-    ) -> None:
+    def _task(self, event: TaskAssigned | TaskStarted | TaskCommitted | TaskFailed | TaskRevoked) -> None:
         key = TaskKey.parse(event.task)
         if key.model and key.run in self._tables:
             self._tables[key.run].change(key.model)
         if isinstance(event, TaskAssigned | TaskStarted):
             return
         self.live.forget(event.task)
-        if isinstance(event, TaskCommitted) and started:
-            run = self.state.runs[key.run]
-            self._throughput.commit(
-                run,
-                key.kind,
-                worker=event.worker,
-                started=started,
-                ended=event.time,
-                rows=event.result.rows - event.result.resumed_rows,
-                start_s=event.result.timings.start_s,
-            )

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from cerebro.contract.api import QueueAnswer
 from cerebro.contract.records import ExperimentRecord, WorkerStatus
 from cerebro.errors import IllegalEventError, NotFoundError, StoreUnavailableError, UnreadableError
+from cerebro.state import Standing, standings
 from dispatcher.reading.background import Background
 from dispatcher.reading.circuit_breaker import CircuitBreaker
 from dispatcher.reading.read_model import ReadModel
@@ -113,6 +115,17 @@ class Reader(CircuitBreaker):
             absent=(),
         )
         """All workers; none if the store is away and never answered."""
+        self.queue = Recent(
+            self,
+            lambda: store.queued(),  # noqa: PLW0108
+            fresh_s=WORKERS_S,
+            absent=QueueAnswer(runs=()),
+        )
+        """Open runs; none if the store is away and never answered."""
+
+    def standings(self, experiment: str) -> tuple[Standing, ...]:
+        """Where the open runs of an experiment stand beside all that are open."""
+        return tuple(each for each in standings(self.queue()) if each.experiment == experiment)
 
     # --- one experiment --------------------------------------------------------------------------
 
@@ -224,6 +237,7 @@ class Reader(CircuitBreaker):
             if log is not None:
                 log.read_at = float("-inf")
         self.summaries.expect_news()
+        self.queue.expect_news()
 
     def _trim(self) -> None:
         """Forget logs that nobody has looked at for longest."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cerebro.commands.command import PRIORITIES
 from cerebro.commands.rules import allowed, resumable
 from cerebro.contract.records import WorkerStatus
-from cerebro.state import Run, RunState, wording
+from cerebro.state import Run, RunState, Standing, wording
+from cerebro.state.throughput import TimeLeft
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.time_left import TimeLeft
 from dispatcher.tabs.models import Best, best
 from dispatcher.tabs.runs import RunRow, run_row
 from dispatcher.tabs.workers import WorkerRow, worker_rows
@@ -24,6 +25,8 @@ class Header:
         halted: another run, which somebody stopped and may resume.
         fits, fit: planned fit runs, and the one whose models are shown; empty without any.
         left: how long the run in progress will take yet, if that can be told. best: of `fit`.
+        standing: where `run` stands beside all open runs; `None` of one that has ended. priority: of an open `run`, as
+            last chosen. priorities: those there are.
         is_live: whether anything may change by itself soon. is_complete: whether the whole log is read, of which `seq`
             events are. stalled: why nothing moves though it should; empty if it does.
         may: `cerebro.commands.rules` actions that make sense now, of the experiment and of `run`.
@@ -43,6 +46,9 @@ class Header:
     fit: str
     left: TimeLeft | None
     best: Best | None
+    standing: Standing | None
+    priority: str
+    priorities: tuple[str, ...]
     is_archived: bool
     is_deleting: bool
     is_live: bool
@@ -53,7 +59,12 @@ class Header:
 
 
 def header(
-    read_model: ReadModel, *, now: float, fit: str = "", statuses: tuple[WorkerStatus, ...] = ()
+    read_model: ReadModel,
+    *,
+    now: float,
+    fit: str = "",
+    statuses: tuple[WorkerStatus, ...] = (),
+    standings: tuple[Standing, ...] = (),
 ) -> Header:
     """The head at `now` (seconds since the epoch); `fit` chooses a fit run (default: the newest)."""
     state, record = read_model.state, read_model.record
@@ -61,12 +72,13 @@ def header(
     done, total = read_model.progress(run) if run else (0, 0)
     word, halted = wording.experiment(state), resumable(state)
     may = allowed(state) | (allowed(state, run) if run else frozenset())
+    standing = next((each for each in standings if run and run.is_open and each.run == run.id), None)
     return Header(
         name=record.name,
         author=record.author,
         created=record.created,
         state=word,
-        note=_note(run),
+        note=_note(run, standing),
         run=run.id if run else "",
         kind=run.kind if run else "",
         done=done,
@@ -76,6 +88,9 @@ def header(
         fit=chosen.id if chosen else "",
         left=read_model.throughput(now).left,
         best=best(chosen, read_model.table(chosen)) if chosen else None,
+        standing=standing,
+        priority=run.priority if run and run.is_open else "",
+        priorities=PRIORITIES,
         is_archived=state.is_archived,
         is_deleting=state.deletion is not None,
         is_live=word in wording.IN_PROGRESS or not read_model.is_complete or state.deletion is not None,
@@ -86,13 +101,16 @@ def header(
     )
 
 
-def _note(run: Run | None) -> str:
+def _note(run: Run | None, standing: Standing | None) -> str:
     if run is None:
         return ""
     if run.state is RunState.STOPPING:
         return "units that run are being taken back"
     if run.state is RunState.QUEUED:
-        return "waits for the controller to plan it, or for other experiments' runs before it"
+        reason = standing.reason if standing is not None and standing.place else ""
+        return (
+            f"{standing.position}: {reason}" if standing and reason else "waits for the controller to plan it"
+        )
     return run.error or run.reason
 
 

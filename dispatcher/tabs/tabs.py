@@ -59,10 +59,10 @@ class Tabs:
         reader, fit = self.services.reader, request.args.get("fit", "")
 
         def build() -> str:
-            statuses, now = reader.workers(), reader.now()
+            statuses, standings, now = reader.workers(), reader.standings(name), reader.now()
 
             def both(read_model: ReadModel) -> tuple[Header, CommandRecord | None, T]:
-                head = header(read_model, now=now, fit=fit, statuses=statuses)
+                head = header(read_model, now=now, fit=fit, statuses=statuses, standings=standings)
                 return head, newest_command(read_model.state, head.run), view(read_model, head, now)
 
             head, acted, found = reader.look(name, both)
@@ -81,7 +81,13 @@ class Tabs:
             return Response(build())
 
         def version() -> object:
-            return reader.version(name), reader.workers.version(), reader.outage, beside()
+            return (
+                reader.version(name),
+                reader.workers.version(),
+                reader.standings(name),
+                reader.outage,
+                beside(),
+            )
 
         return self.services.answers.answer(version, build)
 

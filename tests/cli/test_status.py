@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import cast
 
 import pytest
 
+from cerebro.cli import queue as cli_queue
 from cerebro.cli import status as cli_status
 from cerebro.cli import text as cli_text
+from cerebro.cli.queue import FollowedLog
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
 from cerebro.contract.records import (
@@ -27,6 +31,7 @@ from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ModelState, Worker
 from cerebro.state.experiment import ExperimentState, fold
+from cerebro.state.throughput import ThroughputMeter
 from controller.simulation.store import VirtualStore
 from tests.state.runs import TimedStory
 from tests.state.stories import unit
@@ -125,6 +130,84 @@ def test_a_fit_shows_how_well_it_is_scheduled() -> None:
         "  EPOCHS OF fit-1  ENDED AFTER  AT BEST  GAP    STARTS  IDLE",
         "  1                40.0 s       40.0 s   0.0 %  0.0 s   0.0 s",
     ]
+
+
+def _shared() -> api.QueueAnswer:
+    """Two fits that are worked on, and one that waits."""
+    entries = [api.QueueEntry(experiment=name, run="fit-1") for name in ("one", "two", "three")]
+    runs = (
+        api.AttendedRun(experiment="two", run="fit-1", priority="low", is_hungry=True),
+        api.AttendedRun(experiment="one", run="fit-1", project="pixels", devices=4),
+    )
+    attended = api.Attended(runs=runs, devices=4)
+    return api.QueueAnswer(runs=tuple(entries), open_runs=2, attended=attended)
+
+
+def _followed() -> FollowedLog:
+    """A fit after one of its two units: the only one of the last five minutes."""
+    story, meter = TimedStory(), ThroughputMeter()
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    state = ExperimentState(name="one")
+    for event in story.log:
+        meter.see(state, event)
+        state.apply(event)
+    return FollowedLog(state=state, meter=meter)
+
+
+def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
+    """A line for each open run of the cluster, with the time left where its log was read."""
+    log = _followed()
+    now = log.state.runs["fit-1"].newest_commit
+    rows = cli_queue.queue_lines(_shared(), {"one": log}, {}, now)
+    cells = [re.split(r" {2,}", row.strip()) for row in rows[1:]]
+    assert cells[0] == ["one", "fit-1", "runs now", "80%", "4 of 4 devices", "normal pixels", "5 min"]
+    assert cells[1][:6] == ["two", "fit-1", "runs now", "20%", "0 of 4 devices", "low"]
+    assert cells[1][7].startswith("waits for devices (other runs have them): it is given one next")
+    assert cells[2][2:] == [
+        "1st in the queue",
+        "-",
+        "-",
+        "-",
+        "-",
+        "2 runs are open before it; 2 may be open at once",
+    ]
+    assert cli_queue.queue_lines(api.QueueAnswer(runs=()), {}, {}, now) == ["  no run is open"]
+
+
+def test_the_status_of_an_experiment_says_where_its_runs_stand() -> None:
+    """And as JSON the same."""
+    log = _followed()
+    now = log.state.runs["fit-1"].newest_commit
+    lines = cli_status.state_lines(log.state, now=now, queue=_shared(), meter=log.meter)
+    line = "  fit-1 runs now: due 80% of the cluster, project pixels, has 4 of 4 devices, about 5 min left"
+    assert line in lines
+    (run,) = json.loads(json.dumps(cli_queue.experiment_json(log, _shared(), {}, now)))["runs"]
+    assert (run["run"], run["state"], run["done"], run["total"]) == ("fit-1", "running", 1, 2)
+    assert (run["standing"]["due"], run["standing"]["devices"], run["standing"]["of"]) == (0.8, 4, 4)
+    assert run["standing"]["left_s"] == pytest.approx(300.0)
+    assert run["schedule"]["lower_bound_s"] == pytest.approx(40.0)
+
+
+def test_the_status_of_the_cluster_as_json_is_what_its_tables_say() -> None:
+    """Workers, experiments and the queue, with the numbers that people are shown in words."""
+    found = json.loads(
+        json.dumps(
+            cli_queue.cluster_json(
+                workers=[_worker("worker-0", "one/fit-1/train/m00/e1/p0")],
+                experiments=[_summary("one", 9, ("fit-1",))],
+                states={"one": "running fit-1"},
+                queue=_shared(),
+                logs={"one": _followed()},
+                troubles={},
+                now=1.0,
+            )
+        )
+    )
+    assert [worker["name"] for worker in found["workers"]] == ["worker-0"]
+    assert [(each["name"], each["state"]) for each in found["experiments"]] == [("one", "running fit-1")]
+    assert [each["position"] for each in found["queue"]] == ["runs now", "runs now", "1st in the queue"]
+    assert sum(each["due"] or 0 for each in found["queue"]) == pytest.approx(1)
 
 
 def test_a_lost_worker_is_not_called_idle() -> None:

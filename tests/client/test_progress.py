@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cerebro.client.progress import Progress, is_notebook
-from cerebro.client.progress.bars import epoch_bars
+from cerebro.client.progress.bars import ALONE, Beside, epoch_bars
 from cerebro.client.progress.notebook import NotebookScreen, rendered
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint, RunPaused, RunRequested, RunStarted, RunStopRequested
 from cerebro.contract.runs import EtlRequest
 from cerebro.contract.tasks import FailureKind, TaskResult
-from cerebro.state import ExperimentState, Run, TaskKey
+from cerebro.state import ExperimentState, Run, Standing, TaskKey
+from cerebro.state.throughput import TimeLeft
 from tests.state.stories import SHA, Story, etl_plan, unit
 
 
@@ -82,10 +84,14 @@ class Shown(Progress):
         super().__init__(run, is_shown=is_shown, screen=TerminalScreen(), clock=self.clock)
 
     def show(
-        self, state: ExperimentState, queued: str = "", troubles: Mapping[str, str] | None = None
+        self,
+        state: ExperimentState,
+        queued: str = "",
+        troubles: Mapping[str, str] | None = None,
+        beside: Beside = ALONE,
     ) -> None:
         self.clock.now += 1
-        super().show(state, queued, troubles)
+        super().show(state, queued, troubles, beside)
 
 
 def etl_story() -> Story:
@@ -198,12 +204,33 @@ class Painted:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.seconds, self.units = clock, seconds, list[int]()
 
-    def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
+    def draw(
+        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside
+    ) -> None:
         self.clock.now += self.seconds
         self.units.append(run.progress()[0])
 
     def close(self) -> None:
         self.units.append(-1)
+
+
+def test_a_run_beside_others_says_its_share(
+    terminal: Terminal,
+) -> None:
+    """In a terminal when that changes, not with every device that it is given; in a notebook above the bars."""
+    story = Story()
+    story.fit(models=2)
+    standing = Standing(experiment="one", run="fit-1", is_attended=True, priority="normal", due=0.5, of=4)
+    with Shown("fit-1") as progress:
+        for devices, due in ((0, 0.5), (1, 0.5), (2, 0.2)):
+            found = replace(standing, devices=devices, due=due)
+            progress.show(story.state, beside=Beside(found, TimeLeft(seconds=200.0, ends_at=0.0)))
+    assert [line for line in terminal.lines if "due" in line] == [
+        "fit-1 runs now: due 50% of the cluster, has 0 of 4 devices, about 3 min left",
+        "fit-1 runs now: due 20% of the cluster, has 2 of 4 devices, about 3 min left",
+    ]
+    html = rendered(story.state, story.state.runs["fit-1"], {}, "", Beside(standing))
+    assert "<p>runs now: due 50% of the cluster, has 0 of 4 devices</p>" in html
 
 
 def test_many_events_are_drawn_a_few_times_a_second_and_the_last_one_always() -> None:

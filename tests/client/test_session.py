@@ -10,6 +10,7 @@ import pytest
 
 from cerebro import Experiment, SubEpochSpec
 from cerebro.client.session import Session
+from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
 from cerebro.contract.events import Event, LocatorsChanged, RunFinished, RunRequested, RunStopRequested
 from cerebro.contract.records import (
     SILENT_S,
@@ -32,12 +33,14 @@ def opened(
     now: float,
     statuses: Sequence[WorkerStatus] = (),
     troubles: Mapping[str, str] | None = None,
+    queue: QueueAnswer | None = None,
 ) -> Session:
-    """A session over a store that holds this log, and knows this of workers."""
+    """A session over a store that holds this log, and knows this of workers and of open runs."""
     kvs = SimpleNamespace(
         events=lambda name, after: tuple(log[after:]),
         workers=lambda: statuses,
         troubles=lambda: Troubles(pods=dict(troubles or {})),
+        queued=lambda: queue or QueueAnswer(runs=()),
     )
     connection: Any = SimpleNamespace(kvs=kvs)
     record = ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="m.csv")))
@@ -59,6 +62,32 @@ def test_the_status_tells_the_schedule_of_a_fit() -> None:
     story.ends(unit(2, 0), 0, 52.0)
     story.tell(RunFinished(run="fit-1", outcome="finished"))
     assert "    schedule: 52.0 s, at best 50.0 s (gap 4.0 %)" in opened(story.log, story.zero + 99.0).status()
+
+
+def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
+    """While others are open, with the time that it will probably take yet; and why it waits, if it does."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 40.0)
+    entries = tuple(QueueEntry(experiment=name, run="fit-1") for name in ("one", "two"))
+    own = AttendedRun(experiment="one", run="fit-1", devices=1)
+    other = AttendedRun(experiment="two", run="fit-1", priority="high")
+    shared = QueueAnswer(runs=entries, attended=Attended(runs=(own, other), devices=2))
+    session = opened(story.log, story.zero + 40.0, queue=shared)
+    assert "    runs now: due 20% of the cluster, has 1 of 2 devices" in session.status()
+    assert "about 5 min left" in session.status()
+    found = session.standing(session.chosen(None))
+    assert found is not None
+    assert found.due == pytest.approx(0.2)
+    assert (found.devices, found.of) == (1, 2)
+    hungry = own.model_copy(update={"devices": 0, "is_hungry": True})
+    waits = shared.model_copy(update={"attended": Attended(runs=(hungry, other), devices=10)})
+    assert (
+        "(waits for devices (other runs have them): it is given one next"
+        in opened(story.log, story.zero + 40.0, queue=waits).status()
+    )
+    alone = shared.model_copy(update={"runs": entries[:1]})
+    assert "due" not in opened(story.log, story.zero + 40.0, queue=alone).status()
 
 
 def test_the_status_tells_a_failure_in_a_line() -> None:

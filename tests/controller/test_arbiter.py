@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef, shares
+from cerebro.state.sharing import due_shares
+from controller.arbiter import HALF_LIFE_S, Arbiter, Claim, Place, RunRef
+
+
+def _due(runs: list[Claim]) -> dict[RunRef, float]:
+    return due_shares({claim.ref: (claim.project, claim.weight) for claim in runs})
 
 
 def ref(name: str) -> RunRef:
@@ -161,7 +166,7 @@ def test_shares_follow_weights(weights: tuple[float, ...], units: tuple[float, .
     for claim in runs:
         due = claim.weight / sum(weights)
         assert made.served[claim.ref] / total == pytest.approx(due, abs=0.03)
-        assert shares(runs)[claim.ref] == pytest.approx(due)
+        assert _due(runs)[claim.ref] == pytest.approx(due)
 
 
 def test_projects_share_before_their_runs_do() -> None:
@@ -176,7 +181,7 @@ def test_projects_share_before_their_runs_do() -> None:
     total = sum(made.served.values())
     for name, due in (("a", 0.25), ("b", 0.25), ("c", 0.5)):
         assert made.served[ref(name)] / total == pytest.approx(due, abs=0.03)
-        assert shares(runs)[ref(name)] == pytest.approx(due)
+        assert _due(runs)[ref(name)] == pytest.approx(due)
 
 
 @settings(max_examples=20, deadline=None)

@@ -49,7 +49,9 @@ class Paged(Store):
         self.takes()
         return super().events(experiment, after)[:1]
 
-    def lead(self, holder: str, ttl_s: float, *, open_runs: int = 1) -> api.LeaderAnswer:
+    def lead(
+        self, holder: str, ttl_s: float, *, open_runs: int = 1, attended: api.Attended | None = None
+    ) -> api.LeaderAnswer:
         """See `KvsClient`; from a number of calls on, somebody else leads."""
         self.leads.append(self.now())
         if len(self.leads) > self.rival_after:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import RunRequested, RunStarted, RunStopRequested, TaskCommitted
+from cerebro.contract.events import PriorityChanged, RunRequested, RunStarted, RunStopRequested, TaskCommitted
 from cerebro.contract.records import (
     ExperimentRecord,
     Holding,
@@ -30,7 +30,7 @@ from cerebro.state.experiment import fold
 from controller import loop, plan_maker
 from controller.advisor import ChildHelper
 from controller.core import Core
-from controller.opened import Opened
+from controller.opened import Experiments, Opened
 from controller.settings import Settings
 from controller.simulation.store import VirtualStore
 from tests.controller.test_loop import Nobody
@@ -171,6 +171,77 @@ def test_runs_beyond_the_most_wait(controlled: Callable[..., loop.Controller]) -
     runs = [store.state(name).runs["etl-1"] for name in names]
     assert all(later.started >= before.ended for before, later in itertools.pairwise(runs))
     assert runs[0].ended < runs[1].ended < runs[2].ended
+
+
+def test_what_was_begun_goes_on_when_fewer_may_be_open(
+    controlled: Callable[..., loop.Controller],
+) -> None:
+    """All of it is worked on by a controller that is started with a lower number; nothing else is begun meanwhile."""
+    store = Cluster("one", "two", "three")
+    controlled(store, lambda: all(store.is_over(name) for name in ("one", "two", "three")))
+    for name in ("one", "two"):
+        store.fit(name, models=3)
+
+    def has_begun(name: str) -> bool:
+        run = store.state(name).runs.get("fit-1")
+        return run is not None and run.plan is not None
+
+    controlled(store, lambda: has_begun("one") and has_begun("two"))
+    store.fit("three")
+    controlled(store, lambda: store.is_over("three", "fit-1"), open_runs=1)
+    runs = [store.state(name).runs["fit-1"] for name in ("one", "two", "three")]
+    assert all(run.state is RunState.FINISHED for run in runs)
+    assert runs[2].started >= max(run.ended for run in runs[:2])
+    newest_first = max(runs[0].started, runs[1].started)
+    assert newest_first < min(runs[0].ended, runs[1].ended), "neither waited for the other"
+
+
+def test_everybody_is_told_what_is_worked_on(
+    controlled: Callable[..., loop.Controller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which runs, what they are, what they have, and how many devices there are; before anything of a run is begun."""
+    monkeypatch.setattr(loop, "_LEADERSHIP_S", 0.0)  # it is said anew whenever the loop turns
+    store, seen = Cluster("one", "two"), list[api.Attended]()
+    controlled(store, lambda: store.is_over("one") and store.is_over("two"))
+    for name in ("one", "two"):
+        store.fit(name, models=3)
+    store.append("one", PriorityChanged(run="fit-1", priority="high"))
+
+    def look() -> bool:
+        told = store.queued().attended
+        names = {(each.experiment, each.run) for each in told.runs}
+        for name in ("one", "two"):
+            run = store.state(name).runs["fit-1"]
+            assert (name, "fit-1") in names or run.plan is None or not run.is_open
+        seen.append(told)
+        return store.is_over("one", "fit-1") and store.is_over("two", "fit-1")
+
+    controlled(store, look)
+    both = [told for told in seen if len(told.runs) == 2 and any(run.devices for run in told.runs)]
+    assert {told.devices for told in both} == {len(WORKERS)}
+    assert {sum(run.devices for run in told.runs) for told in both} <= {1, 2}
+    for told in both:
+        assert {(run.experiment, run.priority) for run in told.runs} == {("one", "high"), ("two", "normal")}
+    assert any(run.is_hungry for told in both for run in told.runs)
+
+
+def test_runs_are_counted_not_experiments() -> None:
+    """Of one experiment as of several; who is worked on stays, and the others follow in their order."""
+    kept = Experiments(2)
+    entries = [("one", "fit-1"), ("one", "test-1"), ("two", "fit-1"), ("three", "fit-1")]
+
+    def queue(*begun: tuple[str, str]) -> api.QueueAnswer:
+        return api.QueueAnswer(
+            runs=tuple(api.QueueEntry(experiment=name, run=run) for name, run in entries),
+            attended=api.Attended(
+                runs=tuple(api.AttendedRun(experiment=name, run=run) for name, run in begun)
+            ),
+        )
+
+    assert kept.admitted(queue(), 0.0) == {"one": ("fit-1", "test-1")}
+    assert kept.admitted(queue(("two", "fit-1")), 0.0) == {"two": ("fit-1",), "one": ("fit-1",)}
+    begun = (("one", "fit-1"), ("two", "fit-1"), ("three", "fit-1"))
+    assert kept.admitted(queue(*begun), 0.0) == {"one": ("fit-1",), "two": ("fit-1",), "three": ("fit-1",)}
 
 
 @pytest.mark.parametrize("where", ["decide", "wake_s", "fit_of"])

@@ -61,6 +61,7 @@ class FakeStore:
     samples: dict[str, tuple[UsageSample, ...]] = field(default_factory=dict)
     waiting: tuple[api.QueueEntry, ...] = ()
     open_runs: int = 8
+    attended: api.Attended = field(default_factory=api.Attended)
     entries: tuple[AuditEntry, ...] = ()
     unneeded: Reclaim = field(default_factory=Reclaim)
     in_trouble: Troubles = field(default_factory=Troubles)
@@ -134,7 +135,7 @@ class FakeStore:
 
     def queued(self) -> api.QueueAnswer:
         self._called("queue")
-        return api.QueueAnswer(runs=self.waiting, open_runs=self.open_runs)
+        return api.QueueAnswer(runs=self.waiting, open_runs=self.open_runs, attended=self.attended)
 
     def workers(self) -> tuple[WorkerStatus, ...]:
         self._called("workers")

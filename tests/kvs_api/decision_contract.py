@@ -142,6 +142,19 @@ class DecisionContract:
         assert bench.log() == ()
         assert bench.decide(note(JOINED), term=bench.term + 1) == ["done"]
 
+    def test_the_leader_says_what_is_worked_on(self, bench: Bench) -> None:
+        """Everybody reads it with the queue. What it leaves out stays as it was; who has just begun to lead says
+        nothing that counts, because the one before may have begun more."""
+        first = api.Attended(runs=(api.AttendedRun(experiment="one", run="fit-1", devices=2),), devices=4)
+        bench.store.lead("controller-0", LONG_S, open_runs=3, attended=first)
+        bench.store.lead("controller-0", SHORT_S, open_runs=3)
+        assert (bench.store.queued().open_runs, bench.store.queued().attended) == (3, first)
+        bench.pass_a_moment()
+        bench.store.lead("controller-1", LONG_S, open_runs=3, attended=api.Attended())
+        assert bench.store.queued().attended == first
+        bench.store.lead("controller-1", LONG_S, open_runs=3, attended=api.Attended(devices=1))
+        assert bench.store.queued().attended == api.Attended(devices=1)
+
     def test_a_running_attempt_may_be_asked_for_once(self, bench: Bench) -> None:
         """The inbox and the log tell of it together; the attempt goes on until it is given back or committed."""
         bench.run_until("running")

@@ -22,6 +22,7 @@ from cerebro.client.commands import CommandsMixin
 from cerebro.client.session import Session
 from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
+from cerebro.contract import api
 from cerebro.contract.events import DeletionRequested, RunFinished, RunStopRequested
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from cerebro.errors import ConflictError, UnreadableError
@@ -316,6 +317,20 @@ def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, t
         store.kvs.append("bad", DeletionRequested(), is_unread=True)
     store.kvs.append("worse", DeletionRequested(), is_unread=True)
     assert [entry.experiment for entry in store.kvs.queue()] == ["good", "bad"]
+
+
+def test_one_that_is_worked_on_beyond_those_that_may_be_is_not_deleted_unread(
+    store: Store, tmp_path: Path
+) -> None:
+    """It was begun before fewer might be open."""
+    for name in ("good", "bad"):
+        store.begin(name, tmp_path)
+    store.write("bad", NEWER)
+    told = api.Attended(runs=(api.AttendedRun(experiment="bad", run="etl-1"),))
+    for _ in range(2):
+        store.kvs.lead("controller", 60.0, open_runs=1, attended=told)
+    with pytest.raises(ConflictError, match="etl-1"):
+        store.kvs.append("bad", DeletionRequested(), is_unread=True)
 
 
 def test_a_readable_one_is_not_deleted_while_a_run_waits(store: Store, tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cerebro.contract.events import RunFinished, RunPaused, RunRequested, RunStarted
 from cerebro.contract.runs import EtlRequest
-from cerebro.state import TaskKey, behind, waiting_for
+from cerebro.state import TaskKey, waiting_for
 from tests.state.stories import SHA, Story, etl_plan, joined, lost, unit
 
 
@@ -85,22 +83,3 @@ def test_etl_waits_for_the_worker_that_is_to_make_a_partition() -> None:
     assert list(run.tasks) == [
         str(TaskKey(run="etl-1", kind="etl", split="train", partition=p)) for p in (0, 1)
     ]
-
-
-@pytest.mark.parametrize(
-    ("open_runs", "told"),
-    [
-        (1, "2 runs are open before it; 1 may be open at once"),
-        (2, "2 runs are open before it; 2 may be open at once"),
-        (3, ""),
-    ],
-)
-def test_a_run_beyond_those_that_may_be_open_is_told_so(open_runs: int, told: str) -> None:
-    """By how many are before it; those of one experiment count once."""
-    assert behind(["one", "two", "one", "three"], "three", open_runs) == told
-
-
-def test_the_first_one_is_behind_nobody() -> None:
-    """However few may be open."""
-    assert behind(["one", "two"], "one", 1) == ""
-    assert behind(["one", "two"], "two", 1) == "1 run is open before it; 1 may be open at once"

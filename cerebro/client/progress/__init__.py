@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from cerebro.client.progress.bars import ALONE, Beside
 from cerebro.client.progress.notebook import NotebookScreen
 from cerebro.client.progress.terminal import TerminalScreen
 from cerebro.contract.events import LivePoint
@@ -22,12 +23,15 @@ _SHARE = 0.1
 class Screen(Protocol):
     """Where progress is drawn. Used by one thread."""
 
-    def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
+    def draw(
+        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside
+    ) -> None:
         """Draw a planned run, or one that waits.
 
         Args:
             rows: task key -> rows gone through by now, for tasks of an ETL run.
             reason: why nothing happens; empty if something does.
+            beside: what is so of it beside other runs.
         """
 
     def close(self) -> None:
@@ -56,7 +60,7 @@ class Progress:
         self._screen = screen or (NotebookScreen() if is_notebook() else TerminalScreen())
         self._rows: dict[str, int] = {}
         self._next = self._clock()
-        self._pending: tuple[ExperimentState, Run, str] | None = None
+        self._pending: tuple[ExperimentState, Run, str, Beside] | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -71,21 +75,25 @@ class Progress:
             self._rows[point.task] = point.rows
 
     def show(
-        self, state: ExperimentState, queued: str = "", troubles: Mapping[str, str] | None = None
+        self,
+        state: ExperimentState,
+        queued: str = "",
+        troubles: Mapping[str, str] | None = None,
+        beside: Beside = ALONE,
     ) -> None:
-        """Draw the state; `queued` says what a queued run waits for, `troubles` why workers do not start."""
+        """Draw the state; `queued` says what the run waits for, `troubles` why workers do not start."""
         run = state.runs.get(self._run)
         if run is None or not self._is_shown:
             return
-        self._pending = state, run, explained(waiting_for(state, run) or queued, troubles or {})
+        self._pending = state, run, explained(waiting_for(state, run) or queued, troubles or {}), beside
         if self._clock() >= self._next:
             self._draw()
 
     def _draw(self) -> None:
         if self._pending is not None:
-            state, run, reason = self._pending
+            state, run, reason, beside = self._pending
             began = self._clock()
-            self._screen.draw(state, run, self._rows, reason)
+            self._screen.draw(state, run, self._rows, reason, beside)
             ended = self._clock()
             self._next, self._pending = ended + max(_PAUSE_S, (ended - began) / _SHARE), None
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cerebro.contract.runs import EtlPlan, FitRequest
 from cerebro.figures import etl_progress
-from cerebro.state import ExperimentState, Model, Run, RunState
+from cerebro.state import ExperimentState, Model, Run, RunState, Standing
+from cerebro.state.throughput import TimeLeft
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +22,24 @@ class ProgressBar:
     total: int
     unit: str
     note: str = ""
+
+
+class Beside(NamedTuple):
+    """What is so of a run while other runs are open; nothing of one that is alone."""
+
+    standing: Standing | None = None
+    left: TimeLeft | None = None
+    """How long it will probably take yet."""
+
+    @property
+    def line(self) -> str:
+        """In words."""
+        if self.standing is None:
+            return ""
+        return ", ".join(filter(None, [self.standing.line, self.left.words if self.left else ""]))
+
+
+ALONE = Beside()
 
 
 def bars(state: ExperimentState, run: Run, rows: Mapping[str, int]) -> Iterator[ProgressBar]:

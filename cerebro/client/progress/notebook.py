@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from cerebro import figures
-from cerebro.client.progress.bars import ProgressBar, bars, epoch_bars, standing
+from cerebro.client.progress.bars import ALONE, Beside, ProgressBar, bars, epoch_bars, standing
 from cerebro.contract.runs import FitRequest
 from cerebro.figures import ModelSummary
 from cerebro.figures.frame import number
@@ -36,9 +36,11 @@ class NotebookScreen:
         self._shown: Any = None
         self._html = ""
 
-    def draw(self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> None:
+    def draw(
+        self, state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside = ALONE
+    ) -> None:
         """Draw a planned run, or one that waits."""
-        html = rendered(state, run, rows, reason)
+        html = rendered(state, run, rows, reason, beside)
         if html == self._html:
             return
         self._html = html
@@ -54,11 +56,15 @@ class NotebookScreen:
         """Nothing more will be drawn."""
 
 
-def rendered(state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str) -> str:
-    """The run as HTML: what it waits for, a bar per split or epoch, a table of models."""
+def rendered(
+    state: ExperimentState, run: Run, rows: Mapping[str, int], reason: str, beside: Beside = ALONE
+) -> str:
+    """The run as HTML: what it waits for, its share, a bar per split or epoch, a table of models."""
     is_fit = isinstance(run.request, FitRequest)
     said = ", ".join(part for part in (wording.run(run), standing(run), reason) if part)
     parts = [f"<p><strong>{escape(run.id)}</strong>: {escape(said)}</p>"]
+    if beside.line:
+        parts.append(f"<p>{escape(beside.line)}</p>")
     parts.append(_bars(_folded(epoch_bars(run)) if is_fit else bars(state, run, rows)))
     if is_fit:
         parts.append(_models(run))

@@ -174,12 +174,78 @@ def test_queue_says_why() -> None:
         api.QueueEntry(experiment="whales", run="etl-1"),
         api.QueueEntry(experiment="birds", run="etl-1"),
     )
-    queue = api.QueueAnswer(runs=runs, open_runs=2)
+    queue = api.QueueAnswer(runs=runs, open_runs=3)
     rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
-    assert (rows[0].state, rows[0].done, rows[0].total, rows[0].author) == ("running", 10, 42, "ada")
-    assert (rows[1].state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
-    assert (rows[2].state, rows[2].reason) == ("queued", "")
-    assert (rows[3].state, rows[3].reason) == ("queued", "2 runs are open before it; 2 may be open at once")
+    first = rows[0].told
+    assert (first.state, first.done, first.total, first.author) == ("running", 10, 42, "ada")
+    assert (rows[1].told.state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
+    assert (rows[2].told.state, rows[2].reason) == ("queued", "")
+    assert (rows[3].told.state, rows[3].reason) == (
+        "queued",
+        "3 runs are open before it; 3 may be open at once",
+    )
+
+
+SHARED = api.QueueAnswer(
+    runs=(
+        api.QueueEntry(experiment="digits", run="fit-1"),
+        api.QueueEntry(experiment="whales", run="fit-1"),
+        api.QueueEntry(experiment="birds", run="etl-1"),
+    ),
+    open_runs=2,
+    attended=api.Attended(
+        runs=(
+            api.AttendedRun(experiment="whales", run="fit-1", priority="high", devices=1, is_hungry=True),
+            api.AttendedRun(experiment="digits", run="fit-1", project="pixels", devices=3),
+        ),
+        devices=4,
+    ),
+)
+
+
+def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
+    """Of all open runs, on the cluster page; of its own run, with a way to change its priority, on an experiment's."""
+    bench = Bench()
+    bench.store.add(running_story())
+    bench.store.waiting, bench.store.open_runs = SHARED.runs, SHARED.open_runs
+    bench.store.attended = SHARED.attended
+    browser = bench.signed_in()
+    page = browser.get("/cluster").text
+    rows = [part.split("</tr>")[0] for part in page.split('<tr data-key="')[1:]]
+    assert "runs now" in rows[0]
+    assert "20.0 %" in rows[0]
+    assert "3 of 4 devices" in rows[0]
+    assert "pixels" in rows[0]
+    assert "has fewer than it is due" in rows[1]
+    assert "1st in the queue" in rows[2]
+    assert "2 runs are open before it; 2 may be open at once" in rows[2]
+    page = browser.get("/experiments/digits").text
+    assert "Share of the cluster" in page
+    assert "fit-1 has 3 of 4 devices now" in page
+    assert '<option value="normal" selected>' in page
+    answer = browser.get("/api/views/experiments/digits").json or {}
+    found = answer["standing"]
+    assert (found["due"], found["devices"], found["of"]) == (pytest.approx(0.2), 3, 4)
+
+
+def test_a_page_is_made_anew_when_its_run_has_more_or_less_of_the_cluster() -> None:
+    """Though its log says nothing; what others have does not matter."""
+    bench = Bench()
+    bench.store.add(running_story())
+    bench.store.waiting, bench.store.attended = SHARED.runs, SHARED.attended
+    browser = bench.signed_in()
+
+    path, host = "/fragments/experiments/digits", {"base_url": "http://127.0.0.1:7080"}
+    tag = browser.get(path).headers["ETag"]
+    whales, digits = SHARED.attended.runs
+    for changed, status_code in (
+        ((whales.model_copy(update={"devices": 0}), digits), 304),
+        ((whales, digits.model_copy(update={"devices": 2})), 200),
+    ):
+        bench.store.attended = api.Attended(runs=changed, devices=4)
+        bench.monotonic.now += 3
+        answer = browser.client.get(path, headers={"If-None-Match": tag}, **host)
+        assert answer.status_code == status_code
 
 
 def test_the_page_shows_troubles_the_size_request_and_the_audit_list() -> None:

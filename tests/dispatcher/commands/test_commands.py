@@ -47,6 +47,7 @@ def told(bench: Bench, number: int = 1) -> list[tuple[str, str]]:
         ({"action": "stop_model", "run": "fit-1", "model": "m01"}, "ModelStopRequested"),
         ({"action": "retry_model", "run": "fit-1", "model": "m07"}, "ModelRetried"),
         ({"action": "set_scheduler", "run": "fit-1", "scheduler": "random"}, "SchedulerChanged"),
+        ({"action": "set_priority", "run": "fit-1", "priority": "high"}, "PriorityChanged"),
         ({"action": "archive"}, "ExperimentArchived"),
     ],
 )
@@ -97,6 +98,8 @@ def test_program_gets_the_reason_as_json(bench: Bench) -> None:
         ({}, 400),
         ({"action": "stop_model", "run": "fit-1"}, 400),
         ({"action": "set_scheduler", "run": "fit-1", "scheduler": "<script>"}, 400),
+        ({"action": "set_priority", "run": "fit-1", "priority": "highest"}, 400),
+        ({"action": "set_priority", "run": "fit-1"}, 400),
         ({"action": "stop_run", "run": "fit-9"}, 404),
         ({"action": "stop_model", "run": "fit-1", "model": "<script>alert(1)</script>"}, 404),
         ({"action": "delete", "confirm": "digits"}, 409),

@@ -19,11 +19,11 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.records import ExperimentSummary
 from cerebro.figures.models import summaries
+from cerebro.state.throughput import BASIS, ThroughputMeter
 from dispatcher.experiments.view import row_of
 from dispatcher.reading import read_model as read_model_module
 from dispatcher.reading.model_table import ModelTable
 from dispatcher.reading.read_model import ReadModel
-from dispatcher.reading.time_left import BASIS, ThroughputMeter
 from dispatcher.tabs.header import header
 from tests.dispatcher.stories import NOW, Story, running_story
 
@@ -232,9 +232,9 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     for at in range(40):
         began, ended = story.time - at - 0.1, story.time - at
         with_validations.commit(run, "valid", worker="worker-1", started=began, ended=ended, rows=300)
-    found = with_validations.throughput(run, table, story.time, lambda task: None)
+    found = with_validations.throughput(run, story.time, units=table)
     assert found.left is not None
-    assert found == without.throughput(run, table, story.time, lambda task: None)
+    assert found == without.throughput(run, story.time, units=table)
 
 
 def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:

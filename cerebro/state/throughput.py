@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from cerebro.contract.events import LivePoint
+from cerebro.contract.events import Event, LivePoint, TaskCommitted
 from cerebro.contract.runs import EtlPlan, FitPlan
-from cerebro.state import Run, TaskState
-from dispatcher.reading.model_table import ModelTable
+from cerebro.state.experiment import ExperimentState
+from cerebro.state.runs import Run
+from cerebro.state.tasks import TaskState
 
 WINDOW_S = 300.0
 """Throughput is of the last five minutes."""
@@ -33,6 +35,14 @@ class TimeLeft:
     ends_at: float
     basis: str = BASIS
 
+    @property
+    def words(self) -> str:
+        """In its largest unit."""
+        for length, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+            if self.seconds >= 2 * length:
+                return f"about {self.seconds / length:.0f} {unit} left"
+        return f"about {self.seconds:.0f} s left"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
@@ -43,6 +53,31 @@ class Throughput:
     units_per_min: float
     over_s: float
     left: TimeLeft | None
+
+
+class Units(Protocol):
+    """Counts over a fit run's models, for who keeps them anyway."""
+
+    def progress(self) -> tuple[int, int]:
+        """Units committed, and units in all."""
+
+    def longest(self) -> int:
+        """Units due of the model of which most are."""
+
+
+@dataclass(frozen=True)
+class _Counted:
+    run: Run
+
+    def progress(self) -> tuple[int, int]:
+        return self.run.progress()
+
+    def longest(self) -> int:
+        return max(map(self.run.due, self.run.models.values()), default=0)
+
+
+def _nothing(_: str) -> None:
+    return None
 
 
 IDLE = Throughput(rows_per_s=0.0, units_per_min=0.0, over_s=0.0, left=None)
@@ -87,15 +122,38 @@ class ThroughputMeter:
         if _is_work(run, kind):
             self._commits.append(_Span(run.id, worker, started, _begun(started, start_s, ended), ended, rows))
 
+    def see(self, state: ExperimentState, event: Event) -> None:
+        """An event is about to be folded: a unit that is committed then leaves the run's tasks."""
+        if not isinstance(event, TaskCommitted):
+            return
+        run = state.runs.get(event.task.partition("/")[0])
+        task = run.open.get(event.task) if run is not None else None
+        if run is not None and task is not None and task.attempts[-1].started:
+            self.commit(
+                run,
+                task.key.kind,
+                worker=event.worker,
+                started=task.attempts[-1].started,
+                ended=event.time,
+                rows=event.result.rows - event.result.resumed_rows,
+                start_s=event.result.timings.start_s,
+            )
+
     def throughput(
-        self, run: Run, table: ModelTable | None, now: float, newest: Callable[[str], LivePoint | None]
+        self,
+        run: Run,
+        now: float,
+        *,
+        units: Units | None = None,
+        newest: Callable[[str], LivePoint | None] = _nothing,
     ) -> Throughput:
         """Of a run that is open, at `now` (the store's clock).
 
         Args:
-            table: its models, if it is a planned fit.
+            units: of a planned fit, counted already.
             newest: task -> what its open attempt said last.
         """
+        table = units or (_Counted(run) if run.models else None)
         own = [commit for commit in self._commits if commit.run == run.id]
         begin = max(run.started, now - WINDOW_S)
         if len(own) == _COMMITS:
@@ -151,7 +209,7 @@ def _share(started: float, ended: float, begin: float) -> float:
     return min(1.0, (ended - begin) / (ended - started)) if ended > max(started, begin) else 0.0
 
 
-def _rows_left(run: Run, table: ModelTable | None) -> float | None:
+def _rows_left(run: Run, table: Units | None) -> float | None:
     """Rows to be done yet, running tasks included; `None` before the run is planned."""
     if run.plan is None:
         return None

@@ -1,0 +1,151 @@
+"""Where an open run stands: shares add up, projects count as one, and who waits is told why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.api import Attended, AttendedRun, QueueAnswer, QueueEntry
+from cerebro.contract.runs import Priority
+from cerebro.state.sharing import WEIGHTS, due_shares, standing_of, standings
+
+weighted = st.dictionaries(
+    st.integers(0, 20),
+    st.tuples(st.sampled_from(["", "p", "q"]), st.sampled_from(sorted(WEIGHTS.values()))),
+    min_size=1,
+)
+
+
+@given(weighted)
+def test_what_all_are_due_is_the_whole(runs: dict[int, tuple[str, float]]) -> None:
+    """Whatever their number, weights and projects; and nobody is due nothing."""
+    found = due_shares(runs)
+    assert sum(found.values()) == pytest.approx(1)
+    assert found.keys() == runs.keys()
+    assert min(found.values()) > 0
+
+
+@given(weighted, st.sampled_from(["", "p", "q"]))
+def test_runs_of_a_project_count_as_one(runs: dict[int, tuple[str, float]], project: str) -> None:
+    """A project is due as much with one run as with any number of the same weight; a priority counts within it."""
+    alike = {key: (name, 1.0 if name == project else weight) for key, (name, weight) in runs.items()}
+    found, members = due_shares(alike), [key for key, (name, _) in alike.items() if name == project]
+    if members:
+        one = {key: each for key, each in alike.items() if key not in members[1:]}
+        assert sum(found[key] for key in members) == pytest.approx(due_shares(one)[members[0]])
+    for name in {name for name, _ in runs.values()}:
+        due = {
+            weight: share
+            for key, share in due_shares(runs).items()
+            for own, weight in [runs[key]]
+            if own == name
+        }
+        assert sorted(due, key=due.__getitem__) == sorted(due)
+
+
+def attended(
+    experiment: str, devices: int = 0, *, priority: Priority = "normal", **more: bool
+) -> AttendedRun:
+    """A fit run."""
+    return AttendedRun(
+        experiment=experiment,
+        run="fit-1",
+        priority=priority,
+        devices=devices,
+        is_hungry=more.get("is_hungry", False),
+    )
+
+
+def queue(names: str, *runs: AttendedRun, open_runs: int = 8, devices: int = 4) -> QueueAnswer:
+    """Open runs of these experiments, oldest first."""
+    return QueueAnswer(
+        runs=tuple(QueueEntry(experiment=name, run="fit-1") for name in names.split()),
+        open_runs=open_runs,
+        attended=Attended(runs=runs, devices=devices),
+    )
+
+
+def test_a_run_says_what_it_is_due_and_has() -> None:
+    """In words, with a priority that is not the usual one."""
+    found = standings(queue("one two", attended("one", 3), attended("two", 1, priority="high")))
+    assert [each.line for each in found] == [
+        "runs now: due 20% of the cluster, has 3 of 4 devices",
+        "runs now: due 80% of the cluster, priority high, has 1 of 4 devices",
+    ]
+    assert [each.reason for each in found] == ["", ""], "neither could use more"
+
+
+def test_a_run_beyond_those_that_may_be_open_is_told_so() -> None:
+    """It has a place in the queue, and is due nothing yet. Those that were begun go on, also if they are too many."""
+    given = queue("one two three four", attended("two"), attended("one"), open_runs=2)
+    found = standings(given)
+    assert [each.position for each in found] == [
+        "runs now",
+        "runs now",
+        "1st in the queue",
+        "2nd in the queue",
+    ]
+    assert found[3].line == "2nd in the queue"
+    assert [each.reason for each in found[2:]] == [
+        "2 runs are open before it; 2 may be open at once",
+        "3 runs are open before it; 2 may be open at once",
+    ]
+    assert found[2].due is None
+    later = standings(queue("one two three", attended("two"), attended("one"), open_runs=1))
+    assert [each.is_attended for each in later] == [True, True, False]
+
+
+def test_a_run_that_was_just_asked_for_begins_in_a_moment() -> None:
+    """While there is room; nobody has said yet what it is due."""
+    found = standings(queue("one two", attended("one", 4), open_runs=2))
+    assert [each.position for each in found] == ["runs now", "begins in a moment"]
+    assert found[1].reason == ""
+    assert found[0].due == 1
+
+
+def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
+    """In the order of their turns; one that has what it is due, or could use no more, does not wait."""
+    given = queue(
+        "one two three four",
+        attended("three", is_hungry=True),
+        attended("two", 0, is_hungry=True),
+        attended("one", 6, is_hungry=True),
+        attended("four", 2),
+        devices=8,
+    )
+    reasons = {each.experiment: each.reason for each in standings(given)}
+    assert reasons["three"].endswith("it is given one next, as they become free")
+    assert reasons["two"].endswith("it is given one after 1 other, as they become free")
+    assert (reasons["one"], reasons["four"]) == ("", "")
+
+
+def test_a_run_that_has_ended_stands_nowhere() -> None:
+    """Although the controller has not said so yet."""
+    given = queue("one", attended("two", 4), attended("one", 0))
+    assert standing_of(given, "two", "fit-1") is None
+    found = standing_of(given, "one", "fit-1")
+    assert found is not None
+    assert found.due == 1
+
+
+@given(
+    st.lists(st.integers(0, 9), unique=True, max_size=10),
+    st.lists(st.integers(0, 9), unique=True, max_size=10),
+    st.integers(1, 5),
+)
+def test_each_open_run_stands_somewhere(queued: list[int], begun: list[int], most: int) -> None:
+    """Once, in the order of the queue; places count from 1 among those that wait, and no more begin than may."""
+    names = [f"e{number}" for number in queued]
+    given = queue(" ".join(names), *(attended(f"e{number}") for number in begun), open_runs=most)
+    found = standings(given)
+    assert [each.experiment for each in found] == names
+    places = [each.place for each in found if each.place]
+    assert places == list(range(1, len(places) + 1))
+    there = Counter(each.is_attended for each in found)
+    assert len(found) - len(places) <= max(most, there[True])
+    assert all(bool(each.reason) for each in found if each.place)
+    shares = [each.due for each in found if each.due is not None]
+    assert not shares or sum(shares) == pytest.approx(1)
