@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import subprocess
@@ -19,16 +18,21 @@ from cerebro.contract.records import CodeRecord
 from cerebro.contract.tasks import CheckpointRef, FailureKind, TrainTask
 from cerebro.runtime.kvs import KvsClient
 from cerebro.usercode.encoding import encode
+from tests.forking import Forked, Forks
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.real import TOKEN, Service
+from tests.worker.agent import rights
 
 ROOT = Path(__file__).resolve().parents[3]
 SHA = hashlib.sha256(b"code").hexdigest()
 LIMIT_S = 40.0
-_LIBRARY = ctypes.CDLL(None)
-_PR_CAPBSET_DROP = 24
-_SEEING = (19, 21, 38)
-"""Capabilities that let root look into processes: SYS_PTRACE, SYS_ADMIN, PERFMON. Containers have none of them."""
+_AGENT = "cerebro.worker.agent"
+_ARGUMENTS = ("--handlers", "tests.worker.agent.fake_handler")
+
+
+def agent_forks() -> Forks:
+    """Starts agents, with a container's rights."""
+    return Forks(f"{_AGENT}.__main__", first="tests.worker.agent.rights:drop")
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -43,10 +47,10 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class Agents:
     """Workers under test and their controller."""
 
-    def __init__(self, service: Service, kvs: KvsClient, root: Path) -> None:
-        self._service, self._root, self._kvs = service, root, kvs
+    def __init__(self, service: Service, kvs: KvsClient, root: Path, forks: Forks) -> None:
+        self._service, self._root, self._kvs, self._forks = service, root, kvs, forks
         self.bench = Bench(store=kvs, pass_a_moment=lambda: None)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Forked | subprocess.Popen[bytes]] = []
         kvs.put_code(CodeRecord(sha256=SHA, fingerprint=SHA, class_name="S", source="", encoded="code"))
 
     def start(
@@ -55,11 +59,17 @@ class Agents:
         lease_s: float = 5.0,
         grace_s: float = 20.0,
         devices: int = 1,
+        is_fork: bool = True,
         group: Path | None = None,
         **variables: str,
-    ) -> subprocess.Popen[bytes]:
-        """Start worker-0, with further environment variables, and wait until it has registered anew. Where it has
-        several devices, each has two threads. `group`: the control group that it begins in."""
+    ) -> Forked | subprocess.Popen[bytes]:
+        """Start worker-0, with further environment variables, and wait until it has registered anew.
+
+        Args:
+            devices: where there are several, each has two threads.
+            is_fork: it may be a fork of a process that has imported it, which had another environment.
+            group: the control group that it begins in; such a one is no fork.
+        """
         before = self.incarnation()
         environment = {
             **os.environ,
@@ -75,25 +85,23 @@ class Agents:
             "CEREBRO_GRACE_S": str(grace_s),
             **variables,
         }
-        command = [
-            sys.executable,
-            "-m",
-            "cerebro.worker.agent",
-            "--handlers",
-            "tests.worker.agent.fake_handler",
-        ]
-        with (self._root / "agent.log").open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                preexec_fn=partial(_begin, group),  # noqa: PLW1509 - system calls only
-            )
+        log = self._root / "agent.log"
+        process: Forked | subprocess.Popen[bytes]
+        if is_fork and group is None:
+            process = self._forks.start(_ARGUMENTS, environment=environment, log=log)
+        else:
+            with log.open("ab") as file:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", _AGENT, *_ARGUMENTS],
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=file,
+                    stderr=file,
+                    preexec_fn=partial(_begin, group),  # noqa: PLW1509 - system calls only
+                )
         self.processes.append(process)
         until(lambda: self.incarnation() != before or process.poll() is not None, "registration")
-        assert process.poll() is None, (self._root / "agent.log").read_text()
+        assert process.poll() is None, log.read_text()
         return process
 
     def incarnation(self) -> str:
@@ -162,18 +170,16 @@ class Agents:
 
     def end_of(self, key: str, attempt: int = 1) -> Event:
         """Wait for the commit or failure of an attempt."""
-        found: list[Event] = []
-
-        def ended() -> bool:
-            found[:] = [
-                e
-                for e in self.bench.log()
-                if isinstance(e, TaskCommitted | TaskFailed) and (e.task, e.attempt) == (key, attempt)
-            ]
-            return bool(found)
-
-        until(ended, f"end of {key}")
-        return found[0]
+        deadline, log = time.monotonic() + LIMIT_S, list[Event]()
+        while True:
+            for event in log:
+                if isinstance(event, TaskCommitted | TaskFailed) and (event.task, event.attempt) == (
+                    key,
+                    attempt,
+                ):
+                    return event
+            assert time.monotonic() < deadline, f"never happened: end of {key}"
+            log += self.bench.store.events("one", len(log), wait_s=1.0)
 
     def failure(self, key: str) -> tuple[FailureKind, str]:
         """Kind and message of a failed task."""
@@ -186,9 +192,7 @@ def _begin(group: Path | None) -> None:
     """In the process that becomes the agent."""
     if group is not None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
-    if os.getuid() == 0:
-        for capability in _SEEING:
-            _LIBRARY.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    rights.drop()
 
 
 def is_running(pid: int) -> bool:

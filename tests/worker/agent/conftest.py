@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from cerebro.runtime.kvs import KvsClient
+from tests.forking import Forks
 from tests.kvs_api.real import Service
-from tests.worker.agent.agents import Agents
+from tests.worker.agent.agents import Agents, agent_forks
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """One process that has imported the agent, for all tests."""
+    with agent_forks() as made:
+        yield made
 
 
 @pytest.fixture
-def agents(service: Service, kvs: KvsClient, tmp_path: Path) -> Iterator[Agents]:
+def agents(service: Service, kvs: KvsClient, tmp_path: Path, forks: Forks) -> Iterator[Agents]:
     """No worker yet: `start` starts it."""
-    made = Agents(service, kvs, tmp_path)
+    made = Agents(service, kvs, tmp_path, forks)
     yield made
     for process in made.processes:
         process.kill()

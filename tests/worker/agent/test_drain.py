@@ -13,6 +13,7 @@ import pytest
 from cerebro.contract.events import TaskCommitted
 from cerebro.contract.tasks import FailureKind
 from cerebro.runtime.volumes import Volumes, checkpoint_file
+from tests.forking import Forked
 from tests.kvs_api.real import Service
 from tests.worker.agent.agents import LIMIT_S, Agents, is_running, until
 
@@ -20,7 +21,7 @@ LONG_S = 30.0
 SHORT_S = 0.5
 
 
-def terminate(process: subprocess.Popen[bytes]) -> None:
+def terminate(process: Forked | subprocess.Popen[bytes]) -> None:
     """What a drain, a rollout and a spot notice come to."""
     process.send_signal(signal.SIGTERM)
 

@@ -73,9 +73,9 @@ def test_a_hidden_process_is_closed_to_its_own_user_and_its_children_are_not() -
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_user_code_in_a_pod_does_not_see_the_token(agents: Agents) -> None:
     """Nor in the environment of the process that started it, where a worker outside pods has it."""
-    agents.start()
+    agents.start(is_fork=False)
     assert agents.failure(agents.give(0, "spy")) == (FailureKind.USER_ERROR, "ValueError: the token is open")
-    agents.start(CEREBRO_POD="worker-0", CEREBRO_POD_UID="1-2-3", CEREBRO_CONTAINER="worker")
+    agents.start(is_fork=False, CEREBRO_POD="worker-0", CEREBRO_POD_UID="1-2-3", CEREBRO_CONTAINER="worker")
     assert isinstance(agents.end_of(agents.give(1, "spy")), TaskCommitted)
 
 

@@ -1,0 +1,144 @@
+"""Starts a program as forks of one process that has imported it: the same program, without a second of imports each.
+
+What the system keeps of a process from its start (command line, initial environment) is that of the one
+process: a test that looks at these starts its program anew.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+_ROOT = Path(__file__).resolve().parent.parent
+_MOST_BYTES = 1 << 20
+
+
+class Forked:
+    """A process that was started so; as far as tests need it, what `subprocess.Popen` is."""
+
+    def __init__(self, pid: int, parent: Forks) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._parent = parent
+        self._ended = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; `None` while it runs."""
+        if self.returncode is None and select.select([self._ended], [], [], 0.0)[0]:
+            os.close(self._ended)
+            self.returncode = self._parent.ask({"reap": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        if self.returncode is None:
+            select.select([self._ended], [], [], timeout)
+        status = self.poll()
+        if status is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Forks:
+    """The one process. A context: at its end it is gone; who is left of its children is not.
+
+    Args:
+        module: what it has imported, whose `main` its children run.
+        first: ``module:function``, called in each child before that.
+    """
+
+    def __init__(self, module: str, *, first: str = "builtins:dict") -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forking", module, first, str(theirs.fileno())],
+                cwd=_ROOT,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def start(self, arguments: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Forked:
+        """Start a child.
+
+        Args:
+            arguments: of its command line.
+            environment: all of it.
+            log: what it prints is added to this file.
+        """
+        request = {"arguments": list(arguments), "environment": dict(environment), "log": str(log)}
+        return Forked(self.ask(request), self)
+
+    def ask(self, request: Mapping[str, Any]) -> int:
+        """A question to the one process, and its answer."""
+        self._socket.send(json.dumps(request).encode())
+        answer = self._socket.recv(_MOST_BYTES)
+        assert answer, "the process that forks has ended"
+        return int(answer)
+
+
+def _next_child(channel: socket.socket) -> Mapping[str, Any] | None:
+    """Serve; in each child, what it is to do, in the parent, at the end, `None`."""
+    while message := channel.recv(_MOST_BYTES):
+        request = json.loads(message)
+        if "reap" in request:
+            _, status = os.waitpid(request["reap"], 0)
+            channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+        elif pid := os.fork():
+            channel.send(str(pid).encode())
+        else:
+            channel.close()
+            return dict(request)
+    return None
+
+
+def _become(module: str, request: Mapping[str, Any]) -> None:
+    with Path(request["log"]).open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [module, *request["arguments"]]
+
+
+if __name__ == "__main__":
+    _name, (_place, _, _first) = sys.argv[1], sys.argv[2].partition(":")
+    _main, _prepare = importlib.import_module(_name).main, getattr(importlib.import_module(_place), _first)
+    with socket.socket(fileno=int(sys.argv[3])) as _channel:
+        _asked = _next_child(_channel)
+    if _asked is not None:
+        _become(_name, _asked)
+        _prepare()
+        _main()
