@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 from werkzeug.routing import Rule
 
-from dispatcher.pages import statics
+import dispatcher.app
+from dispatcher.pages.statics import Statics
 
 
 @pytest.fixture(scope="session", autouse=True)
 def made_once() -> Iterator[None]:
-    """Files that are packed, and the functions that build addresses, which werkzeug compiles one by one."""
-    compiled: dict[Any, Callable[..., tuple[str, str]]] = {}
-    compile_builder = Rule._compile_builder
-
-    def known(self: Rule, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-        # All that the function depends on. It gets the rule as its first argument.
-        key = (self.rule, tuple(self._trace), repr(self.defaults), append_unknown)
-        if key not in compiled:
-            compiled[key] = compile_builder(self, append_unknown)
-        return compiled[key]
-
+    """Files that are packed, and what werkzeug makes of the text of a route."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rule, "_compile_builder", known)
-        patch.setattr(statics, "Statics", cache(statics.Statics))
+        patch.setattr(Rule, "compile", _compiled_once())
+        patch.setattr(dispatcher.app, "Statics", cache(Statics))
         yield
+
+
+def _compiled_once() -> Any:
+    known: dict[Any, tuple[Any, ...]] = {}
+    compile_rule = Rule.compile
+
+    def compiled(self: Any) -> None:
+        key = (
+            self.rule,
+            self.subdomain,
+            self.host,
+            self.merge_slashes,
+            repr(self.defaults),
+        )  # all that it depends on
+        if key not in known:
+            compile_rule(self)
+            # The functions that build addresses get the rule as their first argument.
+            builders = self._build.__func__, self._build_unknown.__func__
+            known[key] = self._parts, self._trace, self._converters, frozenset(self.arguments), *builders
+        self._parts, self._trace, self._converters, arguments, build, build_unknown = known[key]
+        self.arguments |= arguments
+        self._build, self._build_unknown = build.__get__(self), build_unknown.__get__(self)
+
+    return compiled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -240,6 +241,7 @@ def run(*arguments: str, stdin: str = "") -> str:
         text=True,
         timeout=_TIMEOUT_S,
         check=False,
+        env={**os.environ, "GOGC": "off"},  # it ends before its garbage is worth collecting
     )
     if done.returncode:
         raise HelmError(done.stderr.strip() or done.stdout.strip())
