@@ -14,9 +14,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 _ROOT = Path(__file__).resolve().parent.parent
 _MOST_BYTES = 1 << 20
@@ -74,6 +75,7 @@ class Forks:
     """
 
     def __init__(self, module: str, *, first: str = "builtins:dict") -> None:
+        self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -90,28 +92,41 @@ class Forks:
         self._socket.close()
         self._process.wait()
 
-    def start(self, arguments: Sequence[str], *, environment: Mapping[str, str], log: Path) -> Forked:
-        """Start a child.
+    def start(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes],
+        stderr: IO[bytes] | None = None,
+    ) -> Forked:
+        """Start a child with these arguments of its command line and this environment.
 
         Args:
-            arguments: of its command line.
-            environment: all of it.
-            log: what it prints is added to this file.
+            stdin: nothing is to be read unless it is given.
+            stderr: that of this process if it is not given.
         """
-        request = {"arguments": list(arguments), "environment": dict(environment), "log": str(log)}
-        return Forked(self.ask(request), self)
+        request = {"arguments": list(arguments), "environment": dict(environment)}
+        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - no path, but a device
+            files = [(stdin or nothing).fileno(), stdout.fileno(), stderr.fileno() if stderr else 2]
+            return Forked(self.ask(request, files), self)
 
-    def ask(self, request: Mapping[str, Any]) -> int:
-        """A question to the one process, and its answer."""
-        self._socket.send(json.dumps(request).encode())
-        answer = self._socket.recv(_MOST_BYTES)
+    def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
+        """A question to the one process, and its answer. Safe for several threads."""
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], files)
+            answer = self._socket.recv(_MOST_BYTES)
         assert answer, "the process that forks has ended"
         return int(answer)
 
 
-def _next_child(channel: socket.socket) -> Mapping[str, Any] | None:
-    """Serve; in each child, what it is to do, in the parent, at the end, `None`."""
-    while message := channel.recv(_MOST_BYTES):
+def _next_child(channel: socket.socket) -> tuple[Mapping[str, Any], list[int]] | None:
+    """Serve; in each child, what it is to do and its files, in the parent, at the end, `None`."""
+    while True:
+        message, files, _, _ = socket.recv_fds(channel, _MOST_BYTES, 3)
+        if not message:
+            return None
         request = json.loads(message)
         if "reap" in request:
             _, status = os.waitpid(request["reap"], 0)
@@ -120,14 +135,15 @@ def _next_child(channel: socket.socket) -> Mapping[str, Any] | None:
             channel.send(str(pid).encode())
         else:
             channel.close()
-            return dict(request)
-    return None
+            return request, files
+        for descriptor in files:
+            os.close(descriptor)
 
 
-def _become(module: str, request: Mapping[str, Any]) -> None:
-    with Path(request["log"]).open("ab") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+def _become(module: str, request: Mapping[str, Any], files: Sequence[int]) -> None:
+    for place, descriptor in enumerate(files):
+        os.dup2(descriptor, place)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [module, *request["arguments"]]
@@ -139,6 +155,6 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[3])) as _channel:
         _asked = _next_child(_channel)
     if _asked is not None:
-        _become(_name, _asked)
+        _become(_name, *_asked)
         _prepare()
         _main()

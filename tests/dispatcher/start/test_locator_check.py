@@ -25,6 +25,8 @@ from tests.dispatcher.fakes import TOKEN, Bench, Browser, settings
 
 LOCAL = "http://127.0.0.1:7080"
 
+pytestmark = pytest.mark.usefixtures("forked_looks")
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:

@@ -85,23 +85,22 @@ class Agents:
             "CEREBRO_GRACE_S": str(grace_s),
             **variables,
         }
-        log = self._root / "agent.log"
         process: Forked | subprocess.Popen[bytes]
-        if is_fork and group is None:
-            process = self._forks.start(_ARGUMENTS, environment=environment, log=log)
-        else:
-            with log.open("ab") as file:
+        with (self._root / "agent.log").open("ab") as log:
+            if is_fork and group is None:
+                process = self._forks.start(_ARGUMENTS, environment=environment, stdout=log, stderr=log)
+            else:
                 process = subprocess.Popen(
                     [sys.executable, "-m", _AGENT, *_ARGUMENTS],
                     cwd=ROOT,
                     env=environment,
-                    stdout=file,
-                    stderr=file,
+                    stdout=log,
+                    stderr=log,
                     preexec_fn=partial(_begin, group),  # noqa: PLW1509 - system calls only
                 )
         self.processes.append(process)
         until(lambda: self.incarnation() != before or process.poll() is not None, "registration")
-        assert process.poll() is None, log.read_text()
+        assert process.poll() is None, (self._root / "agent.log").read_text()
         return process
 
     def incarnation(self) -> str:

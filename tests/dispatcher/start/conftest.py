@@ -1,0 +1,54 @@
+"""Processes that look at locators may be forks of one that has imported what they need. Those of test_locator_store are
+not: they start as programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from dispatcher.sandbox import bounded_processes
+from tests.forking import Forked, Forks
+
+
+class Asked:
+    """What `subprocess.Popen` is to `BoundedProcesses`."""
+
+    def __init__(self, forks: Forks, environment: Mapping[str, str]) -> None:
+        question, answer = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(question[1], "wb"), os.fdopen(answer[0], "rb")
+        with os.fdopen(question[0], "rb") as stdin, os.fdopen(answer[1], "wb") as stdout:
+            self._process: Forked = forks.start([], environment=environment, stdin=stdin, stdout=stdout)
+        self.wait, self.kill = self._process.wait, self._process.kill
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        self.wait()
+
+    @property
+    def returncode(self) -> int | None:
+        """Of a process that has ended."""
+        return self._process.returncode
+
+
+@pytest.fixture(scope="session")
+def looking() -> Iterator[Forks]:
+    """One process that has imported what looks at locators."""
+    with Forks("dispatcher.start.locator_process") as made:
+        yield made
+
+
+@pytest.fixture
+def forked_looks(looking: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that look are its forks."""
+
+    def popen(*_: object, env: Mapping[str, str], **__: Any) -> Asked:
+        return Asked(looking, env)
+
+    monkeypatch.setattr(bounded_processes, "subprocess", SimpleNamespace(Popen=popen, PIPE=None))
