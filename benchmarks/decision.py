@@ -32,7 +32,7 @@ from cerebro.contract.events import (
 from cerebro.contract.records import ExperimentRecord, Holding, Hyperparameters, Locator, Locators
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
-from cerebro.state import TaskKey
+from cerebro.state import Run, TaskKey
 from controller.advisor import Advisor, ChildHelper
 from controller.cluster_snapshot import ClusterSnapshot, WorkerView
 from controller.core import Core
@@ -71,10 +71,10 @@ class TimedCore(Core):
         """Count this as part of the next decision."""
         self._applied += seconds
 
-    def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
+    def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
         """Timed."""
         began = time.perf_counter()
-        steps = super().decide(snapshot)
+        steps = super().decide(snapshot, run)
         self.taken.append(self._applied + time.perf_counter() - began)
         self._applied = 0.0
         if len(self.taken) >= DECISIONS:

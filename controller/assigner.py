@@ -1,19 +1,21 @@
 """The assignments of one decision as they are collected, and what they use up. Pure.
 
-A task out of memory gets its next attempt alone: nothing else runs on the worker, or is loaded there, because all of
-its devices share one memory. Until then the worker is given nothing more.
+A task out of memory gets its next attempt alone on a worker (`controller.memory_retries`). Until then the worker is
+given nothing more.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
-from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitRequest
-from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
-from controller import tasks
+from cerebro.contract.runs import FitRequest
+from cerebro.state import ExperimentState, Run, TaskKey, Worker
+from controller import memory_retries, tasks
+from controller.fit_dispatch import FitDispatch
+from controller.memory_retries import calmest, may_run, ready
 from controller.places import Places
 
 
@@ -27,13 +29,13 @@ class Assigner:
             one.
     """
 
-    def __init__(self, record: ExperimentRecord, state: ExperimentState, run: Run) -> None:
+    def __init__(
+        self, record: ExperimentRecord, state: ExperimentState, run: Run, fit: FitDispatch | None
+    ) -> None:
         self._record, self._state, self.run = record, state, run
         self.alive = [w for w in state.workers.values() if w.is_alive]
         self.places = Places(self.alive)
-        self.barred = {
-            task.worker or "" for task in run.open.values() if task.exhausted and task.key.kind != "train"
-        }
+        self.barred = memory_retries.barred(state, run, fit, self.places)
         self._taken: set[str] = set()
         self.steps: list[api.Assign] = []
         request = run.request
@@ -89,15 +91,16 @@ class Assigner:
 
     def _worker_for(self, key: TaskKey, free: Sequence[Worker]) -> Worker | None:
         """The first that can do it. For a task that must be alone, one that has nothing to do is kept free."""
-        fitting = (w for w in free if w.name not in self.barred and self._fits(w, key))
-        if not self.run.task(key).exhausted:
+        is_exhausted = self.run.task(key).exhausted
+        among = self.alive if is_exhausted else free
+        fitting = (w for w in among if w.name not in self.barred and may_run(self._state, self.run, w, key))
+        if not is_exhausted:
             return next(fitting, None)
-        able = [w for w in self.alive if w.name not in self.barred and self._fits(w, key)]
-        calmest = min(able, key=lambda w: self.places.load(w.name), default=None)
-        if calmest is not None and self.places.load(calmest.name):
-            self.barred.add(calmest.name)
+        name = calmest(fitting, self.places)
+        if name and self.places.load(name):
+            self.barred.add(name)
             return None
-        return calmest if calmest in free else None
+        return next((w for w in free if w.name == name), None)
 
     def _has_place(self, worker: Worker, depth: int, among: Mapping[str, Sequence[int]] | None) -> bool:
         """Whether the worker can take one more of the run's own tasks."""
@@ -114,34 +117,3 @@ class Assigner:
         if self.run.kind == "etl":
             return ()
         return (self.places.free(worker.name, depth, among[worker.name] if among else None),)
-
-    def _fits(self, worker: Worker, key: TaskKey) -> bool:
-        if key.kind not in worker.kinds:
-            return False
-        plan = self.run.plan
-        if key.kind == "etl":
-            made = self._state.datasets[plan.dataset].plan if plan else None
-            parts = made.splits.get(key.split or "", ()) if made else ()
-            owner = next((part.worker for part in parts if part.partition == key.partition), "")
-            return owner == worker.name or self._is_gone(owner)
-        if not isinstance(plan, EvaluatePlan) or not isinstance(self.run.request, EvaluateRequest):
-            return True
-        # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
-        return self.run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
-
-    def _is_gone(self, worker: str) -> bool:
-        """Whether what was given to the worker is anybody's who has the time."""
-        return worker not in self._state.workers or self._state.workers[worker].is_removed
-
-
-def ready(run: Run) -> Iterator[TaskKey]:
-    """What is to be done and needs no model to be idle: ETL, validation, test, prediction."""
-    if run.kind != "fit":
-        yield from (task.key for task in run.counts.pending.values() if task.state is TaskState.PENDING)
-    for name in run.counts.in_order(run.counts.unvalidated):
-        model = run.models[name]
-        for epoch in range(1, model.completed_epochs + 1):
-            if epoch not in model.validations and epoch not in model.unreadable:
-                task = run.validation(model, epoch)
-                if task.state is TaskState.PENDING:
-                    yield task.key

@@ -43,12 +43,13 @@ def assign(
     fit: FitDispatch | None,
     snapshot: ClusterSnapshot,
 ) -> list[api.Assign | api.Revoke]:
-    """Assignments, and queued units to take back. `fit`, needed for fit runs, is left as it was."""
-    assigner = Assigner(record, state, run)
+    """Assignments, and queued units to take back. `fit`, of `run` or of another run of the experiment, is left as it
+    was."""
+    assigner = Assigner(record, state, run, fit)
+    if fit is not None and fit.run != run.id:
+        fit = None
     for place in snapshot.closed:
         assigner.places.close(place.worker, place.lane)
-    if fit is not None:
-        assigner.barred.update(_alone(fit))
     for worker, key in replication.making(
         state, run, fit, assigner.places, assigner.barred, is_filling=snapshot.is_filling
     ):
@@ -76,12 +77,6 @@ def due_s(fit: FitDispatch, worker: Worker, device: int, now: float) -> float:
     present = fit.present(worker, device)
     due_s = present - now - LOOKAHEAD_S - fit.times.load_s if present is not None else 0.0
     return due_s if due_s > _SOON_S else 0.0
-
-
-def _alone(fit: FitDispatch) -> set[str]:
-    """Workers that have a unit of a model that ran out of memory: nothing else may run or be loaded there."""
-    running = fit.dispatch_state.running
-    return {fit.workers[running[model].worker] for model in fit.memory_retries if model in running}
 
 
 class _Units:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
 from cerebro.state.sharing import WEIGHTS
 from controller.arbiter import NO_DEVICE, Claim, Place, RunRef
-from controller.assigner import ready
 from controller.assigning import due_s
 from controller.fit_dispatch import FitDispatch
+from controller.memory_retries import ready
 
 _UNKNOWN_S = 60.0
 """What a task is expected to take while none of its run has ended."""

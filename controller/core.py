@@ -8,6 +8,7 @@ at a fraction of what it takes to keep it in step.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from cerebro.contract.api import YIELD_S
 from cerebro.contract.events import Event, LocatorsChanged, TaskCommitted
@@ -29,11 +30,13 @@ class Core:
     Attributes:
         record: what the experiment is.
         state: the fold of its log.
+        attended: ids of the runs that may be worked on; `None`: all.
     """
 
     def __init__(self, record: ExperimentRecord) -> None:
         self.record = record
         self.state = ExperimentState(name=record.name)
+        self.attended: Collection[str] | None = None
         self._times: UnitTimes | None = None
         self._fit: FitDispatch | None = None
 
@@ -41,7 +44,7 @@ class Core:
     def fit(self) -> FitDispatch | None:
         """Of the fit run that is worked on, `None` while there is none."""
         if self._fit is None:
-            run = self.state.active_run()
+            run = self.state.active_run()  # an ETL or fit run, if one is open
             if run is None or not run.models:
                 return None
             self._fit = FitDispatch.of(self.state, run, self._times_of(run))
@@ -104,19 +107,22 @@ class Core:
 
     def _revoke_in_s(self, now: float) -> float:
         """Seconds until an attempt that was asked for may be revoked; infinite while there is none."""
-        run = self.state.active_run()
-        asked = (task.attempts[-1].asked for task in run.open.values()) if run else ()
+        asked = (task.attempts[-1].asked for run in self.state.open_runs() for task in run.open.values())
         return min((max(_SOON_S, at + YIELD_S - now) for at in asked if at is not None), default=math.inf)
 
     def open_runs(self) -> list[Run]:
-        """Runs that are worked on, oldest first."""
-        run = self.state.active_run()
-        return [run] if run is not None else []
+        """Runs that are worked on, oldest first: those that wait for no other run."""
+        return [run for run in self.state.going_on() if self.attended is None or run.id in self.attended]
 
     def fit_of(self, run: Run) -> FitDispatch | None:
         """The dispatch state of a fit run that is worked on, `None` for any other run."""
         return self.fit if run.models else None
 
-    def decide(self, snapshot: ClusterSnapshot) -> list[Step]:
-        """The steps to take now; empty when there is nothing to do but wait."""
-        return decide(self.record, self.state, snapshot, self.fit)
+    def decide(self, snapshot: ClusterSnapshot, run: Run | None = None) -> list[Step]:
+        """The steps to take now; empty when there is nothing to do but wait.
+
+        Args:
+            run: one of `open_runs`; the first of them if it is left out.
+        """
+        run = run or next(iter(self.open_runs()), None)
+        return decide(self.record, self.state, run, snapshot, self.fit) if run is not None else []

@@ -36,14 +36,22 @@ Step = api.Assign | api.Revoke | api.Ask | api.Note | api.Dequeue
 
 
 def decide(
-    record: ExperimentRecord, state: ExperimentState, snapshot: ClusterSnapshot, fit: FitDispatch | None
+    record: ExperimentRecord,
+    state: ExperimentState,
+    run: Run,
+    snapshot: ClusterSnapshot,
+    fit: FitDispatch | None,
 ) -> list[Step]:
-    """The steps to take now; empty when there is nothing to do but wait. `fit` is left as it was.
+    """The steps to take now for a run that is open and waits for no other one; empty when there is nothing to do but
+    wait.
 
     A run that is still queued is planned by the loop, because that reads metadata.
+
+    Args:
+        fit: the dispatch state of the experiment's fit run that has started, if there is one: `run` or another one. It
+            is left as it was.
     """
-    run = state.active_run()
-    if run is None:
+    if not run.is_open:
         return []
     steps = list(_workers(state, snapshot))
     if steps:

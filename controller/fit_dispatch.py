@@ -167,7 +167,7 @@ class FitDispatch:
                 key = TaskKey.parse(event.task)
                 if key.run == self.run and key.model is not None:
                     self._task(state, event, key, key.model)
-                elif key.run == self.run and isinstance(event, TaskCommitted):
+                elif key.kind == "etl" and isinstance(event, TaskCommitted):
                     self._holders_changed(state)
 
     def see_holders(self, state: ExperimentState) -> None:

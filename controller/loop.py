@@ -140,7 +140,7 @@ class Controller:
                     continue
                 opened[name] = Opened(core=core, runs=runs)
             each = opened[name]
-            each.runs = runs
+            each.runs = each.core.attended = runs
             known = each.core.state.runs
             # The queue may be ahead of the log; or a command that came too late has put a run there.
             each.is_behind |= not all(run in known and known[run].is_open for run in runs)
@@ -221,7 +221,7 @@ class Controller:
         core, run = asked.core, asked.run
         planned = self._advisor.advise(core) if asked.is_alone else without_plan(run)
         with self._metrics.deciding():
-            steps = core.decide(asked.on(snapshot))
+            steps = core.decide(asked.on(snapshot), run)
         if planned is not None:
             steps.insert(0, api.Note(event=planned))
         if not steps and run.state is RunState.QUEUED and run.plan is None:

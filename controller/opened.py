@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
+from cerebro.state.beside import obstacle
 from controller.arbiter import Place
 from controller.core import Core
 
@@ -68,7 +69,8 @@ class Experiments:
 
     def admitted(self, queue: api.QueueAnswer, now: float) -> dict[str, tuple[str, ...]]:
         """Experiments to work on, each with those of its runs in the queue that are: those that are worked on already
-        stay, also if they are too many by now, and the first of the others take the places that are left.
+        stay, also if they are too many by now, and the first of the others take the places that are left. One that
+        waits for another run of its experiment takes none.
 
         Args:
             queue: open runs, and those of them that this or an earlier controller worked on.
@@ -76,7 +78,11 @@ class Experiments:
         """
         begun = {(each.experiment, each.run) for each in queue.attended.runs}
         begun |= {(name, run) for name, each in self.opened.items() for run in each.runs}
-        tried = [entry for entry in queue.runs if self._may_be_tried(entry.experiment, now)]
+        tried = [
+            entry
+            for entry in queue.runs
+            if self._may_be_tried(entry.experiment, now) and not self._has_to_wait(entry)
+        ]
         stay = [entry for entry in tried if (entry.experiment, entry.run) in begun]
         others = [entry for entry in tried if (entry.experiment, entry.run) not in begun]
         found: dict[str, tuple[str, ...]] = {}
@@ -119,6 +125,14 @@ class Experiments:
     def held_aside(self, now: float) -> frozenset[Place]:
         """Places that experiments which are left alone may still have."""
         return frozenset().union(*(f.holds for f in self._faults.values() if now < f.until))
+
+    def _has_to_wait(self, entry: api.QueueEntry) -> bool:
+        """Whether the run waits for another one of its experiment, as far as its log is read."""
+        each = self.opened.get(entry.experiment)
+        run = each.core.state.runs.get(entry.run) if each is not None else None
+        if each is None or run is None or not run.is_open:
+            return False
+        return obstacle(each.core.state.runs, run) is not None
 
     def _may_be_tried(self, name: str, now: float) -> bool:
         fault = self._faults.get(name)

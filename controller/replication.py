@@ -2,7 +2,8 @@
 workers that joined without any. Pure.
 
 A partition is made from its rows on the shared volume by the ETL run's own code, so it is the same wherever it is made.
-Its task belongs to the run that needs it (``fit-2/etl/train/p1``), which has at most one attempt of it open at a time.
+Its task belongs to the run that needs it (``fit-2/etl/train/p1``). Of all runs of the experiment at most one has an
+attempt to make it open at a time.
 
 Lost: a partition that no registered worker holds. It is made by a worker for ETL on the volume of a worker that can
 read it, where least is held already. One whose holders are only away is waited for, and so are, for a minute, pods on
@@ -94,8 +95,10 @@ class _Replicas:
         self._alive = [worker for worker in state.workers.values() if worker.is_alive]
         self._coming = {
             task.key.partition or 0: state.workers[task.attempts[-1].worker].volume
-            for task in run.open.values()
-            if task.key.kind == "etl"
+            for each in state.open_runs()
+            if each.plan is not None and each.plan.dataset == self._dataset
+            for task in each.open.values()
+            if task.key.kind == "etl" and task.key.split == "train"
         }
 
     def begin(self) -> None:

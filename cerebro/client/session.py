@@ -17,7 +17,7 @@ from cerebro.client.progress.bars import ALONE, Beside
 from cerebro.commands.chosen import chosen_fit, chosen_run
 from cerebro.commands.command import Command, check_priority, event_of_experiment, events_of
 from cerebro.commands.planning import plan_evaluation, plan_fit
-from cerebro.commands.rules import OF_EXPERIMENT
+from cerebro.commands.rules import OF_EXPERIMENT, check_free
 from cerebro.contract.api import QueueAnswer
 from cerebro.contract.events import Event, LocatorsChanged, RunRequested
 from cerebro.contract.records import ExperimentRecord
@@ -25,7 +25,6 @@ from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitRequest, Request
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import (
     BadRequestError,
-    ConflictError,
     IllegalEventError,
     NotFoundError,
     RunFailedError,
@@ -170,7 +169,7 @@ class Session:
         """Ask for a run; returns its id.
 
         Raises:
-            ConflictError: another run of the experiment has not ended.
+            ConflictError: a run of the experiment is open that the new one cannot go on beside; it says what to do.
             DataError, NotFoundError, SearchSpaceError: it cannot be planned, as far as the log tells; nothing was sent.
             BadRequestError: there is no such priority, or the project is no name.
         """
@@ -180,17 +179,12 @@ class Session:
                 f"project is {project!r}, expected a name of lower-case letters, digits and dashes, at most 50"
             )
         state = self.state()
-        running = state.active_run()
-        if running is not None:
-            raise ConflictError(
-                f"run {running.id} of experiment {self.name!r} is {running.state}: wait for it with watch(), or end it "
-                "with stop()"
-            )
+        run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
+        check_free(state, Run(id=run, request=request))
         if isinstance(request, FitRequest):
             plan_fit(state, request)
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request)
-        run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
         asked = {"run": run, "request": request, "author": author(), "priority": priority, "project": project}
         self._kvs.append(self.name, RunRequested.model_validate(asked))
         return run
@@ -299,9 +293,6 @@ class Session:
             return standing.reason
         if run.state is not RunState.QUEUED:
             return ""
-        ahead = self._state.active_run()
-        if ahead is not None and ahead is not run:
-            return f"{ahead.id} of this experiment is before it"
         is_known = any(status.silent_s < _SILENT_S for status in self._kvs.workers())
         return "" if is_known else "waiting for a worker to register"
 

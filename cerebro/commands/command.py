@@ -116,7 +116,7 @@ def _event_of(
     if kind is CommandKind.STOP_RUN:
         return RunStopRequested(run=run.id, by=by)
     if kind is CommandKind.RESUME_RUN:
-        return RunResumed(run=run.id, by=by)
+        return RunResumed(run=run.id, by=by, beside=True)
     if kind is CommandKind.SET_PRIORITY:
         return PriorityChanged.model_validate({"run": run.id, "priority": command.priority, "by": by})
     return SchedulerChanged(run=run.id, scheduler=command.scheduler, planner=command.planner, by=by)
@@ -132,8 +132,8 @@ def _model_event(
     if kind is CommandKind.STOP_MODEL:
         return ModelStopRequested(run=run.id, model=model.id, by=by)
     if kind is CommandKind.RESUME_MODEL:
-        return ModelResumed(run=run.id, model=model.id, by=by)
-    return ModelRetried(run=run.id, model=model.id, by=by)
+        return ModelResumed(run=run.id, model=model.id, by=by, beside=True)
+    return ModelRetried(run=run.id, model=model.id, by=by, beside=True)
 
 
 def _check(kind: CommandKind, may: frozenset[CommandKind], now: str) -> None:

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from cerebro.errors import ConflictError
 from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, wording
+from cerebro.state.beside import finished_models, obstacle
+
+_NAMED = 5
+"""Models that a message names."""
 
 
 class CommandKind(StrEnum):
@@ -64,7 +69,26 @@ def resumable(state: ExperimentState) -> Run | None:
 
 def may_relocate(state: ExperimentState) -> bool:
     """Whether the experiment may be given other dataset locators: nothing was ever made with those it has."""
-    return state.newest_dataset() is None and state.active_run() is None and state.deletion is None
+    return state.newest_dataset() is None and not state.open_runs() and state.deletion is None
+
+
+def check_free(state: ExperimentState, run: Run) -> None:
+    """Raise `ConflictError` unless a run that is not requested yet can begin: it says what it would wait for, and what
+    to do instead."""
+    found = obstacle(state.runs, run)
+    if found is None:
+        return
+    ways = [f"wait for it with watch({found.run.id!r})", f"end it with stop({found.run.id!r})"]
+    if run.is_evaluation:
+        finished = ", ".join(finished_models(found.run)[:_NAMED])
+        others = [each.id for each in state.runs.values() if each.models and not each.is_open]
+        ways = [
+            *([f"name models of it that are finished ({finished})"] if finished else []),
+            *([f"name a fit run that has ended (fit={others[-1]!r})"] if others else []),
+            *ways,
+        ]
+    told = f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    raise ConflictError(f"run_{run.kind} of experiment {state.name!r} cannot begin: {found.reason}; {told}")
 
 
 # --- what is so now, in words --------------------------------------------------------------------
@@ -74,9 +98,11 @@ def experiment_now(state: ExperimentState, kind: CommandKind = CommandKind.DELET
     """What an experiment is doing, as the reason why a command is refused."""
     if state.deletion is not None:
         return f"experiment {state.name!r} is being deleted"
-    run = state.active_run()
-    if run is not None and kind is CommandKind.DELETE:
-        return f"{run.id} is {wording.run(run)}: wait for it, or stop it first"
+    found = state.open_runs()
+    if found and kind is CommandKind.DELETE:
+        told = ", ".join(f"{run.id} is {wording.run(run)}" for run in found)
+        them = "it" if len(found) == 1 else "them"
+        return f"{told}: wait for {them}, or stop {them} first"
     return f"experiment {state.name!r} is {'archived' if state.is_archived else 'not archived'}"
 
 
@@ -84,9 +110,9 @@ def run_now(state: ExperimentState, run: Run) -> str:
     """What a run is doing, as the reason why a command is refused."""
     if state.deletion is not None:
         return experiment_now(state)
-    other = state.active_run()
-    if other is not None and other is not run:
-        return f"{run.id} has ended and {other.id} is {wording.run(other)}: wait for that, or stop it first"
+    if found := obstacle(state.runs, run):
+        now = f"is {wording.run(run)}" if run.is_open else "has ended"
+        return f"{run.id} {now}; {found.reason}: wait for {found.run.id}, or stop it first"
     if run.fatal is not None:
         why = f"a reason that concerns all its models ({run.fatal.message})"
         return f"{run.id} failed for {why}: mend it and request a new run"
@@ -113,7 +139,7 @@ def stopped_text(state: ExperimentState, run: Run) -> str:
 
 def _of_experiment(state: ExperimentState) -> frozenset[CommandKind]:
     found = {CommandKind.UNARCHIVE if state.is_archived else CommandKind.ARCHIVE}
-    if state.active_run() is None:
+    if not state.open_runs():
         found.add(CommandKind.DELETE)
     return frozenset(found)
 
@@ -146,8 +172,8 @@ def _of_model(state: ExperimentState, run: Run, model: Model) -> frozenset[Comma
 
 
 def is_free(state: ExperimentState, run: Run) -> bool:
-    """Whether the run is open or may be: an experiment has one open run at a time."""
-    return state.active_run() in (None, run)
+    """Whether the run goes on or may: no other one stands in its way."""
+    return obstacle(state.runs, run) is None
 
 
 def _has_active(run: Run) -> bool:

@@ -60,6 +60,9 @@ class RunResumed(_Event):
     type: Literal["RunResumed"] = "RunResumed"
     run: Name
     by: str = "controller"
+    beside: bool = False
+    """Of a run that has ended: it may be opened while other runs are open, if those are no obstacle to it. Without, as
+    earlier versions wrote it, it stays as it is while any other run is open."""
 
 
 class RunStopRequested(_Event):
@@ -86,6 +89,8 @@ class ModelResumed(_Event):
     run: Name
     model: str
     by: str = ""
+    beside: bool = False
+    """As in `RunResumed`."""
 
 
 class ModelRetried(_Event):
@@ -96,6 +101,8 @@ class ModelRetried(_Event):
     run: Name
     model: str
     by: str = ""
+    beside: bool = False
+    """As in `RunResumed`."""
 
 
 class SchedulerChanged(_Event):

@@ -44,8 +44,8 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import breaks, commands, commits, failures, invariants, plans, workers
-from cerebro.state.commands import CommandRecord
+from cerebro.state import beside, breaks, commands, commits, failures, invariants, plans, workers
+from cerebro.state.commands import CommandRecord, RunCommand
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
 from cerebro.state.tasks import Task, TaskEvent, TaskState
@@ -76,9 +76,17 @@ class ExperimentState:
         requests = [run.request for run in made if isinstance(run.request, EtlRequest)]
         return requests[-1] if requests else None
 
+    def open_runs(self) -> list[Run]:
+        """Runs that have not ended, oldest first."""
+        return [run for run in self.runs.values() if run.is_open]
+
     def active_run(self) -> Run | None:
-        """The oldest run that has not ended."""
-        return next((run for run in self.runs.values() if run.is_open), None)
+        """The open run that says most of the experiment: the oldest ETL or fit run, else the oldest one."""
+        return min(self.open_runs(), key=lambda run: run.is_evaluation, default=None)
+
+    def going_on(self) -> list[Run]:
+        """Open runs that wait for no other one, oldest first (`cerebro.state.beside`)."""
+        return beside.going_on(self.runs)
 
     def newest_dataset(self) -> Dataset | None:
         """The data set of the newest finished ETL run."""
@@ -179,10 +187,15 @@ class ExperimentState:
                 self._delete(event)
             case _:
                 run = self._run(event.run)
-                # One run is open at a time, and none of what is being deleted.
-                stays_ended = not run.is_open and (self.deletion is not None or self.active_run() is not None)
-                return not stays_ended and commands.steer(run, event)
+                return (run.is_open or self._may_be_reopened(run, event)) and commands.steer(run, event)
         return True
+
+    def _may_be_reopened(self, run: Run, event: RunCommand) -> bool:
+        if self.deletion is not None:
+            return False
+        if isinstance(event, RunResumed | ModelResumed | ModelRetried) and event.beside:
+            return beside.obstacle(self.runs, run) is None
+        return not self.open_runs()
 
     def _request(self, event: RunRequested) -> None:
         if self.deletion is not None:
@@ -201,8 +214,7 @@ class ExperimentState:
         )
 
     def _delete(self, event: DeletionRequested) -> None:
-        run = self.active_run()
-        if run is not None:
+        for run in self.open_runs():
             raise IllegalEventError(f"{self.name!r} is to be deleted while {run.id} is {run.state}")
         self.deletion = self.deletion or event
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EpochCompleted, SchedulePlanned
-from cerebro.contract.runs import EtlPlan, FitPlan, FitRequest, Plan, Priority, Request
+from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest, Plan, Priority, Request
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -23,7 +23,7 @@ DEFAULT_MAX_ATTEMPTS = 3
 class RunState(StrEnum):
     """Where a run stands."""
 
-    QUEUED = "queued"  # requested; another run is ahead, or it is being planned
+    QUEUED = "queued"  # requested; it waits for another run, or is being planned
     RUNNING = "running"  # tasks are assigned as workers become idle
     PAUSED = "paused"  # nothing new is assigned; `Run.reason` says why
     STOPPING = "stopping"  # a user asked to stop; open attempts are being taken back
@@ -153,6 +153,11 @@ class Run:
     def is_open(self) -> bool:
         """Whether it has not ended."""
         return self.state in OPEN_RUN
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it tests or predicts: it changes neither data nor models."""
+        return isinstance(self.request, EvaluateRequest)
 
     @property
     def max_attempts(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cerebro.contract.records import WorkerStatus
 from cerebro.contract.runs import EtlPlan, EvaluatePlan, EvaluateRequest, FitPlan
+from cerebro.state.beside import obstacle
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.models import ModelState
 from cerebro.state.runs import Run, RunState
@@ -20,8 +21,11 @@ def waiting_for(state: ExperimentState, run: Run) -> str:
     """Why a run does not go on, or an empty string when it does (or has ended)."""
     if run.state is RunState.PAUSED:
         return f"paused: {run.reason}"
-    if not run.is_open or run.state is RunState.QUEUED or run.open_tasks():
+    if not run.is_open or run.open_tasks():
         return ""
+    if run.state is RunState.QUEUED:
+        found = obstacle(state.runs, run)
+        return found.reason if found else ""
     return _missing_worker(state, run)
 
 

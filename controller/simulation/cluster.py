@@ -12,11 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunRequested, RunStarted
+from cerebro.contract.events import Event, RunRequested, RunStarted, SchedulePlanned
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
 from cerebro.state import ExperimentState, Run, RunState
-from controller.advisor.advisor import Advisor, Helper
+from controller.advisor.advisor import Advisor, Helper, without_plan
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
@@ -35,7 +35,7 @@ class Simulation:
 
     Args:
         helper: plans beside dispatch, if the request wants a planner; dispatch alone without it.
-        neighbours: other experiments that share the workers.
+        neighbours: runs of other experiments that share the workers, and further runs of the first one.
         most_open: so many experiments are worked on at once; others wait in the queue.
         sharing: who decides next; a new one by default.
     """
@@ -52,7 +52,8 @@ class Simulation:
         sharing: Callable[[], Sharing] = Sharing,
     ) -> None:
         self._scenario, self._plan = scenario, plan
-        self._plans = {EXPERIMENT: plan, **{each.name: each.plan for each in neighbours}}
+        asked = (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours)
+        self._plans = {(each.name, each.plan.run): each.plan for each in asked}
         self._most_open, self._new_sharing = most_open, sharing
         self.now = 0.0
         self.writes = 0
@@ -64,13 +65,13 @@ class Simulation:
         locators = Locators(train=Locator(metadata="simulated.csv"))
         self._records = {
             name: self.store.create_experiment(ExperimentRecord(name=name, locators=locators))
-            for name in self._plans
+            for name in dict.fromkeys(each.name for each in asked)
         }
         if scenario.has_pods:
             etl = EtlRequest(code="0" * 64, code_fingerprint="0" * 64)
             self.store.append(EXPERIMENT, RunRequested(run="etl-1", request=etl))
         self._to_come = 0
-        for each in (Neighbour(name=EXPERIMENT, request=request, plan=plan), *neighbours):
+        for each in asked:
             self._request(each)
         self._helper = helper
         self._start_controller()
@@ -112,7 +113,7 @@ class Simulation:
 
         def now() -> None:
             self._to_come -= 1
-            self.store.append(asked.name, RunRequested(run="fit-1", request=asked.request))
+            self.store.append(asked.name, RunRequested(run=asked.plan.run, request=asked.request))
 
         if asked.at:
             self._at(asked.at, now)
@@ -174,15 +175,21 @@ class Simulation:
 
     def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
         core, run = asked.core, asked.run
-        planned = self.advisor.advise(core) if self.advisor and core is self.core else None
-        steps = core.decide(asked.on(snapshot))
+        planned = self._planned(asked)
+        steps = core.decide(asked.on(snapshot), run)
         if planned is not None:
             steps.insert(0, api.Note(event=planned))
         if not steps and run.state is RunState.QUEUED and core.state.workers:
-            steps = [
-                api.Note(event=self._plans[core.state.name] if run.kind == "fit" else self._etl_started())
-            ]
+            started = self._plans.get((core.state.name, run.id))
+            steps = [api.Note(event=started or self._etl_started())]
         return steps
+
+    def _planned(self, asked: Asked) -> SchedulePlanned | None:
+        if not asked.is_alone:
+            if self.advisor:
+                self.advisor.forget()
+            return without_plan(asked.run)
+        return self.advisor.advise(asked.core) if self.advisor and asked.core is self.core else None
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:
         self.writes += 1

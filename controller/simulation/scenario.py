@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cerebro.contract.events import RunStarted
-from cerebro.contract.runs import FitRequest
+from cerebro.contract.runs import EvaluateRequest, FitRequest
 from cerebro.contract.tasks import Failure, TaskBody
 
 EXPERIMENT = "simulated"
@@ -34,10 +34,11 @@ class Preemption(WorkerOutage):
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """An experiment with a fit run, requested at some time."""
+    """A run that is requested at some time: of another experiment, or a further one of the same."""
 
     name: str
-    request: FitRequest
+    """Of the experiment."""
+    request: FitRequest | EvaluateRequest
     plan: RunStarted
     at: float = 0.0
 

@@ -57,6 +57,7 @@ class _Worker:
         return f"{self.name}#{self.pod.number}"
 
 
+_KINDS = ("train", "valid", "test", "predict")
 _GRACE_S = 1.0
 _PREEMPTED = Exit(reason="its node is being drained", kind=FailureKind.PREEMPTED)
 
@@ -66,7 +67,7 @@ class VirtualWorkers:
 
     Args:
         store: where they register and report.
-        plans: of the experiments' fit runs: they say how many rows a partition has.
+        plans: (experiment, run) -> plan, which says of a fit how many rows a partition has.
         now: the clock, seconds.
         at: has something happen at a time.
     """
@@ -75,7 +76,7 @@ class VirtualWorkers:
         self,
         scenario: Scenario,
         store: VirtualStore,
-        plans: Mapping[str, RunStarted],
+        plans: Mapping[tuple[str, str], RunStarted],
         *,
         now: Callable[[], float],
         at: Callable[[float, Callable[[], None]], None],
@@ -90,7 +91,7 @@ class VirtualWorkers:
         self._paces: dict[tuple[str, str, int], tuple[float, float]] = {}
         """(task, attempt) -> when it started, and how long it will take."""
         for name, pod in self._pods.items():
-            self._workers[name] = _Worker(name=name, kinds=("train", "valid"), pod=pod)
+            self._workers[name] = _Worker(name=name, kinds=_KINDS, pod=pod)
             if scenario.has_pods:
                 self._workers[f"{name}-etl"] = _Worker(name=f"{name}-etl", kinds=("etl",), pod=pod)
 
@@ -272,8 +273,12 @@ class VirtualWorkers:
         return self._store.report(worker.name, request).outcomes
 
     def _rows(self, item: InboxItem) -> int:
-        plan, body = self._plans[item.experiment].plan, item.body
-        return plan.partitions[body.partition] if isinstance(body, TrainTask) and plan.kind == "fit" else 1
+        body = item.body
+        if not isinstance(body, TrainTask):
+            return 1
+        plan = self._plans[item.experiment, body.run].plan
+        assert plan.kind == "fit"
+        return plan.partitions[body.partition]
 
 
 def _startable(worker: _Worker) -> InboxItem | None:

@@ -100,8 +100,9 @@ def doing(task: str) -> str:
 
 def _run(state: ExperimentState, run: Run, troubles: Troubles) -> RunSummary:
     done, total = run.progress()
-    is_queued = run.state is RunState.QUEUED
-    waits = "the controller plans it" if is_queued else explained(waiting_for(state, run), troubles.pods)
+    waits = explained(waiting_for(state, run), troubles.pods)
+    if not waits and run.state is RunState.QUEUED:
+        waits = "the controller plans it"
     return RunSummary(
         state=wording.run(run),
         done=done,
@@ -145,14 +146,11 @@ def queue_rows(queued: QueueAnswer, summaries: Mapping[str, Summary]) -> Iterabl
     for position, standing in enumerate(standings(queued), start=1):
         known = summaries.get(standing.experiment)
         told = known.runs.get(standing.run, RunSummary()) if known else RunSummary()
-        first = next(entry.run for entry in queued.runs if entry.experiment == standing.experiment)
-        is_first = first == standing.run or told.state != "queued"
-        before = "" if is_first else f"{first} of {standing.experiment} is before it"
         yield QueueRow(
             position=position,
             experiment=standing.experiment,
             run=standing.run,
             standing=standing,
             told=told,
-            reason=standing.reason or before or told.reason,
+            reason=standing.reason or told.reason,
         )

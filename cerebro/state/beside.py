@@ -1,0 +1,87 @@
+"""Which runs of one experiment go on beside each other. The one owner of this rule. Pure.
+
+An experiment preprocesses or trains in one run at a time. Tests and predictions go on beside it and beside each other,
+as long as nothing changes what they read: the fit run of their models has ended, or the models are finished, which they
+stay. So while a test or prediction reads a model that is not finished, its fit run stays as it is; and while that run
+is open, the test or prediction waits.
+
+Of two runs of which only one can go on it is the one that was requested first; the other one waits for its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.state.models import ModelState
+from cerebro.state.runs import Run
+
+_NAMED = 5
+"""Models that a reason names."""
+
+
+class Obstacle(NamedTuple):
+    """An open run that another one cannot go on beside."""
+
+    run: Run
+    reason: str
+    """A sentence without its full stop."""
+
+
+def obstacle(runs: Mapping[str, Run], run: Run) -> Obstacle | None:
+    """What `run` has to wait for: of an open one, an open run before it; of one that has ended or is not requested yet,
+    any open run.
+
+    Args:
+        runs: of the experiment by id, oldest first.
+    """
+    for other in runs.values():
+        if other is run:
+            if run.is_open:
+                return None
+        elif other.is_open and (reason := _reason(run, other)):
+            return Obstacle(other, reason)
+    return None
+
+
+def going_on(runs: Mapping[str, Run]) -> list[Run]:
+    """Open runs that have to wait for no other one of their experiment, oldest first."""
+    return [run for run in runs.values() if run.is_open and obstacle(runs, run) is None]
+
+
+def finished_models(run: Run) -> list[str]:
+    """Ids of a fit run's models that may be tested while it is open."""
+    return [model.id for model in run.models.values() if model.state is ModelState.FINISHED]
+
+
+# --- mechanism -----------------------------------------------------------------------------------
+
+
+def _reason(run: Run, other: Run) -> str:
+    """Why `run` cannot go on while `other` is open; empty if it can."""
+    if not run.is_evaluation and not other.is_evaluation:
+        return f"{other.id} is {other.state}, and an experiment preprocesses or trains in one run at a time"
+    if changing := _changing(run, other):
+        return f"{other.id} is {other.state}, and its {changing}"
+    if changing := _changing(other, run):
+        return f"{other.id} is {other.state} and reads {run.id}, whose {changing}"
+    return ""
+
+
+def _changing(reader: Run, fit: Run) -> str:
+    """What `reader` reads of `fit` that `fit` may yet change, and why; empty if there is nothing."""
+    if not isinstance(reader.request, EvaluateRequest) or reader.request.fit != fit.id:
+        return ""
+    if not fit.models:
+        return "models are not trained yet"
+    named = reader.plan.models if isinstance(reader.plan, EvaluatePlan) else reader.request.models
+    # What it does not have cannot change: who plans the run says that it is not there.
+    asked = [fit.models[name] for name in named if name in fit.models] if named else fit.models.values()
+    unfinished = [model.id for model in asked if model.state is not ModelState.FINISHED]
+    if not unfinished:
+        return ""
+    if not named:
+        return "best model is not known before it has ended"
+    told = ", ".join(unfinished[:_NAMED]) + (", ..." if len(unfinished) > _NAMED else "")
+    return f"model {told} is not finished" if len(unfinished) == 1 else f"models {told} are not finished"
