@@ -54,7 +54,9 @@ outcome that the event names, and never while one of its tasks is open.
 A user's command that comes too late, such as to resume a run that is neither paused nor stopped, is no error and has
 no effect. A stopped run is open again when a user resumes it. Any run that has ended is open again when a user
 resumes or retries one of its models: this model goes on, and the models that were active when the run ended are
-stopped. A run that failed because no task could have succeeded stays as it is.
+stopped. A run that failed because no task could have succeeded stays as it is. So does one that cannot go on beside a
+run that is open: an experiment preprocesses or trains in one run at a time, and what is tested must not change
+([decision 32](decisions/0032-tests-beside-a-fit.md)).
 """
 
 _MODELS = """

@@ -78,7 +78,9 @@ def test_a_model_is_stopped_and_resumed(story: Story) -> None:
     assert refusal(story, CommandKind.STOP_MODEL, "m00") == (
         "it is not possible to stop the model: model m00 of fit-1 is stopped; possible now: resume the model"
     )
-    assert event(story, CommandKind.RESUME_MODEL, "m00") == ModelResumed(run="fit-1", model="m00", by="ann")
+    assert event(story, CommandKind.RESUME_MODEL, "m00") == ModelResumed(
+        run="fit-1", model="m00", by="ann", beside=True
+    )
     assert "possible now: stop the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
 
 
@@ -89,7 +91,9 @@ def test_a_failed_model_is_retried(story: Story) -> None:
     assert "possible now: retry the model" in refusal(story, CommandKind.RESUME_MODEL, "m00")
     story.tell(ModelStopRequested(run="fit-1", model="m01"))
     story.tell(STOPPED)
-    assert event(story, CommandKind.RETRY_MODEL, "m00") == ModelRetried(run="fit-1", model="m00", by="ann")
+    assert event(story, CommandKind.RETRY_MODEL, "m00") == ModelRetried(
+        run="fit-1", model="m00", by="ann", beside=True
+    )
 
 
 def test_an_unknown_model_is_named_beside_similar_ones(story: Story) -> None:
@@ -108,7 +112,7 @@ def test_a_run_is_stopped_and_resumed(story: Story) -> None:
         assert "fit-1 is stopping" in refusal(story, kind, scheduler="fifo")
     assert "fit-1 is stopping" in refusal(story, CommandKind.STOP_MODEL, "m00")
     story.tell(STOPPED)
-    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
     story.tell(FINISHED)
     assert "fit-1 is finished" in refusal(story, CommandKind.RESUME_RUN)
 
@@ -121,9 +125,9 @@ def test_resume_without_a_name_finds_the_run_that_was_stopped(story: Story) -> N
     assert "etl-9 is queued" in refusal(story, CommandKind.RESUME_RUN)
     story.tell(RunFinished(run="etl-9", outcome="finished"))
     assert resumable(story.state) is story.run
-    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
     story.tell(RunPaused(run="fit-1", reason="no room", needs_bytes=1))
-    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann")
+    assert event(story, CommandKind.RESUME_RUN) == RunResumed(run="fit-1", by="ann", beside=True)
 
 
 def test_a_stopped_run_is_told_with_who_stopped_it_and_how_it_goes_on(story: Story) -> None:
@@ -226,11 +230,11 @@ def test_the_notebook_has_a_method_for_each(story: Story, monkeypatch: pytest.Mo
     experiment.delete(confirm=story.state.name)
     assert sent == [
         ModelStopRequested(run="fit-1", model="m00", by="ann"),
-        ModelResumed(run="fit-1", model="m00", by="ann"),
+        ModelResumed(run="fit-1", model="m00", by="ann", beside=True),
         SchedulerChanged(run="fit-1", scheduler="fifo", planner=False, by="ann"),
         RunStopRequested(run="fit-1", by="ann"),
-        RunResumed(run="fit-1", by="ann"),
-        ModelRetried(run="fit-1", model="m00", by="ann"),
+        RunResumed(run="fit-1", by="ann", beside=True),
+        ModelRetried(run="fit-1", model="m00", by="ann", beside=True),
         ExperimentArchived(is_archived=True, by="ann"),
         ExperimentArchived(is_archived=False, by="ann"),
         DeletionRequested(by="ann"),

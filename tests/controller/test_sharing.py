@@ -38,7 +38,7 @@ def neighbour(
 
 
 def assert_apart(simulation: Simulation) -> None:
-    """No device runs two attempts at once, of whatever experiments; nor is it given one while another run has it."""
+    """No device runs two attempts at once, of whatever runs; nor is it given one while another run has it."""
     running: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     held: defaultdict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
     for name in simulation.cores:
@@ -52,7 +52,8 @@ def assert_apart(simulation: Simulation) -> None:
             elif isinstance(event, TaskCommitted | TaskFailed | TaskRevoked):
                 since, devices = given_at.pop((event.task, event.attempt))
                 for device in devices:
-                    held[event.worker, device].append((since, event.time, name))
+                    owner = f"{name}/{event.task.partition('/')[0]}"
+                    held[event.worker, device].append((since, event.time, owner))
                     if (event.task, event.attempt) in began:
                         running[event.worker, device].append((began[event.task, event.attempt], event.time))
     for spans in running.values():

@@ -28,7 +28,8 @@ def decided(story: Story) -> list[str]:
     }
     fits = [run for run in story.state.runs.values() if run.is_open and run.models]
     board = FitDispatch.of(story.state, fits[0]) if fits else None
-    return [str(step) for step in decide(RECORD, story.state, ClusterSnapshot(workers=workers), board)]
+    (run,) = story.state.going_on()
+    return [str(step) for step in decide(RECORD, story.state, run, ClusterSnapshot(workers=workers), board)]
 
 
 def between_epochs() -> Story:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import TaskCommitted
+from cerebro.contract.events import RunRequested, TaskCommitted
 from cerebro.contract.records import (
     AuditEntry,
     Device,
@@ -22,6 +22,7 @@ from cerebro.contract.records import (
     WorkerStatus,
     WorkerUsage,
 )
+from cerebro.contract.runs import EvaluateRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult
 from cerebro.runtime.volumes import Volumes
 from dispatcher.cluster.disks import Disks, measure
@@ -165,6 +166,8 @@ def test_history_keeps_gaps() -> None:
 def test_queue_says_why() -> None:
     """Those that are worked on by their own log; the others by how many are before them."""
     story = running_story()
+    best = EvaluateRequest(kind="test", fit="fit-1", split="test")
+    story.tell(RunRequested(run="test-1", request=best, author="bob"))
     story.lose("worker-0")
     story.lose("worker-1")
     seen = summary(story.state, troubles=Troubles(), begin=0, now=NOW)
@@ -178,7 +181,8 @@ def test_queue_says_why() -> None:
     rows = cluster(told(summaries={"digits": seen}, queue=queue), now=NOW).queue
     first = rows[0].told
     assert (first.state, first.done, first.total, first.author) == ("running", 10, 42, "ada")
-    assert (rows[1].told.state, rows[1].reason) == ("queued", "fit-1 of digits is before it")
+    unknown = "fit-1 is running, and its best model is not known before it has ended"
+    assert (rows[1].told.state, rows[1].told.author, rows[1].reason) == ("queued", "bob", unknown)
     assert (rows[2].told.state, rows[2].reason) == ("queued", "")
     assert (rows[3].told.state, rows[3].reason) == (
         "queued",

@@ -1,0 +1,238 @@
+"""Tests and predictions beside other runs of their experiment, in simulation: each run keeps all its promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    RunStarted,
+    RunStopRequested,
+    SchedulePlanned,
+    TaskAssigned,
+    TaskCommitted,
+    TaskRevoked,
+)
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
+from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
+from cerebro.state.experiment import fold
+from controller.simulation.cluster import Simulation
+from controller.simulation.inline import InlineHelper
+from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
+from tests.controller.disturbed import disturbed
+from tests.controller.test_advisor import narrow
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_sharing import assert_apart
+
+WORKERS = 3
+
+
+def prediction(
+    number: int, models: Sequence[int], epoch: int, *, fit: str = "fit-1", at: float = 0.0, parts: int = 3
+) -> Neighbour:
+    """A prediction with these models at that epoch, in as many tasks each."""
+    names = [f"m{model:02}" for model in models]
+    made = EvaluatePlan(
+        kind="predict",
+        dataset=DATASET,
+        fit=fit,
+        models=dict.fromkeys(names, epoch),
+        partitions=dict.fromkeys(range(parts), 1),
+    )
+    return Neighbour(
+        name=EXPERIMENT,
+        request=EvaluateRequest(kind="predict", fit=fit, models=tuple(names), split="predict"),
+        plan=RunStarted(run=f"predict-{number}", plan=made),
+        at=at,
+    )
+
+
+def second_fit(models: int, epochs: int, *, at: float) -> Neighbour:
+    """Another fit of the experiment."""
+    started = plan(models, WORKERS).model_copy(update={"run": "fit-2"})
+    return Neighbour(name=EXPERIMENT, request=request(models, epochs), plan=started, at=at)
+
+
+def committed(simulation: Simulation, run: str) -> Counter[str]:
+    """Tasks of a run, and how often each was committed."""
+    tasks = (event.task for event in simulation.log if isinstance(event, TaskCommitted))
+    return Counter(task for task in tasks if task.startswith(f"{run}/"))
+
+
+def assert_visited(state: ExperimentState, run: str, *, epochs: int) -> None:
+    """Each model of a fit is trained to its end, as if it were alone: every partition once an epoch."""
+    whole = {(epoch, partition): 1 for epoch in range(1, epochs + 1) for partition in range(WORKERS)}
+    for model in state.runs[run].models.values():
+        assert model.state is ModelState.FINISHED
+        assert Counter((visit.epoch, visit.partition) for visit in model.visits) == whole
+
+
+def assert_read_when_finished(simulation: Simulation) -> None:
+    """No task of a prediction is given out while its model may change; no two fits have tasks at one time."""
+    state = ExperimentState(name=EXPERIMENT)
+    for event in simulation.log:
+        state.apply(event)
+        if isinstance(event, TaskAssigned):
+            key = TaskKey.parse(event.task)
+            run = state.runs[key.run]
+            if isinstance(run.plan, EvaluatePlan):
+                fit = state.runs[run.plan.fit]
+                assert not fit.is_open or fit.models[key.model or ""].state is ModelState.FINISHED
+            assert sum(bool(each.open) for each in state.runs.values() if each.kind == "fit") <= 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shapes=st.tuples(st.integers(2, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 2)),
+    asked=st.lists(st.tuples(st.integers(0, 3), st.floats(0, 60), st.booleans()), min_size=1, max_size=3),
+    at=st.floats(0, 40),
+    outages=st.lists(
+        st.tuples(st.integers(0, WORKERS - 1), st.floats(0.1, 40), st.floats(0.1, 30)),
+        max_size=2,
+        unique_by=lambda outage: outage[0],
+    ),
+    faults=st.dictionaries(
+        st.tuples(st.integers(0, 3), st.integers(0, 4)),
+        st.sampled_from((FailureKind.CRASH, FailureKind.OUT_OF_MEMORY)),
+        max_size=2,
+    ),
+    crashes=st.frozensets(st.integers(0, 80), max_size=4),
+    devices=st.lists(st.integers(1, 3), min_size=WORKERS, max_size=WORKERS),
+    times=st.randoms(use_true_random=False),
+)
+def test_a_fit_and_evaluations_beside_it_are_each_complete(  # type: ignore[no-untyped-def]
+    shapes, asked, at, outages, faults, crashes, devices, times
+) -> None:
+    """Whenever they are asked for, whatever happens to workers, wherever the controller dies: each task is committed
+    exactly once, the fits are trained as if alone, and nothing is read that may yet change."""
+    models, epochs, others, other_epochs = shapes
+    scenario = disturbed(WORKERS, outages=outages, faults=faults, times=times, devices=devices)
+    scenario.crash_before = crashes
+    read = [
+        prediction(number, [model % models, *([(model + 1) % models] if both else [])], epochs, at=when)
+        for number, (model, when, both) in enumerate(asked, start=1)
+    ]
+    simulation = Simulation(
+        scenario,
+        request(models, epochs),
+        plan(models, WORKERS),
+        neighbours=[*read, second_fit(others, other_epochs, at=at)],
+    )
+    simulation.run(limit=20_000)
+    state = fold(EXPERIMENT, simulation.log)
+    assert {run.state for run in state.runs.values()} == {RunState.FINISHED}
+    assert_visited(state, "fit-1", epochs=epochs)
+    assert_visited(state, "fit-2", epochs=other_epochs)
+    for each in read:
+        keys = {str(task.key) for task in state.runs[each.plan.run].tasks.values()}
+        assert committed(simulation, each.plan.run) == dict.fromkeys(keys, 1)
+    assert_exclusive(simulation)
+    assert_apart(simulation)
+    assert_read_when_finished(simulation)
+
+
+def beside(scenario: Scenario, *neighbours: Neighbour, models: int = 4, epochs: int = 4) -> Simulation:
+    """A short fit, then a second one and what is asked for beside it."""
+    asked = (second_fit(models, epochs, at=10.0), *neighbours)
+    return Simulation(scenario, request(2, 1), plan(2, WORKERS), neighbours=asked)
+
+
+def steady(**changes: object) -> Scenario:
+    """Every task takes two seconds."""
+    made = Scenario(holdings=own_partition(WORKERS), unit_time=lambda body, worker: 2.0)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
+    """It has its share of the devices from the beginning; the fit takes as much longer as was done beside it."""
+    alone = beside(steady())
+    alone.run()
+    simulation = beside(steady(), prediction(1, [0, 1], 1, at=14.0))
+    simulation.run()
+    fit, other = simulation.core.state.runs["fit-2"], simulation.core.state.runs["predict-1"]
+    assert other.started == 14.0
+    assert other.ended < 26.0 < fit.ended
+    assert fit.ended <= alone.core.state.runs["fit-2"].ended + 6 * 2.0 / WORKERS + 4.0
+    assert_visited(simulation.core.state, "fit-2", epochs=4)
+
+
+@pytest.mark.parametrize("stopped", ["fit-2", "predict-1"])
+def test_to_stop_one_of_them_does_not_touch_the_other(stopped: str) -> None:
+    """No attempt of the other one is taken back, and it is complete."""
+    simulation = beside(steady(), prediction(1, [0, 1], 1, at=14.0, parts=6))
+
+    def stop() -> None:
+        simulation.store.append(EXPERIMENT, RunStopRequested(run=stopped))
+
+    simulation._at(17.0, stop)
+    simulation.run()
+    state = simulation.core.state
+    (other,) = {"fit-2", "predict-1"} - {stopped}
+    assert (state.runs[stopped].state, state.runs[other].state) == (RunState.STOPPED, RunState.FINISHED)
+    revoked = [event for event in simulation.log if isinstance(event, TaskRevoked)]
+    assert {event.task.partition("/")[0] for event in revoked if "is idle" not in event.reason} <= {stopped}
+
+
+@pytest.mark.slow
+def test_a_plan_is_followed_until_another_run_begins() -> None:
+    """It counts on all workers."""
+    size, times = 6, narrow(6)
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        return times[body.model, worker] if isinstance(body, TrainTask) else 2.0
+
+    scenario = Scenario(holdings=own_partition(size), unit_time=unit_time)
+    started = plan(size, size).model_copy(update={"run": "fit-2"})
+    fit = Neighbour(name=EXPERIMENT, request=request(size, 2), plan=started, at=1.0)
+    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
+    simulation = Simulation(
+        scenario, request(1, 1), plan(1, size), helper, neighbours=[fit, prediction(1, [0], 1, at=140.0)]
+    )
+    simulation.run()
+    run = simulation.core.state.runs["predict-1"]
+    assert run.state is simulation.core.state.runs["fit-2"].state is RunState.FINISHED
+    before = [event for event in simulation.log if event.time < run.requested]
+    assert [bool(event.order) for event in before if isinstance(event, SchedulePlanned)][-1]
+    during = [event for event in simulation.log if run.requested <= event.time < run.ended]
+    assert [bool(event.order) for event in during if isinstance(event, SchedulePlanned)] == [False]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("kind", ["predict", "train"])
+def test_who_ran_out_of_memory_beside_another_run_is_alone_the_next_time(kind: str, devices: int) -> None:
+    """On its worker nothing of the other run runs or is loaded, and it does not wait for the other one's end."""
+    exhausted: list[str] = []
+
+    def outcome(body: TaskBody, attempt: int, worker: str) -> Failure | None:
+        key = TaskKey.parse(body.key)
+        if key.kind == kind and key.run in ("fit-2", "predict-1") and key.model == "m01" and not exhausted:
+            exhausted.append(body.key)
+            return Failure(kind=FailureKind.OUT_OF_MEMORY, message="killed for memory")
+        return None
+
+    scenario = steady(outcome=outcome, devices={f"worker-{n}": devices for n in range(WORKERS)})
+    simulation = beside(scenario, prediction(1, [0, 1], 1, at=12.0, parts=12), models=8)
+    simulation.run()
+    state, has_been = ExperimentState(name=EXPERIMENT), 0
+    for event in simulation.log:
+        state.apply(event)
+        for worker in state.workers.values():
+            for key in worker.open_tasks:
+                task = state.runs[key.partition("/")[0]].tasks[key]
+                if task.exhausted:
+                    has_been += 1
+                    assert len(worker.open_tasks) == 1
+    assert has_been
+    run = state.runs[exhausted[0].partition("/")[0]]
+    (other,) = (state.runs[name] for name in ("fit-2", "predict-1") if name != run.id)
+    retried = [e for e in simulation.log if isinstance(e, TaskCommitted) and e.task == exhausted[0]]
+    assert retried[0].time < max(run.ended, other.ended) - 2.0
+    assert_complete(state, epochs=1, partitions=WORKERS)
+    assert_visited(state, "fit-2", epochs=4)

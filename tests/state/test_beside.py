@@ -1,0 +1,167 @@
+"""Runs of one experiment beside each other: which go on, which wait for which, and what may be opened again."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ClientEvent,
+    ModelResumed,
+    ModelRetried,
+    ModelStopRequested,
+    RunFinished,
+    RunRequested,
+    RunResumed,
+    RunStarted,
+)
+from cerebro.contract.runs import EtlRequest, EvaluatePlan, EvaluateRequest
+from cerebro.state import ModelState, waiting_for
+from cerebro.state.beside import finished_models, going_on, obstacle
+from tests.state.stories import DATASET, SHA, Story
+
+ETL = EtlRequest(code=SHA, code_fingerprint=SHA)
+
+
+def evaluation(number: int, *models: str, fit: str = "fit-1") -> RunRequested:
+    """A test of these models, or of the best."""
+    return RunRequested(
+        run=f"test-{number}", request=EvaluateRequest(kind="test", fit=fit, models=models, split="test")
+    )
+
+
+def half_trained() -> Story:
+    """Of two models the first is finished, and the other one trains."""
+    story = Story()
+    story.fit(partitions=1, epochs=1)
+    story.train(1, 0)
+    assert finished_models(story.run) == ["m00"]
+    return story
+
+
+def going(story: Story) -> list[str]:
+    """Ids of the runs that wait for no other one."""
+    return [run.id for run in going_on(story.state.runs)]
+
+
+def waits(story: Story, run: str) -> str:
+    """Why a run waits."""
+    return waiting_for(story.state, story.state.runs[run])
+
+
+def test_a_finished_model_is_tested_while_others_train() -> None:
+    """Nothing changes it any more; what is not finished, or not known, waits for the end of the run, and says so."""
+    story = half_trained()
+    story.tell(evaluation(1, "m00"), evaluation(2, "m00", "m01"), evaluation(3))
+    assert going(story) == ["fit-1", "test-1"]
+    assert waits(story, "test-1") == ""
+    assert waits(story, "test-2") == "fit-1 is running, and its model m01 is not finished"
+    assert waits(story, "test-3") == "fit-1 is running, and its best model is not known before it has ended"
+    story.train(1, 0, model="m01")
+    assert going(story) == ["fit-1", "test-1", "test-2", "test-3"]
+
+
+def test_the_models_of_a_run_that_has_ended_are_tested_beside_any_other_run() -> None:
+    """Be it preprocessing, a fit, or another test; and the end of one is not the end of another."""
+    story = half_trained()
+    fit = RunRequested(run="fit-2", request=story.run.request)
+    story.tell(RunFinished(run="fit-1", outcome="stopped"), fit, evaluation(1, "m01"), evaluation(2))
+    assert going(story) == ["fit-2", "test-1", "test-2"]
+    assert story.state.active_run() is story.state.runs["fit-2"]
+    story.tell(RunFinished(run="fit-2", outcome="stopped"), RunRequested(run="etl-1", request=ETL))
+    assert going(story) == ["test-1", "test-2", "etl-1"]
+    assert story.state.active_run() is story.state.runs["etl-1"]
+
+
+def test_one_run_preprocesses_or_trains_at_a_time() -> None:
+    """The one that was requested first; models of one that waits are not there to be tested."""
+    story = half_trained()
+    fit = RunRequested(run="fit-2", request=story.run.request)
+    story.tell(fit, RunRequested(run="etl-1", request=ETL), evaluation(1, "m00", fit="fit-2"))
+    assert going(story) == ["fit-1"]
+    one_at_a_time = "fit-1 is running, and an experiment preprocesses or trains in one run at a time"
+    assert waits(story, "fit-2") == waits(story, "etl-1") == one_at_a_time
+    assert waits(story, "test-1") == "fit-2 is queued, and its models are not trained yet"
+    story.tell(RunFinished(run="fit-1", outcome="finished"))
+    assert going(story) == ["fit-2"]
+
+
+COMMANDS = [RunResumed(run="fit-1"), ModelResumed(run="fit-1", model="m01")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.type)
+def test_a_run_is_opened_again_unless_an_open_one_reads_what_it_would_change(command: ClientEvent) -> None:
+    """What is tested must stay as it is until the test has ended."""
+    story = half_trained()
+    command = command.model_copy(update={"beside": True})
+    story.tell(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), evaluation(2, "m01"))
+    found = obstacle(story.state.runs, story.run)
+    assert found is not None
+    assert found.reason == "test-2 is queued and reads fit-1, whose model m01 is not finished"
+    story.tell(command)
+    assert not story.run.is_open
+    assert story.state.commands[-1].is_late
+    story.tell(RunFinished(run="test-2", outcome="finished"), command)
+    assert going(story) == ["fit-1", "test-1"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.type)
+def test_a_log_of_an_earlier_version_means_what_it_meant(command: ClientEvent) -> None:
+    """Then a run was opened again only if no other one was open, whatever that was."""
+    story = half_trained()
+    story.tell(RunFinished(run="fit-1", outcome="stopped"), evaluation(1, "m00"), command)
+    assert not story.run.is_open
+    story.tell(RunFinished(run="test-1", outcome="finished"), command)
+    assert story.run.is_open
+
+
+@given(random=st.randoms(use_true_random=False))
+def test_nobody_reads_what_another_one_changes(random: Random) -> None:
+    """Whatever is requested, ends and is opened again: at most one run preprocesses or trains; who tests a model of an
+    open fit tests one that is finished; and who goes on goes on to its end."""
+    story = Story()
+    story.fit(models=3, partitions=1, epochs=1)
+    before: set[str] = set()
+    for number in range(2, 25):
+        _happen(story, random, number)
+        now, runs = going(story), story.state.runs
+        assert {run for run in before if runs[run].is_open} <= set(now)
+        assert sum(not runs[run].is_evaluation for run in now) <= 1
+        for run in now:
+            request = runs[run].request
+            if isinstance(request, EvaluateRequest) and request.fit in now:
+                fit = runs[request.fit]
+                read = request.models or tuple(fit.models)
+                assert all(fit.models[model].state is ModelState.FINISHED for model in read)
+        before = set(now)
+
+
+def _happen(story: Story, random: Random, number: int) -> None:
+    runs = story.state.runs
+    model = random.choice(["m00", "m01", "m02"])
+    fit = RunRequested(run=f"fit-{number}", request=story.run.request)
+    plan = EvaluatePlan(kind="test", dataset=DATASET, fit="fit-1", models={model: 1}, partitions={0: 1})
+    wanted: list[ClientEvent] = [
+        RunResumed(run=random.choice([*runs]), beside=True),
+        ModelResumed(run="fit-1", model=model, beside=True),
+        ModelRetried(run="fit-1", model=model, beside=True),
+        ModelStopRequested(run="fit-1", model=model),
+        evaluation(number, *random.choice([(), (model,)])),
+        fit if random.random() < 0.3 else RunResumed(run="fit-1", beside=True),
+    ]
+    way = random.choice(["ask", "ask", "end", "train", "plan"])
+    open_ones = [run for run in going(story) if not runs[run].open]
+    if way == "ask":
+        story.tell(random.choice(wanted))
+    elif way == "end" and open_ones:
+        outcome = random.choice(["finished", "stopped", "failed"])
+        story.tell(RunFinished.model_validate({"run": random.choice(open_ones), "outcome": outcome}))
+    elif way == "train" and "fit-1" in going(story) and story.model(model).state is ModelState.ACTIVE:
+        story.train(1, 0, model=model)
+    elif way == "plan":
+        queued = [run for run in open_ones if runs[run].is_evaluation and runs[run].plan is None]
+        named = [run for run in queued if getattr(runs[run].request, "models", ()) == (model,)]
+        story.tell(*(RunStarted(run=run, plan=plan) for run in named))
