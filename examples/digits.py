@@ -178,8 +178,7 @@ def run(experiment: Experiment, output: Path, epochs: int = EPOCHS) -> float:
     Returns:
         Test accuracy of the best model.
     """
-    open_run = experiment.state().active_run()
-    if open_run is not None:
+    for open_run in experiment.state().open_runs():
         print(f"{open_run.id} of an earlier call was left open: it is stopped")
         experiment.stop(open_run.id)
         experiment.watch(open_run.id)

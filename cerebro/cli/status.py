@@ -255,10 +255,10 @@ def _state_word(kvs: KvsClient, name: str, lost: dict[str, Worker], logs: dict[s
     for worker in state.workers.values():
         if worker.lost and (worker.name not in lost or worker.since > lost[worker.name].since):
             lost[worker.name] = worker
-    if state.active_run() is not None:
+    if state.open_runs():
         logs[name] = FollowedLog(state=state, meter=meter)
-    shown = wording.shown_run(state)
-    return f"{wording.run(shown)} {shown.id}" if shown else "new"
+    shown = state.open_runs() or [*state.runs.values()][-1:]
+    return ", ".join(f"{wording.run(run)} {run.id}" for run in shown) or "new"
 
 
 def experiment_lines(

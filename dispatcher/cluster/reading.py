@@ -131,7 +131,7 @@ class Cluster:
                         troubles=troubles,
                         begin=begin,
                         now=now,
-                        left=read_model.throughput(now).left,
+                        left=lambda run: read_model.throughput(now, run).left,
                     ),
                     timeout_s=READING_S if name in at_work else GLANCE_S,
                 )

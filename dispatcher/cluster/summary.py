@@ -3,7 +3,7 @@ queue of runs, with why each waits. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cerebro.contract.api import QueueAnswer
@@ -63,19 +63,21 @@ class Summary:
 
 
 def summary(
-    state: ExperimentState, *, troubles: Troubles, begin: float, now: float, left: TimeLeft | None = None
+    state: ExperimentState,
+    *,
+    troubles: Troubles,
+    begin: float,
+    now: float,
+    left: Callable[[Run], TimeLeft | None] = lambda run: None,
 ) -> Summary:
     """An experiment's part in the cluster from `begin` to `now` (seconds since the epoch).
 
     Args:
-        left: how long the oldest of its open runs will take yet.
+        left: how long an open run will take yet.
     """
-    open_runs = [run for run in state.runs.values() if run.is_open]
-    found = {run.id: _run(state, run, troubles) for run in open_runs}
-    if open_runs:
-        found[open_runs[0].id] = replace(found[open_runs[0].id], left=left)
+    open_runs = state.open_runs()
     return Summary(
-        runs=found,
+        runs={run.id: replace(_run(state, run, troubles), left=left(run)) for run in open_runs},
         workers={
             name: WorkerSummary(
                 lost=worker.lost,

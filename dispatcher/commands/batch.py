@@ -8,6 +8,7 @@ from cerebro.commands.command import Command
 from cerebro.commands.rules import CommandKind
 from cerebro.errors import CerebroError, StoreUnavailableError
 from dispatcher.commands.page import carry_out
+from dispatcher.reading.read_model import ReadModel
 from dispatcher.services import Services
 
 BATCH_S = 15.0
@@ -52,8 +53,8 @@ def carry_out_all(services: Services, names: list[str], kind: CommandKind, by: s
         if services.monotonic() >= deadline:
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried:]))
         try:
-            run = services.reader.look(name, lambda read_model: read_model.state.active_run())
-            carry_out(services, name, Command(kind=kind, run=run.id if run else ""), by)
+            for run in services.reader.look(name, lambda read_model: _runs(read_model, kind)):
+                carry_out(services, name, Command(kind=kind, run=run), by)
         except StoreUnavailableError as error:
             refused.append((name, f"it is not known whether it was done: {error}"))
             return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[tried + 1 :]))
@@ -62,6 +63,12 @@ def carry_out_all(services: Services, names: list[str], kind: CommandKind, by: s
         else:
             done.append(name)
     return Batch(done=tuple(done), refused=tuple(refused), left=tuple(names[MOST:]))
+
+
+def _runs(read_model: ReadModel, kind: CommandKind) -> tuple[str, ...]:
+    """Ids of the runs that the command is about: all open ones, to stop an experiment; none means its newest."""
+    found = [run.id for run in read_model.state.open_runs()]
+    return tuple(found if kind is CommandKind.STOP_RUN else found[:1]) or ("",)
 
 
 def _named(names: tuple[str, ...]) -> str:

@@ -27,7 +27,7 @@ class DeletionView:
 
 def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     """The view. Checkpoints are those that the log says are kept; bytes on disk are what was found there."""
-    run, kept = state.active_run(), {}
+    open_runs, kept = state.open_runs(), {}
     for each in state.runs.values():
         for model in each.models.values():
             for visit in model.visits[-2:]:
@@ -35,8 +35,9 @@ def deletion(state: ExperimentState, measured: Measured | None) -> DeletionView:
     reason = ""
     if state.deletion is not None:
         reason = f"{state.deletion.by or 'Somebody'} has asked for it already; the controller is at it."
-    elif run is not None:
-        reason = f"{run.id} is {wording.run(run)}: stop it first."
+    elif open_runs:
+        told = ", ".join(f"{run.id} is {wording.run(run)}" for run in open_runs)
+        reason = f"{told}: stop {'it' if len(open_runs) == 1 else 'them'} first."
     sizes = experiment_bytes(measured, state.name)
     return DeletionView(
         is_allowed=CommandKind.DELETE in allowed(state),

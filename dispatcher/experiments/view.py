@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -186,12 +187,16 @@ def row_of(read_model: ReadModel, summary: ExperimentSummary, now: float) -> Exp
 
 def _worked(state: ExperimentState) -> tuple[float | None, float | None]:
     """`ExperimentRow.begun` and `ExperimentRow.ended`."""
-    runs = [run for run in state.runs.values() if run.started]
-    took = sum(run.ended - breaks.begun(run) for run in runs if not run.is_open)
-    if at_work := [run for run in runs if run.is_open]:
-        return breaks.begun(at_work[0]) - took, None
-    ended = max((run.ended for run in runs), default=None)
-    return (None, None) if ended is None else (ended - took, ended)
+    begun = sorted(
+        ((breaks.begun(run), run) for run in state.runs.values() if run.started), key=itemgetter(0)
+    )
+    took, until = 0.0, 0.0
+    for at, run in begun:
+        since = max(at, until)  # runs go on beside each other
+        if run.is_open:
+            return since - took, None
+        took, until = took + max(0.0, run.ended - since), max(until, run.ended)
+    return (until - took, until) if begun else (None, None)
 
 
 def _problem(read_model: ReadModel, run: Run) -> str:

@@ -25,7 +25,7 @@ _RUNNING = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A worker that the run in progress misses; `reported`: when it last did (seconds since the epoch)."""
+    """A worker that the runs in progress miss; `reported`: when it last did (seconds since the epoch)."""
 
     text: str
     reported: float | None
@@ -102,13 +102,13 @@ def overview(
     state, run = read_model.state, read_model.fit(fit)
     dataset = next(reversed(state.datasets.values()), None)
     workers = tuple(worker_rows(state, statuses, now))
-    active = state.active_run()
+    open_runs = state.open_runs()
     return Overview(
-        notes=tuple(_notes(workers)) if active else (),
+        notes=tuple(_notes(workers)) if open_runs else (),
         runs=tuple(run_row(read_model, each) for each in reversed(state.runs.values())),
         fit=_fit(read_model, run) if run else None,
         failures=tuple(_failures(run, read_model.table(run).failed())) if run else (),
-        running=tuple(_running(read_model, active)) if active else (),
+        running=tuple(_running(read_model, open_runs)),
         pace=read_model.throughput(now),
         schedule=schedule_summary(read_model, run, now) if run else None,
         splits=tuple(replace(row, parts=()) for row in split_rows(read_model, dataset, now))
@@ -163,9 +163,10 @@ def _failures(run: Run, rows: list[ModelSummary]) -> list[FailureGroup]:
     return sorted(found, key=lambda group: -group.count)
 
 
-def _running(read_model: ReadModel, run: Run) -> Iterator[RunningTask]:
-    """Those that run before those that wait in an inbox."""
-    tasks = sorted(run.open_tasks(), key=lambda task: task.state is not TaskState.RUNNING)
+def _running(read_model: ReadModel, runs: list[Run]) -> Iterator[RunningTask]:
+    """Those that run before those that wait in an inbox; each kind run by run."""
+    found = [task for run in runs for task in run.open_tasks()]
+    tasks = sorted(found, key=lambda task: task.state is not TaskState.RUNNING)
     for task in tasks[:_RUNNING]:
         point = read_model.live.newest.get(str(task.key))
         newest = task.attempts[-1]

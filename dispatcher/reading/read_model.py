@@ -123,7 +123,7 @@ class ReadModel:
                     self._tables[event.run].change(event.model)
                 else:
                     self._tables[event.run].change_all()
-        self.is_open = self.state.active_run() is not None
+        self.is_open = bool(self.state.open_runs())
 
     def take(self, points: Iterable[LivePoint]) -> None:
         """Take in the next live points."""
@@ -158,10 +158,10 @@ class ReadModel:
         """Tasks committed, of so many; see `Run.progress`."""
         return self.table(run).progress() if run.models else run.progress()
 
-    def throughput(self, now: float) -> Throughput:
-        """Of the run in progress."""
-        run = self.state.active_run()
-        if run is None:
+    def throughput(self, now: float, run: Run | None = None) -> Throughput:
+        """Of a run; if none is named, of the open one that says most (`ExperimentState.active_run`)."""
+        run = run or self.state.active_run()
+        if run is None or not run.is_open:
             return IDLE
         units = self.table(run) if run.models else None
         return self._throughput.throughput(run, now, units=units, newest=self.live.newest.get)

@@ -22,7 +22,7 @@ class Header:
     Attributes:
         state: a word of `cerebro.state.wording`. note: what the word does not say, such as why a run is paused.
         run, kind, done, total: the run in progress, else the newest; tasks committed of so many.
-        halted: another run, which somebody stopped and may resume.
+        halted: another run, which somebody stopped and may resume. others: that are open as well.
         fits, fit: planned fit runs, and the one whose models are shown; empty without any.
         left: how long the run in progress will take yet, if that can be told. best: of `fit`.
         standing: where `run` stands beside all open runs; `None` of one that has ended. priority: of an open `run`, as
@@ -42,6 +42,7 @@ class Header:
     done: int
     total: int
     halted: RunRow | None
+    others: tuple[RunRow, ...]
     fits: tuple[str, ...]
     fit: str
     left: TimeLeft | None
@@ -84,6 +85,7 @@ def header(
         done=done,
         total=total,
         halted=run_row(read_model, halted) if halted and halted is not run else None,
+        others=tuple(run_row(read_model, each) for each in state.open_runs() if each is not run),
         fits=read_model.fits(),
         fit=chosen.id if chosen else "",
         left=read_model.throughput(now).left,

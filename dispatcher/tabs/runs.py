@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.runs import EvaluatePlan
 from cerebro.figures import averaged, tested
-from cerebro.state import Run, breaks, wording
+from cerebro.state import Run, RunState, breaks, waiting_for, wording
 from dispatcher.reading.read_model import ReadModel
 
 
@@ -52,6 +52,7 @@ class ScoreRow:
 def run_row(read_model: ReadModel, run: Run) -> RunRow:
     """One run."""
     done, total = read_model.progress(run)
+    is_queued = run.state is RunState.QUEUED
     return RunRow(
         id=run.id,
         kind=run.kind,
@@ -63,7 +64,7 @@ def run_row(read_model: ReadModel, run: Run) -> RunRow:
         started=run.started or None,
         begun=breaks.begun(run) or None,
         ended=run.ended or None,
-        note=run.error or run.reason,
+        note=run.error or run.reason or (waiting_for(read_model.state, run) if is_queued else ""),
         is_open=run.is_open,
     )
 

@@ -26,7 +26,7 @@ from cerebro.contract.records import (
     WorkerRecord,
     WorkerStatus,
 )
-from cerebro.contract.runs import EtlRequest, FitPlan, FitRequest
+from cerebro.contract.runs import EtlRequest, EvaluateRequest, FitPlan, FitRequest
 from cerebro.contract.tasks import Failure, FailureKind
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ModelState, Worker
@@ -83,6 +83,9 @@ def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.Monke
         store.create_experiment(_summary(name, 0, ()).experiment)
         if name != "none":
             store.append(name, RunRequested(run="etl-1", request=kept))
+        if name == "open":
+            beside = EvaluateRequest(kind="test", fit="fit-1", split="test")
+            store.append(name, RunRequested(run="test-1", request=beside))
         if outcome:
             ended = RunFinished.model_validate({"run": "etl-1", "outcome": outcome})
             step = api.Note.model_validate({"event": ended})
@@ -91,14 +94,14 @@ def test_the_state_of_an_experiment_is_that_of_its_log(monkeypatch: pytest.Monke
         "none": "new",
         "bad": "failed etl-1",
         "good": "finished etl-1",
-        "open": "queued etl-1",
+        "open": "queued etl-1, queued test-1",
     }
     monkeypatch.setattr(cli_status, "_TIMEOUT_S", -1.0)
     assert cli_status.states_of(kvs, store.experiments()) == {
         "none": "new",
         "bad": "ended",
         "good": "ended",
-        "open": "in progress: etl-1",
+        "open": "in progress: etl-1, test-1",
     }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cerebro.contract.events import RunFinished
+from cerebro.contract.events import RunFinished, RunRequested, RunStopRequested
+from cerebro.contract.runs import EvaluateRequest
 from tests.dispatcher.fakes import Bench, Browser
 from tests.dispatcher.pages.seen import text_of
 from tests.dispatcher.stories import Story, running_story, status
@@ -23,6 +24,46 @@ def test_overview_gives_the_answer_first(bench: Bench, browser: Browser) -> None
     assert "failed 1\u00d7 ValueError: shapes differ user error" in page
     assert "etl-1 finished 2 /2" in page
     assert "train 1,796 1,796 0" in page
+
+
+def beside_a_fit() -> Story:
+    """While a second fit trains models of the first one are tested, and another test waits."""
+    story = Story("digits")
+    story.workers_join()
+    story.etl()
+    story.fit(models=1, epochs=1)
+    story.train("m00", 1)
+    story.finish()
+    story.fit(models=2, run="fit-2")
+    story.run_task("fit-2/train/m00/e1/p1", "worker-1", None)
+    story.test(is_whole=True, is_open=True)
+    waiting = EvaluateRequest(kind="test", fit="fit-2", models=("m01",), split="test")
+    story.tell(RunRequested(run="test-2", request=waiting, author="ada"))
+    return story
+
+
+def test_runs_beside_each_other_are_all_shown(bench: Bench, browser: Browser) -> None:
+    """The head is of the fit, with the others behind it, each with a button that stops it; tasks are of all of them;
+    and who waits says for what."""
+    bench.store.add(beside_a_fit())
+    source = browser.get("/experiments/digits").text
+    page = text_of(source)
+    assert "of fit-2: 0/" in page
+    assert "test-1 running, 0/1 test-2 queued, 0/0" in page
+    assert all(f'value="{run}"' in source for run in ("fit-2", "test-1", "test-2"))
+    assert "Stop Stop test-1 Stop test-2" in page
+    assert "trains m00, epoch 1, partition 1 worker-1" in page
+    assert "tests m00 worker-0" in page
+    assert "fit-2 is running, and its model m01 is not finished" in page
+
+
+def test_to_stop_an_experiment_stops_all_of_its_runs(bench: Bench, browser: Browser) -> None:
+    """From the list, where single runs are not named."""
+    bench.store.add(beside_a_fit())
+    seen = len(bench.store.logs["digits"])
+    browser.post("/experiments/actions", {"action": "stop_run", "name": ["digits"]}, form="/experiments")
+    stopped = [event for event in bench.store.logs["digits"][seen:] if isinstance(event, RunStopRequested)]
+    assert [event.run for event in stopped] == ["fit-2", "test-1", "test-2"]
 
 
 def test_failed_run_opens_on_its_failures(bench: Bench, browser: Browser) -> None:
