@@ -98,18 +98,22 @@ class Forks:
         *,
         environment: Mapping[str, str],
         stdin: IO[bytes] | None = None,
-        stdout: IO[bytes],
+        stdout: IO[bytes] | None = None,
         stderr: IO[bytes] | None = None,
     ) -> Forked:
         """Start a child with these arguments of its command line and this environment.
 
         Args:
             stdin: nothing is to be read unless it is given.
-            stderr: that of this process if it is not given.
+            stdout, stderr: those of this process unless they are given.
         """
         request = {"arguments": list(arguments), "environment": dict(environment)}
         with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - no path, but a device
-            files = [(stdin or nothing).fileno(), stdout.fileno(), stderr.fileno() if stderr else 2]
+            files = [
+                (stdin or nothing).fileno(),
+                stdout.fileno() if stdout else 1,
+                stderr.fileno() if stderr else 2,
+            ]
             return Forked(self.ask(request, files), self)
 
     def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:

@@ -73,7 +73,7 @@ def test_units_take_what_the_problem_says(problem: Problem) -> None:
     "problem",
     [
         paper(16, 8, heterogeneous=False),
-        paper(16, 16, heterogeneous=False),
+        pytest.param(paper(16, 16, heterogeneous=False), marks=pytest.mark.slow),
         narrow(4, 8),
         narrow(8, 8),
         replace(paper(16, 4, heterogeneous=False), gpus=(2,) * 4),

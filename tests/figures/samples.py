@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 from cerebro import figures
@@ -156,6 +157,7 @@ def ahead(since_s: float = 40.0) -> list[PlannedSpan]:
     ]
 
 
+@cache
 def gallery(theme: Theme) -> dict[str, Figure]:
     """One figure of each kind, and those that look different when there is much or nothing to show."""
     models = rows()

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.forking import Forks
 from tests.kvs_api.real import Database, Replica
 
 
+@pytest.fixture(scope="session")
+def services() -> Iterator[Forks]:
+    """One process that has imported kvs_api."""
+    with Forks("kvs_api.__main__") as made:
+        yield made
+
+
 @pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    with Database(tmp_path) as database, Replica(database) as made:
+def replica(tmp_path: Path, services: Forks) -> Iterator[Replica]:
+    with Database(tmp_path) as database, Replica(database, services) as made:
         yield made

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Self
@@ -19,6 +18,7 @@ from cerebro.runtime.kvs import KvsClient
 from kvs_api.app import create_app
 from kvs_api.settings import Settings
 from kvs_api.store import Store
+from tests.forking import Forked, Forks
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "test-token"
@@ -132,12 +132,12 @@ class Service:
 class Replica:
     """kvs_api as a process on a port of its own, which it keeps over restarts. A context: at its end none is left."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    def __init__(self, database: Database, forks: Forks) -> None:
+        self.database, self._forks = database, forks
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Forked] = []
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +147,7 @@ class Replica:
             process.kill()
             process.wait()
 
-    def start(self, **variables: str) -> subprocess.Popen[bytes]:
+    def start(self, **variables: str) -> Forked:
         """Start it, with further environment variables, and wait until it answers."""
         environment = {
             **os.environ,
@@ -156,7 +156,7 @@ class Replica:
             "CEREBRO_TOKEN": TOKEN,
             **variables,
         }
-        process = subprocess.Popen([sys.executable, "-m", "kvs_api"], cwd=ROOT, env=environment)
+        process = self._forks.start([], environment=environment)
         self.processes.append(process)
         self.client().health()
         return process
