@@ -1,0 +1,66 @@
+"""A store with what cannot be read, and a controller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.runtime.volumes import Volumes
+from controller import plan_maker, preparation
+from controller.advisor import ChildHelper
+from controller.loop import Controller
+from controller.settings import Settings
+from tests.controller.test_loop import Nobody
+from tests.kvs_api.bench import worker
+from tests.kvs_api.quarantine.unreadable import NEWER, Store, Work
+from tests.kvs_api.real import Service
+
+
+@pytest.fixture
+def store(service: Service) -> Iterator[Store]:
+    made = Store(service)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def controlled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work:
+    """Plans are made in this process."""
+    monkeypatch.setattr(plan_maker, "prepare_etl", preparation.prepare_etl)
+    store.kvs.register(worker("a"))
+
+    def work(is_so: Callable[[], object]) -> None:
+        settings = Settings(
+            server="-",
+            token="-",
+            holder="controller",
+            tick_s=0.01,
+            volumes=Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path / "volumes")}),
+        )
+        controller = Controller(store.service.client(), settings, Nobody(), ChildHelper())
+        thread = threading.Thread(target=controller.run)
+        thread.start()
+        try:
+            for _ in range(6_000):
+                if is_so():
+                    return
+                assert thread.is_alive(), "the controller died"
+                threading.Event().wait(0.01)
+            raise AssertionError("it did not happen")
+        finally:
+            controller.stop.set()
+            thread.join(20)
+
+    return work
+
+
+@pytest.fixture
+def bad(store: Store, tmp_path: Path, controlled: Work) -> Store:
+    """The experiment "bad" was quarantined."""
+    store.begin("bad", tmp_path)
+    store.write("bad", NEWER)
+    controlled(lambda: store.mark("bad"))
+    return store

@@ -1,0 +1,138 @@
+"""What cannot be read stops one experiment, not all of them; it is kept apart until it is restored or deleted.
+
+Over the real store: the client, and the controller's loop.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.events import RunFinished, RunStopRequested
+from cerebro.contract.records import Unreadable
+from cerebro.errors import ConflictError, UnreadableError
+from tests.kvs_api.quarantine.unreadable import NEWER, Store, Work
+
+ILLEGAL = '{"type":"RunFinished","run":"fit-9","outcome":"finished"}'
+NO_TASK = '{"type":"TaskStarted","task":"nonsense","attempt":1,"worker":"worker-0"}'
+CUT = '{"type":"RunFini'
+OTHER_FIELD = '{"type":"RunStopRequested","run":"etl-1","at_once":true}'
+UNREADABLE = [NEWER, CUT, OTHER_FIELD]
+
+
+@pytest.mark.parametrize("event", UNREADABLE)
+def test_what_comes_before_can_be_read(store: Store, tmp_path: Path, event: str) -> None:
+    """Then the client says which event cannot, in a sentence with what to do."""
+    store.begin("one", tmp_path)
+    seq = store.write("one", event)
+    store.write("one", '{"type":"RunStopRequested","run":"etl-1","by":""}')
+    for read in (lambda: store.kvs.events("one"), lambda: store.kvs.watch({"one": 0}, 0, 0.0)):
+        with pytest.raises(UnreadableError, match="event 2 of experiment 'one' cannot be read") as caught:
+            read()
+        assert caught.value.seq == seq
+        assert [event.type for event in caught.value.readable] == ["RunRequested"]
+        assert "cerebro delete one" in str(caught.value)
+        assert "validation error" not in str(caught.value)
+
+
+@pytest.mark.parametrize("event", [*UNREADABLE, ILLEGAL, NO_TASK])
+def test_other_experiments_go_on(store: Store, tmp_path: Path, event: str, controlled: Work) -> None:
+    """The run of the one that cannot be read leaves the queue; it says which event and why. The next one is worked
+    on."""
+    store.begin("bad", tmp_path)
+    seq = store.write("bad", event)
+    store.begin("good", tmp_path)
+    controlled(lambda: store.kvs.queue() == ())
+    assert isinstance(store.kvs.events("good")[-1], RunFinished)
+    mark = store.mark("bad")
+    assert mark is not None
+    assert (mark.seq, mark.by) == (seq, "controller")
+    assert mark.reason
+    assert store.mark("good") is None
+
+
+def test_an_event_that_comes_during_the_run_quarantines_it_too(
+    store: Store, tmp_path: Path, controlled: Work
+) -> None:
+    """Nobody can plan it, because no worker is there; so it waits, and is read as it grows."""
+    store.kvs.remove_worker("worker-0")
+    store.begin("bad", tmp_path)
+    written: list[int] = []
+
+    def is_quarantined() -> object:
+        if not written:
+            written.append(store.write("bad", NEWER))
+        return store.mark("bad")
+
+    controlled(is_quarantined)
+    assert store.kvs.queue() == ()
+
+
+def test_its_workers_are_given_back(store: Store, tmp_path: Path, controlled: Work) -> None:
+    """What they run of it is taken back at once, for the run that is next."""
+    (tmp_path / "none.csv").write_text("id\nr1\n")
+    store.begin("bad", tmp_path)
+    written: list[int] = []
+
+    def is_quarantined() -> object:
+        if not written and store.types("bad")[-1] == "TaskAssigned":
+            written.append(store.write("bad", NEWER))
+        return store.mark("bad")
+
+    controlled(is_quarantined)
+    found = store.kvs.inbox("worker-0", "a", 0, wait_s=0.0)
+    task = "etl-1/etl/train/p0"
+    assert [(item.task, item.cancel) for item in found] == [(task, False), (task, True)]
+
+
+def test_a_record_that_cannot_be_read_is_the_same_case(
+    store: Store, tmp_path: Path, controlled: Work
+) -> None:
+    """It is in the list by its name, and can be deleted."""
+    store.begin("bad", tmp_path)
+    store.damage("bad")
+    store.begin("good", tmp_path)
+    controlled(lambda: store.kvs.queue() == ())
+    mark = store.mark("bad")
+    assert mark is not None
+    assert mark.seq == 0
+    with pytest.raises(UnreadableError, match="'bad' cannot be read"):
+        store.kvs.experiment("bad")
+
+
+def test_nothing_is_asked_of_it_until_it_is_restored(store: Store, tmp_path: Path) -> None:
+    """But deletion. Restored, its run is in the queue where it ends, and the log goes on."""
+    store.begin("bad", tmp_path)
+    seq = store.write("bad", NEWER)
+    term = store.kvs.lead("controller", 60.0).term
+    with pytest.raises(ConflictError, match="not quarantined"):
+        store.kvs.restore("bad")
+    with pytest.raises(ConflictError, match="term"):
+        store.kvs.quarantine("bad", Unreadable(seq=seq, reason="odd"), term + 1)
+    for _ in range(2):
+        store.kvs.quarantine("bad", Unreadable(seq=seq, reason="odd"), term)
+    with pytest.raises(UnreadableError, match=r"event 2 .* \(odd\)"):
+        store.kvs.append("bad", RunStopRequested(run="etl-1"))
+    store.begin("good", tmp_path)
+    store.mend("bad", seq)
+    store.kvs.restore("bad")
+    assert [(entry.experiment, entry.run) for entry in store.kvs.queue()] == [
+        ("good", "etl-1"),
+        ("bad", "etl-1"),
+    ]
+    store.kvs.append("bad", RunStopRequested(run="etl-1"))
+    assert store.types("bad") == ["RunRequested", "RunStopRequested"]
+
+
+def test_what_can_still_not_be_read_is_quarantined_again(
+    store: Store, tmp_path: Path, controlled: Work
+) -> None:
+    """Restoring it too early costs nothing."""
+    store.begin("bad", tmp_path)
+    store.write("bad", NEWER)
+    controlled(lambda: store.mark("bad"))
+    store.kvs.restore("bad")
+    assert store.mark("bad") is None
+    controlled(lambda: store.mark("bad"))
+    assert store.kvs.queue() == ()

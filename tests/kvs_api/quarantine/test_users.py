@@ -1,0 +1,181 @@
+"""Users are told what cannot be read, and can delete or restore it: in notebooks, on the command line, on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cerebro import cli
+from cerebro.cli import experiment_commands
+from cerebro.cli import status as cli_status
+from cerebro.client.commands import CommandsMixin
+from cerebro.client.session import Session
+from cerebro.commands.command import Command
+from cerebro.commands.rules import CommandKind
+from cerebro.contract import api
+from cerebro.contract.events import DeletionRequested
+from cerebro.contract.records import Unreadable
+from cerebro.errors import ConflictError, UnreadableError
+from cerebro.runtime.kvs import KvsClient
+from dispatcher.app import create_app
+from tests.dispatcher.fakes import Browser
+from tests.dispatcher.fakes import settings as page_settings
+from tests.kvs_api.quarantine.unreadable import NEWER, Store
+from tests.kvs_api.real import TOKEN
+
+
+def session(store: Store) -> Session:
+    """A client's session with it."""
+    return Session(cast(Any, SimpleNamespace(kvs=store.kvs)), store.kvs.experiment("bad"))
+
+
+def test_a_notebook_is_told_and_may_delete_it(bad: Store) -> None:
+    """`status` shows what came before, and what cannot be read; other commands say the same."""
+    found = session(bad)
+    assert "etl-1: queued" in found.status()
+    assert "event 2 of experiment 'bad' cannot be read (it is of type 'ModelSold'" in found.status()
+    with pytest.raises(UnreadableError, match="event 2"):
+        found.steer(Command(kind=CommandKind.STOP_RUN))
+    with pytest.raises(ConflictError, match="repeat its exact name"):
+        found.steer(Command(kind=CommandKind.DELETE, confirm="good"))
+    commands = CommandsMixin()
+    commands._session = found
+    commands.delete(confirm="bad")
+    assert bad.kvs.deleting() == ("bad",)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_that_waits_for_its_turn_can_be_deleted(store: Store, tmp_path: Path, is_first: bool) -> None:
+    """No controller has looked at it, so its run is in the queue, and nobody can stop that. The one whose turn it is
+    is the controller's: it is quarantined in a moment."""
+    for name in ("bad", "good") if is_first else ("good", "bad"):
+        store.begin(name, tmp_path)
+    store.write("bad", NEWER)
+    if is_first:
+        with pytest.raises(ConflictError, match="etl-1"):
+            session(store).steer(Command(kind=CommandKind.DELETE, confirm="bad"))
+        assert len(store.kvs.queue()) == 2
+    else:
+        session(store).steer(Command(kind=CommandKind.DELETE, confirm="bad"))
+        assert [entry.experiment for entry in store.kvs.queue()] == ["good"]
+        assert store.kvs.deleting() == ("bad",)
+
+
+def test_one_of_several_that_are_worked_on_is_not_deleted_unread(store: Store, tmp_path: Path) -> None:
+    """Those are the first ones in the queue, as many as the controller that leads says; clients are told so, too."""
+    store.kvs.lead("controller", 60.0, open_runs=2)
+    for name in ("good", "bad", "worse"):
+        store.begin(name, tmp_path)
+        store.write(name, NEWER)
+    assert store.kvs.queued().open_runs == 2
+    with pytest.raises(ConflictError, match="etl-1"):
+        store.kvs.append("bad", DeletionRequested(), is_unread=True)
+    store.kvs.append("worse", DeletionRequested(), is_unread=True)
+    assert [entry.experiment for entry in store.kvs.queue()] == ["good", "bad"]
+
+
+def test_one_that_is_worked_on_beyond_those_that_may_be_is_not_deleted_unread(
+    store: Store, tmp_path: Path
+) -> None:
+    """It was begun before fewer might be open."""
+    for name in ("good", "bad"):
+        store.begin(name, tmp_path)
+    store.write("bad", NEWER)
+    told = api.Attended(runs=(api.AttendedRun(experiment="bad", run="etl-1"),))
+    for _ in range(2):
+        store.kvs.lead("controller", 60.0, open_runs=1, attended=told)
+    with pytest.raises(ConflictError, match="etl-1"):
+        store.kvs.append("bad", DeletionRequested(), is_unread=True)
+
+
+def test_a_readable_one_is_not_deleted_while_a_run_waits(store: Store, tmp_path: Path) -> None:
+    """It can be stopped."""
+    store.begin("good", tmp_path)
+    store.begin("bad", tmp_path)
+    with pytest.raises(ConflictError, match="etl-1"):
+        store.kvs.append("bad", DeletionRequested())
+    assert len(store.kvs.queue()) == 2
+
+
+def test_a_notebook_may_restore_it(bad: Store) -> None:
+    """Its run is queued again."""
+    commands = CommandsMixin()
+    commands._session = session(bad)
+    commands.restore()
+    assert bad.mark("bad") is None
+    assert len(bad.kvs.queue()) == 1
+
+
+@pytest.fixture
+def terminal(bad: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    """Types a command."""
+    monkeypatch.setattr(experiment_commands, "cluster_client", lambda home: bad.kvs)
+    monkeypatch.setattr(cli_status, "remote_client", lambda environment: bad.kvs)
+    monkeypatch.setattr(experiment_commands, "_GONE_S", 0.0)
+    return lambda command: cli.main(command.split())
+
+
+def test_the_command_line_says_it_in_the_list_and_alone(
+    terminal: Callable[[str], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list goes on to the others; alone, what came before is shown."""
+    assert terminal("status") == 0
+    shown = capsys.readouterr().out
+    assert "unreadable" in shown
+    assert "event 2 of experiment 'bad' cannot be read" in shown
+    assert terminal("status bad") != 0
+    told = capsys.readouterr()
+    assert "etl-1" in told.out
+    assert "event 2 of experiment 'bad' cannot be read" in told.err
+    assert terminal("stop bad") != 0
+    assert "event 2 of experiment 'bad' cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_record", [False, True])
+def test_the_command_line_deletes_and_restores(
+    bad: Store, terminal: Callable[[str], int], is_record: bool
+) -> None:
+    """With the name once more; also if it is the record that cannot be read."""
+    if is_record:
+        bad.damage("bad")
+    assert terminal("restore bad") == 0
+    assert bad.mark("bad") is None or is_record
+    bad.kvs.quarantine("bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0).term)
+    assert terminal("delete bad --yes other") != 0
+    assert bad.kvs.deleting() == ()
+    terminal("delete bad --yes bad")
+    assert bad.kvs.deleting() == ("bad",)
+
+
+@pytest.mark.parametrize("is_record", [False, True])
+def test_the_page_says_it_and_deletes_it(bad: Store, is_record: bool) -> None:
+    """In the list, and on its own page, which leads to deletion and restoring."""
+    if is_record:
+        bad.damage("bad")
+    kvs = KvsClient(bad.service.address, TOKEN)
+    browser = Browser(create_app(page_settings(), kvs)).sign_in()
+    listed = browser.get("/experiments").get_data(as_text=True)
+    assert "unreadable" in listed
+    assert "event 2 of experiment" in listed
+    own = browser.get("/experiments/bad")
+    assert own.status_code == 409
+    text = own.get_data(as_text=True)
+    assert "This experiment cannot be read" in text
+    assert "It was quarantined" in text
+    if not is_record:
+        assert "1 of 2 events can be read" in text
+        assert "etl-1" in text
+    assert "/experiments/bad/delete" in text
+    assert "/experiments/bad/restore" in text
+    assert browser.post("/experiments/bad/restore", {}, form="/experiments/bad").status_code == 303
+    bad.kvs.quarantine("bad", Unreadable(seq=2, reason="odd"), bad.kvs.lead("controller", 60.0).term)
+    form = "/experiments/bad/delete"
+    assert "the log cannot be read" in browser.get(form).get_data(as_text=True)
+    fields = {"action": "delete", "confirm": "bad"}
+    assert browser.post("/experiments/bad/actions", fields, form=form).status_code == 303
+    assert bad.kvs.deleting() == ("bad",)
+    kvs.close()

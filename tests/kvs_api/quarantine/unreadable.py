@@ -1,0 +1,66 @@
+"""The real store, with experiments in it that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+
+from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
+from kvs_api import keys
+from tests.kvs_api.bench import requested
+from tests.kvs_api.real import Service
+
+Work = Callable[[Callable[[], object]], None]
+"""Has a controller work until something is so."""
+
+NEWER = '{"type":"ModelSold","model":"m00"}'
+"""An event of a newer version."""
+
+
+class Store:
+    """The real store, and its database, to write into what kvs_api would not."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.kvs = service, service.client()
+        self._redis = redis.Redis.from_url(service.database.url)
+
+    def close(self) -> None:
+        """Connections."""
+        self.kvs.close()
+        self._redis.close()
+
+    def begin(self, name: str, folder: Path) -> None:
+        """An experiment with a run, whose data does not exist: its planning fails at once."""
+        locators = Locators(train=Locator(metadata=str(folder / "none.csv")))
+        self.kvs.create_experiment(ExperimentRecord(name=name, locators=locators))
+        self.kvs.append(name, requested("etl-1"))
+
+    def write(self, name: str, event: str) -> int:
+        """An event as it is; its seq."""
+        seq: Any = self._redis.incr(f"{keys.log(name)}:seq")
+        self._redis.xadd(keys.log(name), {"t": 1_000, "e": event}, id=f"{seq}-0")
+        return int(seq)
+
+    def mend(self, name: str, seq: int) -> None:
+        """Take an event and all after it away, as a newer version would understand it."""
+        kept = cast(Any, self._redis.xrange(keys.log(name), max=f"{seq - 1}-0"))
+        self._redis.delete(keys.log(name))
+        for identity, fields in kept:
+            self._redis.xadd(keys.log(name), fields, id=identity)
+        self._redis.set(f"{keys.log(name)}:seq", seq - 1)
+
+    def damage(self, name: str) -> None:
+        """The experiment's record is that of a version that knows more."""
+        self._redis.set(keys.experiment(name), json.dumps({"schema_version": 2, "name": name}))
+
+    def mark(self, name: str) -> Unreadable | None:
+        """Why it was quarantined."""
+        return next(found.unreadable for found in self.kvs.experiments() if found.experiment.name == name)
+
+    def types(self, name: str) -> list[str]:
+        """Of the events that can be read."""
+        return [event.type for event in self.kvs.events(name)]
