@@ -18,7 +18,7 @@ from cerebro.errors import IllegalEventError
 from cerebro.runtime.kvs import KvsClient
 from cerebro.runtime.volumes import Volumes
 from cerebro.state import ExperimentState
-from controller import loop, plan_maker, preparation_process
+from controller import loop, plan_maker, preparation
 from controller.advisor import ChildHelper
 from controller.core import Core
 from controller.orchestrator import Fleet
@@ -91,6 +91,8 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
         return [event.type for event in store.events(name)]
 
     def meanwhile() -> None:
+        # To ask without a pause would take the processor from those who plan.
+        threading.Event().wait(0.01)
         store.request_size(SizeRequest(workers=5))
         if manager.sizes and "RunStarted" in types("two"):
             go_on.set()
@@ -100,7 +102,7 @@ def test_nothing_waits_for_a_long_planning(tmp_path: Path, monkeypatch: pytest.M
     def prepare(record: ExperimentRecord, *given: Any) -> EtlPlan:
         if record.name == "one":
             assert go_on.wait(20)
-        return preparation_process.prepare_etl(record, *given)
+        return preparation.prepare_etl(record, *given)
 
     store.on_idle = meanwhile
     monkeypatch.setattr(plan_maker, "prepare_etl", prepare)

@@ -1,0 +1,177 @@
+"""What fills the disks: measured beside the pages, within bounds, and shown with what may be reclaimed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cerebro.contract.records import ExperimentSummary, Reclaim
+from cerebro.runtime.volumes import Volumes
+from dispatcher.cluster.disks import Disks, measure
+from dispatcher.cluster.volumes import volumes
+from tests.dispatcher.fakes import Bench, settings
+from tests.dispatcher.stories import NOW, record
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Volumes:
+    """Volumes with files of two experiments, one of which the store does not know."""
+    found = Volumes.from_environment({"CEREBRO_VOLUMES": str(tmp_path)})
+    for path in (
+        found.checkpoints / "digits" / "fit-1" / "m00" / "x.pt",
+        found.checkpoints / "gone" / "fit-1" / "x.pt",
+        found.checkpoints / ".trash" / "old" / "x.pt",
+        found.logs / "tasks" / "digits" / "x.log",
+        found.logs / "kvs_api.log",
+        found.shared / "datasets" / "d1" / "valid" / "x",
+        found.shared / "datasets" / "d2" / "valid" / "x",
+        found.shards / "worker-0" / "datasets" / "d1" / "x",
+        found.shards / "worker-0" / "downloads" / "d1" / "x",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(8192))
+    (found.checkpoints / "digits" / "link").symlink_to("/usr")
+    return found
+
+
+def roots(places: Volumes) -> dict[str, Path]:
+    return {name: getattr(places, name) for name in ("checkpoints", "metrics", "logs", "shared", "shards")}
+
+
+def listed(name: str, **changes: object) -> ExperimentSummary:
+    return ExperimentSummary.model_validate(
+        {"experiment": record(name), "last_seq": 1, "last_event": NOW, "open_runs": ()} | changes
+    )
+
+
+def test_what_lies_on_the_volumes(places: Volumes) -> None:
+    """By experiment and data set; links are not read_model, and a volume that is absent is told."""
+    found = measure(roots(places), lambda: NOW)
+    assert found.is_complete
+    sizes = found.folders
+    assert sizes["checkpoints", "experiment", "digits"] == 8192
+    assert sizes["checkpoints", "trash", ""] == 8192
+    assert sizes["logs", "experiment", "digits"] == 8192
+    assert sizes["shards", "dataset", "d1"] == 8192
+    assert sizes["shards", "downloads", "worker-0"] == 8192
+    assert "not mounted here" in found.spaces["metrics"].problem
+    assert found.spaces["logs"].total_bytes > found.spaces["logs"].free_bytes > 0
+
+
+def test_files_of_tensorboard_are_those_of_their_experiments(places: Volumes) -> None:
+    """They are no experiment of that name, which could be taken for left over."""
+    file = places.metrics / "tensorboard" / "digits" / "fit-1" / "m00" / "events"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(os.urandom(8192))
+    sizes = measure(roots(places), lambda: NOW).folders
+    assert {what: size for what, size in sizes.items() if what[0] == "metrics"} == {
+        ("metrics", "experiment", "digits"): 8192
+    }
+
+
+def test_a_look_is_bounded(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It then says that it has not seen everything."""
+    monkeypatch.setattr("dispatcher.cluster.disks.MOST_FILES", 3)
+    assert not measure(roots(places), lambda: NOW).is_complete
+
+
+def test_what_can_be_reclaimed(places: Volumes) -> None:
+    """Files of experiments that are not there, archived ones, data sets nobody names, downloads, what is deleted."""
+    measured = measure(roots(places), lambda: NOW)
+    view = volumes(
+        measured,
+        is_measuring=False,
+        summaries=(listed("digits", is_archived=True),),
+        unneeded=frozenset({"d2"}),
+    )
+    assert {(each.what, each.num_bytes) for each in view.reclaimable} == {
+        ("experiment digits", 16384), ("files of gone", 8192), ("data set d2", 8192), ("downloads of worker-0", 8192),
+        ("what was deleted", 8192),
+    }  # fmt: skip
+    assert view.reclaimable_bytes == 49152
+    kept = volumes(measured, is_measuring=False, summaries=(listed("digits"),), unneeded=frozenset())
+    assert not any(each.what == "experiment digits" for each in kept.reclaimable)
+    assert view.rows[0].experiments == (("digits", 8192), ("gone", 8192))
+
+
+def test_pages_do_not_wait_for_a_look(places: Volumes) -> None:
+    """The first one says that it is under way; a fresh look is not repeated."""
+    now = [NOW]
+    disks = Disks(places, lambda: now[0])
+    assert disks.newest() == (None, True)
+    disks.wait()
+    measured, is_looking = disks.newest()
+    assert measured is not None
+    assert not is_looking
+    now[0] += 61
+    again, is_looking = disks.newest()
+    assert again is measured
+    assert is_looking
+    disks.wait()
+
+
+def test_page_shows_disks(places: Volumes) -> None:
+    """And leads to where an archived experiment is deleted."""
+    bench = Bench(settings=settings(volumes=places))
+    bench.store.unneeded = Reclaim(seq=1, datasets=("d2",))
+    browser = bench.signed_in()
+    assert "Being measured" in browser.get("/cluster").text
+    bench.app.extensions["cerebro-disks"].wait()
+    page = browser.get("/cluster").text
+    assert "data set d2" in page
+    assert "files of gone" in page
+
+
+def test_look_that_fails_is_not_repeated_at_once(places: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every poll of every viewer would begin another one."""
+    tries: list[float] = []
+
+    def fails(*_: object) -> None:
+        tries.append(now[0])
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr("dispatcher.cluster.disks.measure", fails)
+    now = [NOW]
+    disks = Disks(places, lambda: now[0])
+    for _ in range(3):
+        disks.newest()
+        disks.wait()
+    assert tries == [NOW]
+    assert disks.newest() == (None, False)
+    now[0] += 61
+    disks.newest()
+    disks.wait()
+    assert tries == [NOW, NOW + 61]
+
+
+class Broken:
+    """A folder whose listing breaks off, as one of a server that went away does."""
+
+    def __enter__(self) -> Broken:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> None:
+        raise OSError("stale file handle")
+
+
+def test_folder_that_cannot_be_listed_hides_no_other(
+    places: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else is there is measured all the same."""
+    listed = os.scandir
+
+    def scandir(path: Path) -> object:
+        return Broken() if path.name == "gone" else listed(path)
+
+    monkeypatch.setattr("dispatcher.cluster.disks.os.scandir", scandir)
+    folders = measure(roots(places), lambda: NOW).folders
+    assert folders["checkpoints", "experiment", "digits"] == 8192
+    assert ("checkpoints", "experiment", "gone") not in folders
