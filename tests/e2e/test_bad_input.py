@@ -157,7 +157,8 @@ def test_a_second_run_while_one_is_open(lab: Lab, prepared: str) -> None:
     fit = lab.fit(experiment, TinyTraining(gate=lab.gate.port, holds=[("a", 0)]), tags="a")
     lab.gate.knock()
     with pytest.raises(
-        ConflictError, match=r"run fit-\d+ of experiment .* is running: wait for it with watch\(\)"
+        ConflictError,
+        match=r"run_fit of experiment .* cannot begin: fit-\d+ is running.*; wait for it with watch",
     ):
         experiment.run_fit(TinyTraining(), GOOD, metric="accuracy", mode="max", progress=False)
     lab.gate.open()
