@@ -31,7 +31,7 @@ def running(module: str, **environment: str) -> Iterator[str]:
     variables = {**os.environ, "CEREBRO_BIND": bind, "CEREBRO_TOKEN": TOKEN, **environment}
     process = subprocess.Popen(limited, cwd=ROOT, env=variables, stderr=subprocess.DEVNULL)
     try:
-        retries = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
+        retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
         with urllib3.PoolManager() as http:
             http.request("GET", f"http://{bind}/live", retries=retries, timeout=LIMIT_S)
         yield bind
