@@ -53,7 +53,7 @@ def dispatcher(port: int, **environment: str) -> Iterator[subprocess.Popen[str]]
 
 def wait_until_healthy(port: int) -> urllib3.BaseHTTPResponse:
     # Connecting is retried by urllib3 with growing pauses: no fixed sleep, and a bound.
-    retries = urllib3.Retry(connect=12, backoff_factor=0.05, backoff_max=1.0)
+    retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
     with urllib3.PoolManager() as http:
         return http.request("GET", f"http://127.0.0.1:{port}/health", retries=retries, timeout=_STARTS_S)
 

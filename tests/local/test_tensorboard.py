@@ -175,7 +175,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         [sys.executable, "-P", "-c", f"{program} tensorboard.main()", *arguments]
     )
     process = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
-    retries = urllib3.Retry(connect=40, backoff_factor=0.05, backoff_max=1.0)
+    retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
     with urllib3.PoolManager() as http:
         assert http.request("GET", f"http://127.0.0.1:{port}/live", retries=retries).status == 200
     yield f"http://127.0.0.1:{port}"

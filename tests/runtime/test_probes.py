@@ -40,7 +40,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         }
         process = subprocess.Popen([sys.executable, "-m", *module], cwd=ROOT, env=environment)
         started.append(process)
-        retries = urllib3.Retry(connect=14, backoff_factor=0.05, backoff_max=1.0)
+        retries = urllib3.Retry(total=None, connect=60, backoff_factor=0.05, backoff_max=1.0)
         with urllib3.PoolManager() as http:
             http.request("GET", f"http://{bind}/live", retries=retries, timeout=LIMIT_S)
         return process, f"http://{bind}"
