@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -348,45 +349,41 @@ def benchmark() -> list[Figure]:
     found, costs = measure(), cost()
     allowed = _INTERVAL_S / found["batch_s"] + 1
     done = f"{found['kills']:.0f} kill -9 and {found['terminations']:.0f} SIGTERM at random batches of units of 500"
+    at_most = partial(Figure, sense="at most")
     return [
-        Figure(
+        at_most(
             what=f"{KILLS} kill -9, {TERMINATIONS} SIGTERM at random batches: models that differ from a replay",
             measured=f"{found['different']:.0f} of {_MODELS} after {done}, {found['saves']:.0f} savepoints",
             ratio=found["different"]
             if found["kills"] + found["terminations"] == KILLS + TERMINATIONS
             else 99,
             bar=0,
-            sense="at most",
         ),
-        Figure(
+        at_most(
             what="batches done again after a kill -9, over those of the interval and one more",
             measured=f"{found['kill_batches']:.0f} at most, {found['kill_s']:.2f} s; on average "
             f"{found['kill_mean_s']:.2f} s; the interval and one batch: {allowed:.1f}",
             ratio=found["kill_batches"] / allowed,
             bar=1.0,
-            sense="at most",
             notes=(f"a savepoint each {_INTERVAL_S:g} s, batches of {1000 * found['batch_s']:.0f} ms",),
         ),
-        Figure(
+        at_most(
             what="batches done again after a SIGTERM",
             measured=f"{found['end_batches']:.0f} at most",
             ratio=found["end_batches"],
             bar=1,
-            sense="at most",
         ),
-        Figure(
+        at_most(
             what="share of a unit of two minutes to four hours that savepoints of 100 MB take",
             measured=f"{100 * costs['share']:.2f} %, {costs['cost_s']:.2f} s each for {costs['bytes'] / 1e6:.0f} MB",
             ratio=costs["share"],
             bar=0.02,
-            sense="at most",
         ),
-        Figure(
+        at_most(
             what="savepoints that units of less than two minutes take by the clock",
             measured=f"{costs['short']:.0f}",
             ratio=costs["short"],
             bar=0,
-            sense="at most",
         ),
     ]
 

@@ -46,6 +46,14 @@ def saved(told: Story, batch: int, *, key: TaskKey = KEY, worker: int = 0) -> No
     )
 
 
+def saved_at(batch: int) -> Story:
+    """That fit, where the first attempt of the unit has a savepoint."""
+    told = story()
+    told.start(KEY, 0)
+    saved(told, batch)
+    return told
+
+
 def revoked(told: Story, key: TaskKey = KEY, loss: FailureKind | None = None) -> None:
     """The open attempt is taken back from worker 0."""
     attempt = told.attempt(key) - 1
@@ -60,9 +68,7 @@ def newest(told: Story, key: TaskKey = KEY) -> int:
 
 def test_a_unit_goes_on_from_its_newest_savepoint() -> None:
     """After a crash, the loss of its worker, the worker's end, a stop: whatever took the attempt away."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 2)
+    told = saved_at(2)
     saved(told, 4)
     revoked(told, loss=FailureKind.CRASH)
     assert newest(told) == 4
@@ -95,18 +101,14 @@ def test_a_unit_that_has_a_savepoint_goes_first() -> None:
 
 def test_a_commit_makes_savepoints_worthless() -> None:
     """Also that of another unit of the model: it was taken of weights that the model has left behind."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 3)
+    told = saved_at(3)
     told.commit(KEY, 0)
     assert told.model().saved is None
     told.start(unit(1, 1), 1)
     saved(told, 3, key=unit(1, 1), worker=1)
     told.break_off(unit(1, 1), 1, 1, FailureKind.PREEMPTED)
     assert newest(told, unit(1, 1)) == 3
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 3)
+    told = saved_at(3)
     told.break_off(KEY, 0, 1, FailureKind.CRASH)
     told.train(1, 1)
     assert newest(told) == 0
@@ -114,9 +116,7 @@ def test_a_commit_makes_savepoints_worthless() -> None:
 
 def test_a_model_that_became_non_finite_starts_its_unit_anew() -> None:
     """The numbers that a savepoint has may be the bad ones."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 3)
+    told = saved_at(3)
     told.break_off(KEY, 0, 1, FailureKind.NON_FINITE)
     assert told.model().state is ModelState.FAILED
     told.tell(ModelRetried(run="fit-1", model="m00"))
@@ -159,9 +159,7 @@ def test_a_savepoint_that_two_attempts_died_on_is_dropped(kind: FailureKind) -> 
 
 def test_an_attempt_that_never_ran_did_not_die_on_a_savepoint() -> None:
     """It waited in the inbox of a worker that was lost."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 2)
+    told = saved_at(2)
     revoked(told)
     for _ in range(3):
         told.assign(KEY, 0)
@@ -171,9 +169,7 @@ def test_an_attempt_that_never_ran_did_not_die_on_a_savepoint() -> None:
 
 def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_beginning() -> None:
     """Perhaps only the savepoint does not suit it. From the beginning its error is its own, as ever."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 2)
+    told = saved_at(2)
     told.break_off(KEY, 0, 1, FailureKind.PREEMPTED)
     told.fail(KEY, 0, FailureKind.USER_ERROR)
     assert (told.model().state, newest(told)) == (ModelState.ACTIVE, 0)
@@ -183,18 +179,14 @@ def test_user_code_that_raises_after_a_savepoint_gets_one_attempt_from_the_begin
 
 def test_who_raises_in_the_attempt_that_took_the_savepoint_is_given_up_at_once() -> None:
     """It began at the beginning."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 2)
+    told = saved_at(2)
     told.break_off(KEY, 0, 1, FailureKind.USER_ERROR)
     assert told.model().state is ModelState.FAILED
 
 
 def test_work_that_goes_on_is_not_counted_as_done_again() -> None:
     """A unit that starts from its beginning once more is."""
-    told = story()
-    told.start(KEY, 0)
-    saved(told, 2)
+    told = saved_at(2)
     revoked(told)
     told.start(KEY, 0)
     assert told.model().redone == 0

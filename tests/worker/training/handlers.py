@@ -36,6 +36,13 @@ class Linear(SubEpochSpec):
         return [torch.nn.Linear(3, 1)]
 
 
+def learn_from(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """What user code does with the loss of a batch."""
+    optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    optimizer.step()
+
+
 def volumes_in(folder: Path) -> Volumes:
     """All of them, in a folder."""
     return Volumes.from_environment({"CEREBRO_VOLUMES": str(folder)})

@@ -21,7 +21,7 @@ from cerebro.worker.agent.channel import Channel
 from cerebro.worker.agent.context import Context
 from model_hopper.handler import Handler
 from tests.state.stories import DATASET, SHA
-from tests.worker.training.handlers import ROWS, Linear, volumes_in, write_split
+from tests.worker.training.handlers import ROWS, Linear, learn_from, volumes_in, write_split
 
 SIZE = 4
 
@@ -44,9 +44,7 @@ class Momentum(Linear):
         total = dataloader.progress({"loss": 0.0})
         for inputs, labels in dataloader:
             loss = torch.nn.functional.mse_loss(models[0](inputs)[:, 0], labels.float())
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
+            learn_from(loss, optimizer)
             total["loss"] += loss.item()
         return {"loss": total["loss"]}
 

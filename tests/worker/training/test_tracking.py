@@ -18,6 +18,7 @@ from cerebro.spec import Checkpoint, DataLoader, SubEpochSpec
 from cerebro.worker.training import tracking
 from cerebro.worker.training.checkpoint import load, save
 from cerebro.worker.training.unit import Trainee, create, evaluating, restore, train_unit
+from tests.worker.training.handlers import learn_from
 from tests.worker.training.test_checkpoint import assert_equal
 from tests.worker.training.test_unit import Rows
 
@@ -47,9 +48,7 @@ class Spec(SubEpochSpec):
         optimizer = self.training(models[0], checkpoint, hyperparams)
         for inputs, outputs in dataloader:
             loss = torch.nn.functional.mse_loss(models[0](inputs), outputs)
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
+            learn_from(loss, optimizer)
         if self.keeps:
             checkpoint["optimizer"] = optimizer.state_dict()
         return {"lr": optimizer.param_groups[0]["lr"]}

@@ -1,0 +1,31 @@
+"""A partition, and what makes hundreds of small units quick."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from cerebro.data.mapped import MappedRows
+from tests.data.rows import write_partition
+
+
+@pytest.fixture(scope="module")
+def light() -> Iterator[None]:
+    """Files need not outlive a power cut here, and tests write hundreds; models are too small for two threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> MappedRows:
+    """A partition of 46 rows."""
+    folder = tmp_path_factory.mktemp("partition")
+    write_partition(folder, [20, 26])
+    return MappedRows.open((folder,))

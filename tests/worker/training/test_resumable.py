@@ -1,0 +1,186 @@
+"""Which units may go on from savepoints: those that lose nothing by it, or whose user code says so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from cerebro.data.mapped import MappedRows
+from cerebro.spec import Checkpoint, DataLoader
+from tests.worker.training.resuming import BATCHES, Loop, learn, template, tracked, unit
+from tests.worker.training.test_checkpoint import assert_equal
+
+pytestmark = pytest.mark.usefixtures("light")
+
+
+def summing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer, total = tracked(network, checkpoint), 0.0
+    for batch in dataloader:
+        total += learn(network, optimizer, batch)
+
+
+def listing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer, losses = tracked(network, checkpoint), list[float]()
+    for batch in dataloader:
+        losses.append(learn(network, optimizer, batch))
+
+
+def tensors(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer, total = tracked(network, checkpoint), torch.zeros(1)
+    for batch in dataloader:
+        total += learn(network, optimizer, batch)
+
+
+def counting(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer = tracked(network, checkpoint)
+    for index, batch in enumerate(dataloader):
+        if index % 2:
+            learn(network, optimizer, batch)
+
+
+class Meter:
+    """Adds up, as many people's code has it."""
+
+    def __init__(self) -> None:
+        self.sums = np.zeros(2)
+
+    def add(self, value: float) -> None:
+        self.sums[0] += value
+
+
+def metering(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer, meter = tracked(network, checkpoint), Meter()
+    for batch in dataloader:
+        meter.add(learn(network, optimizer, batch))
+
+
+def untracked(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer = tracked(network, checkpoint)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for batch in dataloader:
+        learn(network, optimizer, batch)
+        scheduler.step()
+
+
+def iterating(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    optimizer, others = tracked(network, checkpoint), iter(range(100))
+    for batch in dataloader:
+        batch[0].add_(next(others))
+        learn(network, optimizer, batch)
+
+
+def preparing(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+    torch.nn.init.zeros_(next(network.parameters()))
+    template(network, dataloader, checkpoint)
+
+
+def told(
+    loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
+) -> Callable[[torch.nn.Module, DataLoader, Checkpoint], object]:
+    """The same, with the user's word that a unit may go on from a savepoint."""
+
+    def saying(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+        dataloader.savepoint(every=2)
+        loop(network, dataloader, checkpoint)
+
+    return saying
+
+
+def test_a_tracked_optimizer_is_enough_where_nothing_else_lives_from_batch_to_batch(rows: MappedRows) -> None:
+    """The README's template: nothing more is to be said."""
+    with unit(rows, Loop(template)) as one:
+        assert one.attempt({5}, 5) is None
+        one.attempt()
+    assert one.taken == [5]
+
+
+@pytest.mark.parametrize(
+    ("loop", "why"),
+    [
+        (summing, "keeps something in its variable 'total'"),
+        (listing, "keeps something in its variable 'losses'"),
+        (tensors, "keeps something in its variable 'total'"),
+        (counting, "counts batches in its variable 'index'"),
+        (metering, "keeps something in its variable 'meter'"),
+        (untracked, "keeps something in its variable 'scheduler'"),
+        (iterating, "keeps something in its variable 'others'"),
+        (preparing, "changes the weights before its loop"),
+    ],
+)
+def test_what_a_savepoint_would_lose_keeps_a_unit_whole(
+    rows: MappedRows,
+    caplog: pytest.LogCaptureFixture,
+    loop: Callable[[torch.nn.Module, DataLoader, Checkpoint], object],
+    why: str,
+) -> None:
+    """It is done again from its beginning, unless user code says that it may go on. The log says so once."""
+    with unit(rows, Loop(loop)) as one:
+        one.attempt(set(range(BATCHES)))
+        assert one.taken == []
+        assert [why in record.getMessage() for record in caplog.records] == [True]
+        one.spec = Loop(told(loop))
+        one.attempt({3, 4, 7})
+        assert one.taken == [4]
+
+
+def test_without_a_word_of_user_code_a_unit_is_done_again_whole(
+    rows: MappedRows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is taken, and nothing is said of it."""
+
+    def silent(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for batch in dataloader:
+            learn(network, optimizer, batch)
+
+    with unit(rows, Loop(silent)) as one:
+        one.attempt(set(range(BATCHES)))
+    assert one.taken == []
+    assert caplog.records == []
+
+
+def test_a_hook_may_put_the_state_into_the_checkpoint(rows: MappedRows) -> None:
+    """As user code that keeps its optimizer itself has it: it is called before each savepoint, and draws nothing that
+    a unit without savepoints would not draw."""
+
+    def hooking(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+        if "optimizer" in checkpoint:
+            optimizer.load_state_dict(checkpoint["optimizer"])
+
+        def hook() -> None:
+            torch.rand(5)
+            checkpoint.update(optimizer=optimizer.state_dict())
+
+        dataloader.savepoint(hook)
+        for batch in dataloader:
+            learn(network, optimizer, batch)
+        checkpoint.update(optimizer=optimizer.state_dict())
+
+    with unit(rows, Loop(hooking)) as never, unit(rows, Loop(hooking)) as often:
+        expected = never.attempt()
+        often.attempt({3, 5}, 6)
+        often.attempt({9}, 10)
+        assert_equal(often.attempt(), expected)
+    assert often.taken == [3, 5, 9]
+
+
+def test_a_second_pass_switches_savepoints_off(rows: MappedRows, caplog: pytest.LogCaptureFixture) -> None:
+    """One of the first pass is still good: what follows it is done again."""
+
+    def twice(network: torch.nn.Module, dataloader: DataLoader, checkpoint: Checkpoint) -> None:
+        optimizer = tracked(network, checkpoint)
+        for batch in itertools.chain(dataloader, dataloader):
+            learn(network, optimizer, batch)
+
+    with unit(rows, Loop(twice)) as never, unit(rows, Loop(twice)) as often:
+        expected = never.attempt()
+        often.attempt({4, BATCHES + 3}, BATCHES + 5)
+        assert_equal(often.attempt({5}), expected)
+    assert often.taken == [4, 5]
+    assert len(caplog.records) == 3
+    assert all("passes over its data a second time" in record.getMessage() for record in caplog.records)

@@ -1,0 +1,73 @@
+"""When savepoints are taken: by the clock, for a small share of the time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.worker.training.savepoints import Timer
+
+
+def clocked(timer: Timer, *, unit_s: float, cost_s: float, batch_s: float = 0.5) -> list[float]:
+    """When savepoints are taken in a unit of so many seconds."""
+    timer.begin(0.0)
+    now, taken, done = 0.0, list[float](), 0
+    batches = round(unit_s / batch_s)
+    while done < batches:
+        now, done = now + batch_s, done + 1
+        if timer.is_due(now, share=done / batches):
+            taken.append(now)
+            timer.tried(now, now + cost_s, is_taken=True)
+            now += cost_s
+    return taken
+
+
+@given(unit_s=st.floats(1, 119), cost_s=st.floats(0, 30))
+def test_a_unit_of_less_than_two_minutes_saves_nothing_by_the_clock(unit_s: float, cost_s: float) -> None:
+    """It is done again as quickly."""
+    assert clocked(Timer(), unit_s=unit_s, cost_s=cost_s) == []
+
+
+@given(unit_s=st.floats(130, 20_000), cost_s=st.floats(0.01, 60))
+def test_savepoints_cost_a_fiftieth_at_the_most(unit_s: float, cost_s: float) -> None:
+    """Of what follows the first one, whose cost nobody knew; and none waits for more than a quarter of an hour but for
+    that."""
+    timer = Timer()
+    taken = clocked(timer, unit_s=unit_s, cost_s=cost_s, batch_s=5.0)
+    pauses = [after - before for before, after in itertools.pairwise(taken)]
+    assert all(pause >= 50 * cost_s for pause in pauses)
+    assert all(pause <= max(900, 50 * cost_s) + cost_s + 5.0 for pause in pauses)
+    assert len(taken) >= 1
+
+
+def test_the_interval_is_youngs() -> None:
+    """sqrt(2 d M), between a minute and a quarter of an hour."""
+    timer = Timer(between_losses_s=10_000.0)
+    assert timer.interval_s() == 60
+    timer.tried(0.0, 2.0, is_taken=True)
+    assert timer.interval_s() == math.sqrt(2 * 2.0 * 10_000.0) == 200
+    timer.tried(0.0, 100.0, is_taken=True)
+    assert timer.interval_s() == 5_000
+    assert Timer(5.0).interval_s() == 5
+    assert Timer(0.0).interval_s() == math.inf
+
+
+def test_one_that_could_not_be_taken_tells_nothing_of_the_cost() -> None:
+    """The next is due an interval later all the same."""
+    timer = Timer(between_losses_s=10_000.0)
+    timer.tried(0.0, 2.0, is_taken=True)
+    timer.tried(300.0, 300.1, is_taken=False)
+    assert timer.interval_s() == 200
+    assert not timer.is_due(450.0, share=0.5)
+    assert timer.is_due(501.0, share=0.5)
+
+
+def test_one_is_taken_at_the_end_where_there_is_time() -> None:
+    """Two seconds, and twice what it takes."""
+    timer = Timer()
+    timer.tried(10.0, 13.0, is_taken=True)
+    assert timer.fits(8.0)
+    assert not timer.fits(7.9)
