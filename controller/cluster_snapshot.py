@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -56,10 +56,10 @@ class WorkerView:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSnapshot:
-    """What the log does not tell: the workers as they are now."""
+    """What no log tells: the workers as they are now."""
 
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
-    """All that are registered. One that the log knows and that is not here is gone for good."""
+    """All that are registered. One that a log knows and that is not here is gone for good."""
     now: float = 0.0
     """The time that an event would have now, in seconds. It may be off; nothing is taken back or given up by it, but
     what a user wants no more."""
@@ -67,6 +67,8 @@ class ClusterSnapshot:
     """Where the run that decides may put nothing now: other runs have tasks there, or are to have the place next."""
     depth: int = QUEUE_DEPTH
     """Open tasks that a place may have after this decision."""
+    named: Collection[str] = ()
+    """Workers that the cluster's log names. Of others an experiment's log may tell, from before there was that log."""
     is_filling: bool = False
     """Whether workers are on their way, who may bring back what nobody holds now."""
 

@@ -8,7 +8,7 @@ late is refused there, the next read of the log shows why, and the next call dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from cerebro.contract import api
 from cerebro.contract.events import (
@@ -16,7 +16,6 @@ from cerebro.contract.events import (
     RunFinished,
     RunPaused,
     RunResumed,
-    WorkerJoined,
     WorkerLost,
     WorkerRemoved,
 )
@@ -27,7 +26,8 @@ from cerebro.state import ExperimentState, Model, ModelState, Run, RunState, Tas
 from cerebro.state.report import epoch_report
 from cerebro.state.waiting import KIND, needed_partitions
 from controller.assigning import assign, revoke_task
-from controller.cluster_snapshot import SILENT, ClusterSnapshot, Liveness
+from controller.cluster_decision import ENDING, REMOVED
+from controller.cluster_snapshot import SILENT, Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.fit_dispatch import FitDispatch
 from controller.orchestrator import Exit
 from controller.replication import unmakable
@@ -97,52 +97,56 @@ def _go_on(
 
 
 def _workers(state: ExperimentState, snapshot: ClusterSnapshot) -> Iterator[Step]:
-    for name, seen in snapshot.workers.items():
-        known = state.workers.get(name)
-        is_replaced = known is not None and known.incarnation != seen.incarnation
-        if known is not None and is_replaced:
-            yield from _lose(state, known, seen.before, Liveness.GONE)
-        elif known is not None and seen.absence is not None:
-            yield from _lose(state, known, seen.absence.exit, seen.absence.how)
-        elif known is not None and known.is_ending:
-            yield from _lose(state, known, _ENDING, Liveness.LEAVING)
-            continue
-        elif known is not None and not known.is_alive:
-            yield from _lose(state, known, SILENT, Liveness.SILENT)
-        if seen.absence is None and (
-            known is None or is_replaced or (not known.is_alive and not known.open_tasks)
-        ):
-            yield _note(
-                WorkerJoined(
-                    worker=name,
-                    incarnation=seen.incarnation,
-                    weight=seen.weight,
-                    kinds=seen.kinds,
-                    holdings=seen.holdings,
-                    volume=seen.volume,
-                    devices=seen.devices,
-                )
-            )
+    """Take back what is open at workers that are not there. Who is there, the cluster's log tells: it is read to its
+    end before this is asked."""
     for name, known in state.workers.items():
-        if name not in snapshot.workers and not known.is_removed:
-            yield from _lose(state, known, _REMOVED, Liveness.GONE)
-            if not known.is_alive and not known.open_tasks:
-                yield _note(WorkerRemoved(worker=name, reason=_REMOVED.reason))
+        seen = snapshot.workers.get(name)
+        loss = _loss(known, seen)
+        if loss is not None:
+            yield from _take_back(state, known, loss.exit, loss.how)
+        elif known.left and seen is not None:
+            yield from _take_back(state, known, seen.before, Liveness.GONE, known.left)
+        if loss is not None and name not in snapshot.named:
+            yield from _unnamed(known, loss.exit, is_gone=seen is None)
 
 
 _NAMED = 5
 """Models that are named of those that failed for one cause."""
-_ENDING = Exit(reason="it was asked to end", kind=FailureKind.PREEMPTED)
-_REMOVED = Exit(reason="it was removed and is no longer registered", kind=FailureKind.PREEMPTED)
 
 
-def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Liveness) -> Iterator[Step]:
-    """Take back what a worker has, as far as it may be taken; say so, if that is news.
+def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
+    """Why a worker is not there, and how sure that is; `None` if it is there."""
+    if seen is None:
+        return Absence(how=Liveness.GONE, exit=REMOVED)
+    if known.incarnation != seen.incarnation:
+        return Absence(how=Liveness.GONE, exit=seen.before)
+    if seen.absence is not None:
+        return seen.absence
+    if known.is_ending:
+        return Absence(how=Liveness.LEAVING, exit=ENDING)
+    return None if known.is_there else Absence(how=Liveness.SILENT, exit=SILENT)
+
+
+def _unnamed(worker: Worker, exit: Exit, *, is_gone: bool) -> Iterator[Step]:
+    """Of a worker that the cluster's log has never named: only this log knows it, by an older version."""
+    if worker.is_there:
+        yield _note(WorkerLost(worker=worker.name, incarnation=worker.incarnation, reason=exit.reason))
+    if is_gone and not worker.is_removed:
+        yield _note(WorkerRemoved(worker=worker.name, reason=exit.reason))
+
+
+def _take_back(
+    state: ExperimentState, worker: Worker, exit: Exit, how: Liveness, among: Collection[str] | None = None
+) -> Iterator[Step]:
+    """Take back what a worker has, as far as it may be taken.
 
     A live lease is respected unless its holder is known to be gone: then nobody could renew it. What runs at a worker
     that is leaving is its own to end.
+
+    Args:
+        among: keys of its tasks; all of them by default.
     """
-    for key in worker.open_tasks:
+    for key in worker.open_tasks if among is None else sorted(among):
         task = state.runs[TaskKey.parse(key).run].tasks[key]
         if how is not Liveness.LEAVING or task.state is TaskState.ASSIGNED:
             yield api.Revoke(
@@ -153,8 +157,6 @@ def _lose(state: ExperimentState, worker: Worker, exit: Exit, how: Liveness) -> 
                 force=how is Liveness.GONE,
                 loss=exit.kind,
             )
-    if worker.is_alive:
-        yield _note(WorkerLost(worker=worker.name, incarnation=worker.incarnation, reason=exit.reason))
 
 
 # --- ends ---------------------------------------------------------------------------------------

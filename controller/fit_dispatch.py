@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from cerebro.contract.events import (
     Event,
+    HoldingsChanged,
     ModelResumed,
     ModelRetried,
     ModelStopRequested,
@@ -157,7 +158,7 @@ class FitDispatch:
     def apply(self, state: ExperimentState, event: Event) -> None:
         """Take in an event that `state` has just taken in."""
         match event:
-            case WorkerJoined() | WorkerLost() | WorkerRemoved():
+            case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
                 self._holders_changed(state)
             case SchedulePlanned() | SchedulerChanged() if event.run == self.run:
                 self._follow(state.runs[self.run])

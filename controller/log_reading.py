@@ -7,7 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from cerebro.contract.events import Event, SchedulerChanged
+from cerebro.contract.events import (
+    Event,
+    HoldingsChanged,
+    SchedulerChanged,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRemoved,
+)
 from cerebro.errors import IllegalEventError, UnreadableError
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES
 from cerebro.state import ExperimentState
@@ -72,6 +79,8 @@ class LogReading:
 
     def _tell(self, core: Core, event: Event) -> None:
         self._store_ahead_s = event.time - time.monotonic()
+        if isinstance(event, WorkerJoined | WorkerLost | WorkerRemoved | HoldingsChanged):
+            return  # of the cluster: it was told when it was written (`controller.ledger`), once
         self._metrics.happened(event)
         log.info("%s", line(event), extra=fields(core.state, event))
         if isinstance(event, SchedulerChanged) and event.scheduler not in POLICIES:

@@ -1,5 +1,6 @@
 """The thin loop around the pure cores: reads the logs, lets each core decide, writes the steps.
 
+What the cluster's log is told of workers is decided first (`controller.ledger`), and read by all before they decide.
 Owns no state that matters: what it holds are folds of logs and is rebuilt from there after a crash. So many runs are
 worked on at a time as `Settings.open_runs` says, the oldest in the queue; the others wait there. Each experiment has a
 core of its own, asked in the order of the arbiter (`controller.sharing`). What happens to one, whether it
@@ -30,6 +31,7 @@ from controller.deletion import Deletion
 from controller.event_logging import line
 from controller.fold_cache import FoldCache
 from controller.isolation import Isolation
+from controller.ledger import Ledger
 from controller.log_reading import LogReading, Observer
 from controller.membership import Membership
 from controller.metrics import Metrics
@@ -81,6 +83,7 @@ class Controller:
         self._queue_read = -settings.tick_s
         self._deletion = Deletion(kvs, settings.volumes, observer.forget, self._renew)
         self._membership = Membership(kvs, orchestrator, lease_s=settings.lease_s, tick_s=settings.tick_s)
+        self._ledger = Ledger(kvs)
         self._reading = LogReading(observer, self._metrics)
         self._isolation = Isolation(
             kvs,
@@ -119,6 +122,7 @@ class Controller:
     def _begin_anew(self) -> None:
         """What is known may be out of date, and another controller may have led."""
         self._experiments.look_again()
+        self._ledger.look_again()
         self._advisor.forget()
         self._queue_read = -self._settings.tick_s
 
@@ -189,6 +193,10 @@ class Controller:
         is_reading = self._read_on()
         cores = self._experiments.ready()
         snapshot = self._look(cores)
+        if self._ledger.tend(self._term, snapshot, [core.state for core in cores.values()]):
+            self._experiments.look_again()
+            return
+        snapshot = self._ledger.on(snapshot)
         if sum(len(core.open_runs()) for core in cores.values()) != 1:
             self._advisor.forget()
         has_changed, now = False, time.monotonic()

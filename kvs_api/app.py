@@ -24,7 +24,6 @@ from cerebro.contract.events import ClientEvent
 from cerebro.contract.openapi import document
 from cerebro.contract.records import CodeRecord, ExperimentRecord, SizeRequest, Troubles, WorkerRecord
 from cerebro.contract.routes import STORE
-from kvs_api import keys
 from kvs_api.settings import Settings
 from kvs_api.store import Store
 
@@ -161,7 +160,10 @@ class Views:
         """A log after a cursor; waits for news if asked to."""
         self._store.require(_name(name))
         is_checked = request.args.get("check") == "1"
-        return _spliced("events", self._store.read(keys.log(name), *_cursor(), is_checked=is_checked))
+        events = self._store.read_log(
+            _name(name), *_cursor(), is_checked=is_checked, is_older=not _knows_ledger()
+        )
+        return _json(f'{{"events":[{",".join(events)}]{_told()}}}')
 
     def quarantine(self, name: str) -> Response:
         """Quarantine an experiment that cannot be read."""
@@ -177,19 +179,32 @@ class Views:
     def points(self, name: str) -> Response:
         """Live points after a cursor; waits for news if asked to."""
         self._store.require(_name(name))
-        return _spliced("points", self._store.read(keys.live(name), *_cursor()))
+        return _spliced("points", self._store.live(_name(name), *_cursor()))
 
     def watch(self) -> Response:
         """Wait until one of several logs, or the cluster, has news."""
-        found, cluster = self._store.watch(_body(api.WatchRequest))
+        found, cluster = self._store.watch(_body(api.WatchRequest), is_older=not _knows_ledger())
         logs = ",".join(f'"{name}":[{",".join(entries)}]' for name, entries in found.items())
-        return _json(f'{{"events":{{{logs}}},"cluster":{cluster}}}')
+        return _json(f'{{"events":{{{logs}}},"cluster":{cluster}{_told()}}}')
+
+    def ledger(self) -> Response:
+        """The cluster's log after a cursor; waits for news if asked to."""
+        return _spliced("events", self._store.ledger(*_cursor()))
+
+    def write_ledger(self) -> Response:
+        """Append the controller's events of the cluster, and return the cluster's log after its cursor."""
+        asked = _body(api.LedgerRequest)
+        is_written = json.dumps(self._store.write_ledger(asked))
+        events = ",".join(self._store.ledger(asked.after, 0))
+        return _json(f'{{"is_written":{is_written},"events":[{events}]}}')
 
     def decide(self, name: str) -> Response:
         """Apply the controller's steps, and return the events since its cursor."""
-        outcomes, found = self._store.decide(_name(name), _body(api.DecideRequest))
+        outcomes, found = self._store.decide(
+            _name(name), _body(api.DecideRequest), is_older=not _knows_ledger()
+        )
         told = ",".join(api.StepOutcome.model_validate(outcome).model_dump_json() for outcome in outcomes)
-        return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]}}')
+        return _json(f'{{"outcomes":[{told}],"events":[{",".join(found)}]{_told()}}}')
 
     def queue(self) -> Response:
         """Open runs, oldest first, and experiments to delete."""
@@ -325,6 +340,16 @@ def _whole_number(name: str, meaning: str) -> int:
     if not text.isdecimal() or int(text) > api.MAX_SEQ:
         raise errors.BadRequestError(f"{name} must be {meaning}, not {text!r}")
     return int(text)
+
+
+def _knows_ledger() -> bool:
+    """Whether the caller knows events of the cluster's log; one of an older version does not."""
+    return request.args.get("ledger") == "1"
+
+
+def _told() -> str:
+    """What who knows of the ledger is told beside events: that they are from a server that does, too."""
+    return ',"ledger":true' if _knows_ledger() else ""
 
 
 def _cursor() -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """How the store speaks to Redis: connections, blocking reads, calls of the script, errors.
 
-Knows no key but the clock's, and no contract. Safe for use by many threads; a blocking read holds one pooled
-connection.
+Knows no key but the clock's and the ledger's, and no contract. Safe for use by many threads; a blocking read holds one
+pooled connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kvs_api import keys
 from kvs_api.clock import Clock
 from kvs_api.long_poll_slots import LongPollSlots
 
-_SCRIPT = ("occupancy.lua", "steps.lua", "experiments.lua", "quarantine.lua", "workers.lua")
+_SCRIPT = ("occupancy.lua", "steps.lua", "experiments.lua", "quarantine.lua", "ledger.lua", "workers.lua")
 
 PAGE = 1000
 """Most entries one read returns."""
@@ -96,7 +96,9 @@ class Database:
                 block = round(min(deadline - time.monotonic(), _SLICE_S) * 1000)
                 if block <= 0:
                     break
-                found = self._read(cursors, block)
+                if self._read(cursors, block):
+                    # It is woken by one stream. What is in several at one moment, only a read of all of them tells.
+                    found = self._read(cursors, 0)
         return found if is_held else self._read(cursors, 0)
 
     def _read(self, cursors: Mapping[str, int], block_ms: int) -> list[tuple[bytes, Entries]]:
@@ -136,7 +138,7 @@ class Database:
         return self._ask(call | {"at": self._clock.now()}, *texts)
 
     def _ask(self, call: dict[str, Any], *texts: bytes) -> dict[str, Any]:
-        call["clock"] = keys.CLOCK
+        call |= {"clock": keys.CLOCK, "ledger": keys.LEDGER}
         with translated():
             answer: Any = self._steps(args=[json.dumps(call), *texts])
         parsed: dict[str, Any] = json.loads(answer)

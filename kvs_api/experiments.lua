@@ -38,7 +38,7 @@ function before.RunRequested()
 end
 
 function before.LocatorsChanged()
-  if request.after ~= newest(request.log) or #open_runs() > 0 then return {moved = true} end
+  if request.after < newest(request.log) or #open_runs() > 0 then return {moved = true} end
   return nil
 end
 
@@ -150,7 +150,7 @@ function calls.erase()
   redis.call('ZREM', request.experiments, request.name)
   redis.call('UNLINK', request.experiment, request.log, request.log .. ':seq', request.log .. ':runs',
     request.log .. ':notes', request.log .. ':marks', request.log .. ':datasets', request.log .. ':time',
-    request.log .. ':waiting',
+    request.log .. ':waiting', request.log .. ':cluster', request.log .. ':old',
     request.live, request.live .. ':seq', request.said, request.said .. ':order')
   redis.call('XADD', request.audit, 'MAXLEN', '~', 1000, '*', 't', wall, 'b', by, 'w', request.what)
   notify(request.cluster)

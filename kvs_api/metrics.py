@@ -110,10 +110,10 @@ class MeteredStore(Store):
         self._metrics = metrics
 
     def decide(
-        self, experiment: str, request: api.DecideRequest
-    ) -> tuple[list[dict[str, str]], Iterator[str]]:
+        self, experiment: str, request: api.DecideRequest, *, is_older: bool = False
+    ) -> tuple[list[dict[str, str]], list[str]]:
         """Apply the controller's steps, and count their outcomes."""
-        outcomes, events = super().decide(experiment, request)
+        outcomes, events = super().decide(experiment, request, is_older=is_older)
         self._metrics.stepped(request.steps, [outcome["outcome"] for outcome in outcomes])
         return outcomes, events
 

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from cerebro import errors
 from cerebro.contract.records import ExperimentRecord, Locator, Locators, Unreadable
 from kvs_api import keys
-from kvs_api.database import seq_of
 from kvs_api.workers import WorkerStore
 
 _UNKNOWN = Locators(train=Locator(metadata="unknown: the record cannot be read"))
@@ -73,11 +72,11 @@ def record_of(name: str, content: bytes, created: float) -> tuple[ExperimentReco
         return ExperimentRecord(name=name, locators=_UNKNOWN, created=created), Unreadable(seq=0, reason=why)
 
 
-def checked(entry: tuple[bytes, dict[bytes, bytes]], text: str) -> str:
+def checked(number: int, text: str) -> str:
     """An entry as it is answered, or, if it is no JSON object, one of no known type in its place."""
     try:
         if isinstance(json.loads(text), dict):
             return text
     except ValueError:
         pass
-    return json.dumps({"seq": seq_of(entry[0]), "type": "no JSON object"})
+    return json.dumps({"seq": number, "type": "no JSON object"})

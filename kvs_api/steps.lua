@@ -1,8 +1,9 @@
 -- All changes of state, each atomic with the event that tells of it. Called by kvs_api/store.py and workers.py only.
 --
--- One script in five files, joined by kvs_api/database.py in this order: occupancy.lua (who has which device), this one
+-- One script in six files, joined by kvs_api/database.py in this order: occupancy.lua (who has which device), this one
 -- (tasks: what the controller decides and workers report), experiments.lua (what clients append; the end of an
--- experiment), quarantine.lua (experiments that cannot be read), workers.lua (registrations, the lease).
+-- experiment), quarantine.lua (experiments that cannot be read), ledger.lua (the cluster's log), workers.lua
+-- (registrations, the lease).
 --
 -- ARGV[1] is the JSON of one request. Events and task bodies travel inside it as opaque strings, because cjson would turn
 -- empty lists into objects and large numbers into floats.
@@ -17,6 +18,7 @@
 --    what, cluster}
 --   {call = "quarantine", experiment, name, log, leader, term, problem, queue, cluster}
 --   {call = "restore", experiment, name, log, queue, deleting, cluster}
+--   {call = "ledger", after, term, leader, experiments, experiment, events = [{event, worker, incarnation}]}
 --   {call = "register", worker, workers, name, inbox, recent, incarnation, record, devices, cluster}
 --   {call = "trim", worker, inbox, incarnation, after}
 --   {call = "remove", worker, workers, name, inbox, recent, history, incarnation?, cluster}
@@ -24,7 +26,8 @@
 --   {call = "lead", leader, holder, ttl_ms, open_runs, attended?}
 --   {call = "join", workers, worker, leader}
 --
--- Every request but `join` also has `clock`, the key of the store's clock, and `at`, what the process that asks counts.
+-- Every request also has `clock`, the key of the store's clock, and `ledger`, that of the cluster's log; and but for `join`
+-- `at`, what the process that asks counts.
 --
 -- States of a task: assigned -> running -> committed | failed | revoked; the last three may be assigned again with the
 -- next attempt number. A step names the attempt it belongs to; any other attempt is refused.
@@ -43,18 +46,30 @@ if request.at and request.at > now then
   redis.call('SET', request.clock, string.format('%d', now))
 end
 
--- When something of an experiment happened, for people. Within an experiment it never goes back: whoever reads the log
--- may take the order of times for the order of events.
+-- When something of an experiment happened, for people. In what a reader of its log is given, the cluster's events among
+-- it, it never goes back: whoever reads it may take the order of times for the order of events.
 local function stamp(log)
-  local newest = tonumber(redis.call('GET', log .. ':time') or '0')
+  local times = redis.call('MGET', log .. ':time', request.ledger .. ':time')
+  local newest = math.max(tonumber(times[1] or '0'), tonumber(times[2] or '0'))
   if wall <= newest then return newest end
   redis.call('SET', log .. ':time', wall)
   return wall
 end
 
+-- An event's number counts the experiment's events and those of the cluster before it, which are read in between: see
+-- kvs_api/ledger.py. Of the latter, `known` were there at the last event.
 local function append(log, event)
-  local seq = redis.call('INCR', log .. ':seq')
-  redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'e', event)
+  local counts = redis.call('MGET', request.ledger .. ':seq', log .. ':cluster')
+  local cluster, known = tonumber(counts[1] or '0'), tonumber(counts[2] or '0')
+  local seq = redis.call('INCRBY', log .. ':seq', 1 + cluster - known)
+  if cluster == 0 then
+    redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'e', event)
+    return seq
+  end
+  if cluster > known then redis.call('SET', log .. ':cluster', cluster) end
+  -- What was there when the cluster's log began stands before all of it.
+  if known == 0 then redis.call('SETNX', log .. ':old', seq - cluster - 1) end
+  redis.call('XADD', log, seq .. '-0', 't', stamp(log), 'c', cluster, 'e', event)
   return seq
 end
 
@@ -102,6 +117,10 @@ function apply.assign(step)
   end
   if redis.call('HGET', step.worker_key, 'incarnation') ~= step.incarnation then
     return refused(step.worker .. ' registered anew')
+  end
+  local present = redis.call('HGET', request.ledger .. ':workers', step.worker)
+  if present and present ~= step.incarnation then
+    return refused("the cluster's log does not say that " .. step.worker .. ' is there')
   end
   local full = fullness(step.worker_key, step.worker, step.devices, step.depth)
   if full then return refused(full) end

@@ -30,10 +30,11 @@ from cerebro.contract.records import (
 )
 from kvs_api import keys, steps
 from kvs_api.database import PAGE, seq_of, text, translated
-from kvs_api.quarantine import QuarantineStore, checked, record_of, stale
+from kvs_api.ledger import LedgerStore, numbered
+from kvs_api.quarantine import record_of, stale
 
 
-class Store(QuarantineStore):
+class Store(LedgerStore):
     """All reads and changes of shared state."""
 
     # --- experiments -----------------------------------------------------------------------------
@@ -208,28 +209,14 @@ class Store(QuarantineStore):
 
     # --- logs ------------------------------------------------------------------------------------
 
-    def read(self, key: str, after: int, wait_s: float, *, is_checked: bool = False) -> Iterator[str]:
-        """JSON objects of a log or live stream after a cursor; `seq` and `time` are put in front of the stored rest.
+    def live(self, name: str, after: int, wait_s: float) -> Iterator[str]:
+        """Live points of an experiment after a cursor, as JSON objects."""
+        for _, entries in self._block({keys.live(name): after}, wait_s):
+            yield from (numbered(seq_of(identity), fields) for identity, fields in entries)
 
-        Args:
-            is_checked: what is no JSON object is answered as an event of no known type. Else all is taken for one.
-        """
-        for _, entries in self._block({key: after}, wait_s):
-            for entry in entries:
-                yield checked(entry, _numbered(entry)) if is_checked else _numbered(entry)
-
-    def watch(self, request: api.WatchRequest) -> tuple[dict[str, list[str]], int]:
-        """Events per experiment as JSON objects, and the cluster's version."""
-        names = {keys.log(name).encode(): name for name in request.cursors}
-        cursors = {keys.log(name): after for name, after in request.cursors.items()}
-        cluster = request.cluster
-        events: dict[str, list[str]] = {}
-        for key, entries in self._block({**cursors, keys.CLUSTER: cluster}, request.wait_s):
-            if key in names:
-                events[names[key]] = [_numbered(entry) for entry in entries]
-            else:
-                cluster = seq_of(entries[-1][0])
-        return events, cluster
+    def watch(self, request: api.WatchRequest, *, is_older: bool = False) -> tuple[dict[str, list[str]], int]:
+        """Events per experiment as JSON objects, and the cluster's version; `is_older`: see `read_log`."""
+        return self.read_logs(request.cursors, request.cluster, request.wait_s, is_older=is_older)
 
     # --- controller ------------------------------------------------------------------------------
 
@@ -247,9 +234,9 @@ class Store(QuarantineStore):
         return api.LeaderAnswer.model_validate(self._run(call))
 
     def decide(
-        self, experiment: str, request: api.DecideRequest
-    ) -> tuple[list[dict[str, str]], Iterator[str]]:
-        """Apply the controller's steps; returns their outcomes and the log after the cursor."""
+        self, experiment: str, request: api.DecideRequest, *, is_older: bool = False
+    ) -> tuple[list[dict[str, str]], list[str]]:
+        """Apply the controller's steps; returns their outcomes and the log after the cursor (`read_log`)."""
         outcomes: list[dict[str, str]] = []
         if request.steps:
             answer = self._run(
@@ -268,7 +255,7 @@ class Store(QuarantineStore):
             if "stale" in answer:
                 raise stale(request.term, answer)
             outcomes = answer["outcomes"]
-        return outcomes, self.read(keys.log(experiment), request.after, 0)
+        return outcomes, self.read_log(experiment, request.after, 0, is_older=is_older)
 
     def queue(self) -> api.QueueAnswer:
         """Open runs, oldest first, and experiments that are to be deleted."""
@@ -313,12 +300,6 @@ class Store(QuarantineStore):
         if content is None:
             raise errors.NotFoundError(f"no code archive {sha256[:12]} in the store")
         return bytes(content)
-
-
-def _numbered(entry: tuple[bytes, dict[bytes, bytes]]) -> str:
-    """The stored JSON object with its number and time; spliced, because parsing what we wrote would cost more."""
-    identity, fields = entry
-    return f'{{"seq":{seq_of(identity)},"time":{int(fields[b"t"]) / 1000},{fields[b"e"].decode(errors="replace")[1:]}'
 
 
 def _refusal(experiment: str, event: ClientEvent, answer: dict[str, Any]) -> errors.CerebroError:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from cerebro.contract.base import Contract, Devices, Name
-from cerebro.contract.events import ControllerEvent, Event, LivePoint
+from cerebro.contract.events import ClusterEvent, ControllerEvent, Event, LivePoint
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -193,6 +193,23 @@ class DecideAnswer(Contract):
 
     outcomes: tuple[StepOutcome, ...]
     events: tuple[Event, ...]
+    ledger: bool = False
+
+
+class LedgerRequest(Contract):
+    """The controller's events of the cluster: written if `term` leads and nothing follows `after` yet."""
+
+    term: int
+    after: Cursor
+    events: tuple[ClusterEvent, ...]
+
+
+class LedgerAnswer(Contract):
+    """The cluster's log after a cursor, oldest first."""
+
+    is_written: bool = False
+    """Whether the request's events are in it now. If not, another request was there first."""
+    events: tuple[ClusterEvent, ...]
 
 
 class ReportRequest(Contract):
@@ -223,9 +240,12 @@ class ReportAnswer(Contract):
 
 
 class EventsAnswer(Contract):
-    """Events after a cursor, oldest first; empty when the wait ran out."""
+    """Events after a cursor, oldest first; empty when the wait ran out. They are the experiment's own and the
+    cluster's, in the order in which they were written."""
 
     events: tuple[Event, ...]
+    ledger: bool = False
+    """Whether it is from a server that knows the cluster's log: told to those who say that they do, too."""
 
 
 class LiveAnswer(Contract):
@@ -261,6 +281,7 @@ class WatchAnswer(Contract):
 
     events: dict[str, tuple[Event, ...]]
     cluster: int
+    ledger: bool = False
 
 
 class QueueEntry(Contract):
@@ -380,6 +401,8 @@ __all__ = [
     "InboxAnswer",
     "LeaderAnswer",
     "LeaderRequest",
+    "LedgerAnswer",
+    "LedgerRequest",
     "LiveAnswer",
     "Note",
     "Problem",

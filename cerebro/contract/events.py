@@ -1,10 +1,15 @@
-"""Events: what happened in an experiment, in order. The log of them is the single truth; all state is a fold over it.
+"""Events: what happened, in order. The logs of them are the single truth; all state is a fold over them.
+
+There are two kinds of log. An experiment's tells what happened to its runs and tasks, the cluster's which workers came
+and went and what they hold. Who reads an experiment's log is given both, in the order in which they were written
+(`kvs_api.ledger`).
 
 Names are past tense. Who writes: clients request, steer and ask to stop, each with the name of who did it; the
-controller plans, assigns, revokes and ends; workers start, commit and fail, each under a lease. `seq` is dense from 1
-per experiment and given by the store in the same atomic step as the change of state that the event tells of; `time` is
-when that was, by the clock of the store's machine, for people. Within a log it never goes back. Nothing that ends by
-time ends by it: leases count by a clock that nobody can set (`kvs_api.clock`).
+controller plans, assigns, revokes and ends, and tells of workers; workers start, commit and fail, each under a lease.
+`seq` is dense from 1 in what a reader is given. It is given by the store in the same atomic step as the change of state
+that the event tells of; `time` is when that was, by the clock of the store's machine, for people. In what a reader is
+given it never goes back. Nothing that ends by time ends by it: leases count by a clock that nobody can set
+(`kvs_api.clock`).
 """
 
 from __future__ import annotations
@@ -223,8 +228,8 @@ class WorkerJoined(_Event):
 
 
 class WorkerLost(_Event):
-    """A worker is gone, is about to go, or a new incarnation replaced it: it is given nothing more. Its tasks are
-    revoked beside, but for one that a worker which is about to go still runs."""
+    """A worker is gone, is about to go, or a new incarnation replaced it: it is given nothing more. Each experiment
+    takes its tasks back, but for one that a worker which is about to go still runs."""
 
     type: Literal["WorkerLost"] = "WorkerLost"
     worker: Name
@@ -238,6 +243,16 @@ class WorkerRemoved(_Event):
     type: Literal["WorkerRemoved"] = "WorkerRemoved"
     worker: Name
     reason: str
+
+
+class HoldingsChanged(_Event):
+    """A shard volume holds other partitions than was known."""
+
+    type: Literal["HoldingsChanged"] = "HoldingsChanged"
+    volume: Name
+    """Where workers do not share one, it has the worker's name."""
+    gained: tuple[Holding, ...] = ()
+    lost: tuple[Holding, ...] = ()
 
 
 class TaskAssigned(_Event):
@@ -333,6 +348,7 @@ Event = Annotated[
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved
+    | HoldingsChanged
     | TaskAssigned
     | TaskStarted
     | TaskCommitted
@@ -355,7 +371,13 @@ ControllerEvent = Annotated[
     | WorkerRemoved,
     Field(discriminator="type"),
 ]
-"""Events that only the controller writes and that change no task."""
+"""Events that only the controller writes into an experiment's log and that change no task. Of workers: those that the
+cluster's log has never named, as versions before it wrote them."""
+
+ClusterEvent = Annotated[
+    WorkerJoined | WorkerLost | WorkerRemoved | HoldingsChanged, Field(discriminator="type")
+]
+"""Events of the cluster's log, which only the controller writes."""
 
 ClientEvent = Annotated[
     RunRequested

@@ -27,7 +27,12 @@ class _Cursor(BaseModel):
     wait_s: float = Field(0.0, ge=0, le=api.MAX_WAIT_S)
 
 
-class _Events(_Cursor):
+class _Ledger(BaseModel):
+    ledger: int = 0
+    """1: the caller knows events of the cluster's log."""
+
+
+class _Events(_Cursor, _Ledger):
     check: int = 0
 
 
@@ -103,7 +108,7 @@ STORE: dict[str, Operation] = {
         summary="The event log after a cursor.",
         answer=api.EventsAnswer,
         query=_Events,
-        statuses=(200, 404),
+        statuses=(200, 404, 409),
     ),
     "PUT /v1/experiments/{name}/quarantine": Operation(
         name="quarantine",
@@ -128,10 +133,29 @@ STORE: dict[str, Operation] = {
         summary="Apply the controller's steps.",
         body=api.DecideRequest,
         answer=api.DecideAnswer,
+        query=_Ledger,
         statuses=(200, 404, 409),
     ),
     "POST /v1/watch": Operation(
-        name="watch", summary="Block until a log has news.", body=api.WatchRequest, answer=api.WatchAnswer
+        name="watch",
+        summary="Block until a log has news.",
+        body=api.WatchRequest,
+        answer=api.WatchAnswer,
+        query=_Ledger,
+        statuses=(200, 409),
+    ),
+    "GET /v1/cluster/log": Operation(
+        name="ledger",
+        summary="The cluster's log after a cursor: workers that came and went, and what they hold.",
+        answer=api.LedgerAnswer,
+        query=_Cursor,
+    ),
+    "POST /v1/cluster/log": Operation(
+        name="write_ledger",
+        summary="The controller's: append to the cluster's log, if nothing was appended meanwhile.",
+        body=api.LedgerRequest,
+        answer=api.LedgerAnswer,
+        statuses=(200, 409),
     ),
     "GET /v1/queue": Operation(
         name="queue",

@@ -14,7 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cerebro import errors
 from cerebro.contract import SCHEMA_VERSION, api
-from cerebro.contract.events import ClientEvent, Event, LivePoint
+from cerebro.contract.events import ClientEvent, ClusterEvent, Event, LivePoint
 from cerebro.contract.records import (
     AuditEntry,
     CodeRecord,
@@ -128,12 +128,13 @@ class KvsClient(Transport):
         Raises:
             UnreadableError: one of them cannot be read; it has those before that one.
         """
-        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}"
+        path = f"/v1/experiments/{_quoted(experiment)}/events?after={after}&ledger=1"
         content = self.send("GET", f"{path}&wait_s={wait_s}", None, wait_s)
         try:
-            return api.EventsAnswer.model_validate_json(content).events
+            answer = api.EventsAnswer.model_validate_json(content)
         except ValidationError:
             return _readable(experiment, self.send("GET", f"{path}&check=1", None, 0.0))
+        return _whole(answer.events, after, is_merged=answer.ledger)
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most 1,000."""
@@ -149,12 +150,15 @@ class KvsClient(Transport):
             UnreadableError: as `events`, of any of the logs.
         """
         body = api.WatchRequest(cursors=cursors, cluster=cluster, wait_s=wait_s)
-        content = self.send("POST", "/v1/watch", body.model_dump_json().encode(), wait_s)
+        content = self.send("POST", "/v1/watch?ledger=1", body.model_dump_json().encode(), wait_s)
         try:
-            return api.WatchAnswer.model_validate_json(content)
+            answer = api.WatchAnswer.model_validate_json(content)
         except ValidationError:
             news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
             return api.WatchAnswer(events=news, cluster=cluster)
+        for name, events in answer.events.items():
+            _whole(events, cursors[name], is_merged=answer.ledger)
+        return answer
 
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """Apply the controller's steps atomically.
@@ -163,15 +167,30 @@ class KvsClient(Transport):
             ConflictError: another controller leads now.
             UnreadableError: an event after the cursor cannot be read. The steps were applied all the same.
         """
-        path = f"/v1/experiments/{_quoted(experiment)}/decisions"
+        path = f"/v1/experiments/{_quoted(experiment)}/decisions?ledger=1"
         content = self.send("POST", path, request.model_dump_json().encode(), 0.0)
         try:
-            return api.DecideAnswer.model_validate_json(content)
+            answer = api.DecideAnswer.model_validate_json(content)
         except ValidationError:
             after = request.after
             while events := self.events(experiment, after):
                 after = events[-1].seq
             raise  # the events are well: it is the outcomes that are not
+        _whole(answer.events, request.after, is_merged=answer.ledger)
+        return answer
+
+    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+        """Events of the cluster's log with seq > `after`, oldest first, at most 1,000."""
+        path = f"/v1/cluster/log?after={after}&wait_s={wait_s}"
+        return self.call("GET", path, api.LedgerAnswer, wait_s=wait_s).events
+
+    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+        """Append the controller's events to the cluster's log, unless it has something after the request's cursor.
+
+        Raises:
+            ConflictError: another controller leads now.
+        """
+        return self.call("POST", "/v1/cluster/log", api.LedgerAnswer, request)
 
     def quarantine(self, experiment: str, problem: Unreadable, term: int) -> None:
         """Quarantine an experiment that cannot be read: its runs leave the queue, and clients are told why.
@@ -311,6 +330,21 @@ class KvsClient(Transport):
     def archive(self, sha256: str) -> bytes:
         """A code archive's bytes; `NotFoundError` if there is none."""
         return self.send("GET", f"/v1/archives/{_quoted(sha256)}", None, 0.0)
+
+
+def _whole(events: tuple[Event, ...], after: int, *, is_merged: bool) -> tuple[Event, ...]:
+    """Events that follow `after` without a gap.
+
+    Raises:
+        StoreUnavailableError: a process of kvs_api that is older than the cluster's log has left its events out: while
+            the service is replaced by this version. It is asked again.
+    """
+    if not is_merged and events and events[-1].seq - after != len(events):
+        raise errors.StoreUnavailableError(
+            "kvs_api answers as an older version, which is about to be replaced: it leaves out what the cluster's log "
+            "tells"
+        )
+    return events
 
 
 def _readable(experiment: str, content: bytes) -> tuple[Event, ...]:

@@ -1,9 +1,10 @@
-"""What has happened in an experiment: the fold of its event log.
+"""What has happened in an experiment, and in the cluster: the folds of their event logs.
 
 Pure and without effects: the controller decides on it, notebook, page and command line show it, replay reads
 its visits. One fold for all of them, so they cannot disagree.
 """
 
+from cerebro.state.cluster import ClusterState
 from cerebro.state.commands import CommandRecord
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.keys import TaskKey
@@ -20,6 +21,7 @@ from cerebro.state.waiting import explained, lost_because, waiting_for
 from cerebro.state.workers import Worker
 
 __all__ = [
+    "ClusterState",
     "CommandRecord",
     "Dataset",
     "ExperimentState",

@@ -1,4 +1,7 @@
-"""The fold itself: `ExperimentState.apply` for each kind of event.
+"""The fold of an experiment's log: `ExperimentState.apply` for each kind of event.
+
+The log as it is read has the cluster's events in it. What they tell of workers is of use while a run is open; what
+happens in the cluster later changes nothing of a run that has ended, and is taken in when the next one is open.
 
 `apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. Where the fold
 itself fails in the middle of an event, the state is torn: it takes nothing in any more (`cerebro.state.repair`). What
@@ -13,10 +16,12 @@ from typing import assert_never
 
 from cerebro.contract.events import (
     ClientEvent,
+    ClusterEvent,
     DeletionRequested,
     EpochCompleted,
     Event,
     ExperimentArchived,
+    HoldingsChanged,
     LocatorsChanged,
     ModelResumed,
     ModelRetried,
@@ -61,6 +66,9 @@ class ExperimentState:
     """Of the newest event applied."""
     runs: dict[str, Run] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
+    """As they are; while no run is open, as they were when the last one ended."""
+    unseen: list[ClusterEvent] = field(default_factory=list)
+    """What has happened to workers since then."""
     datasets: dict[str, Dataset] = field(default_factory=dict)
     commands: list[CommandRecord] = field(default_factory=list)
     """Who asked for what, oldest first: every event that a client may append."""
@@ -148,6 +156,8 @@ class ExperimentState:
                 | DeletionRequested()
             ):
                 had_effect = self._ask(event)
+                if self.unseen and self.active_run() is not None:
+                    self._catch_up()
                 self.commands.append(commands.command_record(event, self.seq + 1, is_late=not had_effect))
             case RunStarted():
                 run = self._move(event)
@@ -161,14 +171,8 @@ class ExperimentState:
                 self._finish(event)
             case EpochCompleted() | SchedulePlanned():
                 self._note(event)
-            case WorkerJoined():
-                workers.join(self.workers, event)
-                self._workers_changed(event.worker)
-            case WorkerLost():
-                workers.lose(self.workers, event)
-                self._workers_changed(event.worker)
-            case WorkerRemoved():
-                workers.remove(self.workers, event)
+            case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
+                self._see(event)
             case _:
                 assert_never(event)
 
@@ -252,13 +256,43 @@ class ExperimentState:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    def _workers_changed(self, worker: str) -> None:
+    def _see(self, event: ClusterEvent) -> None:
         """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
-        if self.workers[worker].trains:
-            for run in self.runs.values():
-                if run.is_open:
-                    run.planned = None
-                    breaks.end(run, self.workers.values())
+        open_runs = [run for run in self.runs.values() if run.is_open]
+        if self.runs and not open_runs:
+            self.unseen.append(event)
+            return
+        concerned = [run for run in open_runs if self._is_of_interest(event, run)]
+        workers.apply(self.workers, event)
+        if isinstance(event, WorkerRemoved) and not self.runs:
+            del self.workers[event.worker]  # it has done nothing for this experiment
+        for run in concerned:
+            run.planned = None
+            breaks.end(run, self.workers.values())
+
+    def _is_of_interest(self, event: ClusterEvent, run: Run) -> bool:
+        """Whether it changes where the run could be trained. What a volume holds, its own tasks may have told."""
+        match event:
+            case WorkerJoined():
+                return "train" in event.kinds
+            case WorkerLost():
+                known = self.workers.get(event.worker)
+                return known is not None and known.trains
+            case WorkerRemoved():
+                return False
+        held = {pair for w in workers.on_volume(self.workers, event.volume) for pair in w.holdings}
+        gained = {(each.dataset, each.partition) for each in event.gained} - held
+        lost = {(each.dataset, each.partition) for each in event.lost} & held
+        return run.plan is not None and any(dataset == run.plan.dataset for dataset, _ in gained | lost)
+
+    def _catch_up(self) -> None:
+        """A run is open again: the workers are those that there are now."""
+        for event in self.unseen:
+            workers.apply(self.workers, event)
+        self.unseen.clear()
+        for run in self.runs.values():
+            if run.is_open:
+                run.planned = None
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -311,6 +345,7 @@ class ExperimentState:
         # Before the task knows: what never ran has met no savepoint.
         is_running = task.state is TaskState.RUNNING
         del worker.open_tasks[event.task]
+        worker.left.discard(event.task)
         del run.open[event.task]
         if model and model.busy == event.task:
             model.busy = None

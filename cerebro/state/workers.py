@@ -1,13 +1,15 @@
-"""The workers as the log knows them, and the volumes that they hold partitions on.
+"""The workers as a log knows them, and the volumes that they hold partitions on.
 
 Workers of one volume share one set of holdings: what one of them makes, the others can train on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cerebro.contract.events import WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.contract.records import Holding
 from cerebro.errors import IllegalEventError
 
 
@@ -23,9 +25,11 @@ class Worker:
     """Its shard volume, which it may share."""
     holdings: set[tuple[str, int]]
     """(data set, partition) of complete training partitions on its volume: one object for all workers of the volume."""
-    is_alive: bool = True
+    is_there: bool = True
+    """Whether it has joined and was not lost since."""
     is_ending: bool = False
-    """It gave a task back because it was asked to end: whatever it is given from now on comes back as well."""
+    """It gave a task of the experiment back because it was asked to end: whatever it is given from now on comes back as
+    well. The cluster's log says so a moment later."""
     is_removed: bool = False
     """Gone for good. It stays known for what it did."""
     lost: str = ""
@@ -37,7 +41,14 @@ class Worker:
     most_devices: int = 1
     """The most that any incarnation of it had."""
     open_tasks: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Key -> devices that its attempt takes, in the order of assignment."""
+    """Key -> devices that its attempt takes, in the order of assignment. Of the experiment whose log this is."""
+    left: set[str] = field(default_factory=set)
+    """Those of them that an earlier incarnation was given: nobody does them, they are to be taken back."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be given tasks."""
+        return self.is_there and not self.is_ending
 
     @property
     def trains(self) -> bool:
@@ -75,25 +86,37 @@ def lanes_of(devices: tuple[int, ...]) -> tuple[int | None, ...]:
     return devices or (None,)
 
 
-def join(workers: dict[str, Worker], event: WorkerJoined) -> None:
+def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:
+    """Take in what a log tells of workers.
+
+    Raises:
+        IllegalEventError: it is of one that the log has not named, or that is not lost.
+    """
+    match event:
+        case WorkerJoined():
+            _join(workers, event)
+        case WorkerLost():
+            _lose(workers, event)
+        case WorkerRemoved():
+            _remove(workers, event)
+        case HoldingsChanged():
+            _hold(workers, event)
+
+
+def _join(workers: dict[str, Worker], event: WorkerJoined) -> None:
     """A worker, or its next incarnation, is there.
 
     What its volume holds is what was found there, and what other workers of the volume that are alive know of: they may
     have made something since it looked. Of a volume without another worker only what was found counts, because its disk
-    may be another one.
-
-    Raises:
-        IllegalEventError: it is there already, or what it had to do has not been taken back.
+    may be another one. What it had to do stays open until it is taken back. That it is there already is news to the
+    cluster's log alone, where one from before there was that log knows it (`ClusterState` sees to the others).
     """
     known = workers.get(event.worker)
-    if known and known.is_alive:
-        raise IllegalEventError(f"{event.worker} joined twice without being lost between")
-    if known and known.open_tasks:
-        raise IllegalEventError(f"{event.worker} joined again while {[*known.open_tasks]} are open there")
     volume = event.volume or event.worker
-    sharing = [w for w in workers.values() if w.volume == volume and w is not known and not w.is_removed]
-    holdings = {(holding.dataset, holding.partition) for holding in event.holdings}
-    if known and known.incarnation == event.incarnation:
+    sharing = [worker for worker in on_volume(workers, volume) if worker is not known]
+    holdings = _pairs(event.holdings)
+    is_same = known is not None and known.incarnation == event.incarnation
+    if known and is_same:
         # The same process came back: what it made since it registered is not in its registration.
         holdings |= known.holdings
     holdings = holdings.union(*(other.holdings for other in sharing if other.is_alive))
@@ -109,30 +132,40 @@ def join(workers: dict[str, Worker], event: WorkerJoined) -> None:
         since=event.time,
         devices=event.devices,
         most_devices=max(event.devices, known.most_devices if known else 1),
+        open_tasks=known.open_tasks if known else {},
+        left=(known.left if is_same else {*known.open_tasks}) if known else set(),
     )
 
 
-def lose(workers: dict[str, Worker], event: WorkerLost) -> None:
-    """A worker is given nothing more.
-
-    Raises:
-        IllegalEventError: it is not there.
-    """
+def _lose(workers: dict[str, Worker], event: WorkerLost) -> None:
+    """A worker is given nothing more. One that is lost already, as a log of before the cluster's says, stays so."""
     worker = workers.get(event.worker)
-    if worker is None or not worker.is_alive:
+    if worker is None:
         raise IllegalEventError(f"{event.worker} was lost without having joined")
-    worker.is_alive, worker.lost, worker.since = False, event.reason, event.time
+    if worker.is_there:
+        worker.is_there, worker.lost, worker.since = False, event.reason, event.time
 
 
-def remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
-    """A worker is gone for good, and holds nothing.
-
-    Raises:
-        IllegalEventError: it is alive, it is unknown, or what it had to do has not been taken back.
-    """
+def _remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
+    """A worker is gone for good, and holds nothing. What it had to do stays open until it is taken back."""
     worker = workers.get(event.worker)
-    if worker is None or worker.is_removed or worker.is_alive:
+    if worker is None or worker.is_there:
         raise IllegalEventError(f"{event.worker} was removed without having been lost")
-    if worker.open_tasks:
-        raise IllegalEventError(f"{event.worker} was removed while {[*worker.open_tasks]} are open there")
     worker.is_removed, worker.lost, worker.holdings = True, event.reason, set()
+
+
+def _hold(workers: dict[str, Worker], event: HoldingsChanged) -> None:
+    gained, lost = _pairs(event.gained), _pairs(event.lost)
+    sharing = on_volume(workers, event.volume)
+    holdings = gained.union(*(worker.holdings for worker in sharing)) - (lost - gained)
+    for worker in sharing:
+        worker.holdings = holdings
+
+
+def on_volume(workers: dict[str, Worker], volume: str) -> list[Worker]:
+    """Workers that hold what is on a volume."""
+    return [worker for worker in workers.values() if worker.volume == volume and not worker.is_removed]
+
+
+def _pairs(holdings: Iterable[Holding]) -> set[tuple[str, int]]:
+    return {(holding.dataset, holding.partition) for holding in holdings}

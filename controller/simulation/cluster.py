@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from cerebro.contract import api
-from cerebro.contract.events import Event, RunRequested, RunStarted, SchedulePlanned
+from cerebro.contract.events import ClusterEvent, Event, RunRequested, RunStarted, SchedulePlanned
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
-from cerebro.state import ExperimentState, Run, RunState
+from cerebro.state import ClusterState, ExperimentState, Run, RunState
 from controller.advisor.advisor import Advisor, Helper, without_plan
+from controller.cluster_decision import busy, decide, ending, holdings
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
@@ -137,6 +138,7 @@ class Simulation:
     def _start_controller(self) -> None:
         """A controller that knows nothing: it will read the logs."""
         self.cores = {name: Core(record) for name, record in self._records.items()}
+        self.ledger = ClusterState()
         self.sharing = self._new_sharing()
         self.advisor = Advisor(self._helper) if self._helper else None
 
@@ -155,10 +157,16 @@ class Simulation:
     def _decide_all(self) -> bool:
         """One round; whether anything has changed."""
         cores, has_changed = self._open(), False
+        self._read_ledger()
         for core in cores.values():
             name = core.state.name
             self._fold(core, self.store.events(name, core.state.seq), is_news=core.state.seq > 0)
         snapshot = self.snapshot()
+        states = [core.state for core in cores.values()]
+        if news := decide(self.ledger, snapshot, ending=ending(states), busy=busy(states)) or [
+            *holdings(self.ledger, snapshot)
+        ]:
+            return self._write_ledger(news)
         for asked in self.sharing.round(cores, self.now):
             steps = self._steps(asked, snapshot)
             if not steps:
@@ -172,6 +180,23 @@ class Simulation:
             if self.cores.get(asked.core.state.name) is not asked.core:
                 return True
         return has_changed
+
+    def _read_ledger(self) -> None:
+        for event in self.store.ledger(self.ledger.seq):
+            self.ledger.apply(event)
+
+    def _write_ledger(self, news: Sequence[ClusterEvent]) -> bool:
+        for is_written in (False, True):
+            if self.writes in self._scenario.crash_before:
+                # Dead before the write, or after it and before its answer.
+                self.writes += 1
+                self._start_controller()
+                return True
+            if not is_written:
+                self.writes += 1
+                request = api.LedgerRequest(term=self._term, after=self.ledger.seq, events=tuple(news))
+                assert self.store.write_ledger(request).is_written
+        return True
 
     def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
         core, run = asked.core, asked.run
@@ -219,6 +244,7 @@ class Simulation:
                 )
                 for status in self.store.workers()
             },
+            named=self.ledger.workers.keys(),
         )
 
     def _etl_started(self) -> RunStarted:

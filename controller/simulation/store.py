@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from cerebro.contract import api
 from cerebro.contract.events import (
     ClientEvent,
+    ClusterEvent,
     DeletionRequested,
     Event,
     ExperimentArchived,
@@ -24,6 +25,9 @@ from cerebro.contract.events import (
     TaskAsked,
     TaskAssigned,
     TaskRevoked,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRemoved,
 )
 from cerebro.contract.records import QUEUE_DEPTH, AuditEntry, ExperimentRecord, ExperimentSummary, Reclaim
 from cerebro.errors import ConflictError, NotFoundError
@@ -62,12 +66,12 @@ class VirtualStore(VirtualWorkerStore):
         """All experiments, newest event first."""
         found = []
         for name, record in self._records.items():
-            log = self._logs[name]
+            newest = self._newest[name]
             found.append(
                 ExperimentSummary(
                     experiment=record,
-                    last_seq=len(log),
-                    last_event=log[-1].time if log else record.created,
+                    last_seq=newest,
+                    last_event=self._logs[name][newest - 1].time if newest else record.created,
                     open_runs=tuple(entry.run for entry in self._queue if entry.experiment == name),
                     is_archived=name in self._archived,
                     is_deleting=name in self._deleting,
@@ -112,7 +116,7 @@ class VirtualStore(VirtualWorkerStore):
                 raise ConflictError(f"a run of experiment {experiment!r} has not ended")
         if isinstance(event, LocatorsChanged):
             is_busy = any(entry.experiment == experiment for entry in self._queue)
-            if is_busy or event.after != len(self._logs[experiment]):
+            if is_busy or event.after < self._newest[experiment]:
                 raise ConflictError(f"something has happened in experiment {experiment!r} meanwhile")
         if not isinstance(event, RunRequested) or (experiment, event.run) not in self._runs:
             return 0
@@ -139,7 +143,7 @@ class VirtualStore(VirtualWorkerStore):
         for (experiment, task), row in self._tasks.items():
             if experiment == name:
                 self._vacate(experiment, task, row)
-        for known in (self._logs, self._live):
+        for known in (self._logs, self._live, self._newest, self._merged):
             known.pop(name, None)
         for table in (self._tasks, self._runs, self._notes):
             for key in [key for key in table if key[0] == name]:
@@ -161,7 +165,7 @@ class VirtualStore(VirtualWorkerStore):
     def events(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[Event, ...]:
         """Events with seq > `after`, oldest first, at most 1,000; never blocks."""
         self.experiment(experiment)
-        return tuple(self._logs[experiment][after:])
+        return tuple(self._log(experiment)[after:])
 
     def live(self, experiment: str, after: int = 0, *, wait_s: float = 0.0) -> tuple[LivePoint, ...]:
         """Live points with seq > `after`, oldest first, at most 1,000; never blocks."""
@@ -207,12 +211,30 @@ class VirtualStore(VirtualWorkerStore):
         news = {name: events for name, after in cursors.items() if (events := self.events(name, after))}
         return api.WatchAnswer(events=news, cluster=self._notifications)
 
+    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+        """Events of the cluster's log with seq > `after`; never blocks."""
+        return tuple(self._ledger[after:])
+
+    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+        """Append the controller's events to the cluster's log, unless it has something after the request's cursor."""
+        if request.term != self._leader.term:
+            raise ConflictError(f"leadership term {request.term} has ended")
+        is_written = request.after == len(self._ledger)
+        for event in request.events if is_written else ():
+            numbered = {"seq": len(self._ledger) + 1, "time": self._now()}
+            self._ledger.append(event.model_copy(update=numbered))
+            if isinstance(event, WorkerJoined):
+                self._present[event.worker] = event.incarnation
+            elif isinstance(event, WorkerLost | WorkerRemoved):
+                self._present[event.worker] = ""
+        return api.LedgerAnswer(is_written=is_written, events=self.ledger(request.after))
+
     def decide(self, experiment: str, request: api.DecideRequest) -> api.DecideAnswer:
         """Apply the controller's steps atomically."""
         self.experiment(experiment)
         if request.steps and request.term != self._leader.term:
             raise ConflictError(f"leadership term {request.term} has ended")
-        is_behind = len(self._logs[experiment]) > request.after
+        is_behind = self._newest[experiment] > request.after
         outcomes = tuple(
             self._decision(experiment, request.after, step, is_behind=is_behind) for step in request.steps
         )
@@ -266,6 +288,8 @@ class VirtualStore(VirtualWorkerStore):
         worker = self._workers.get(step.worker)
         if worker is None or worker.record.incarnation != step.incarnation:
             return refused(f"{step.worker} registered anew")
+        if self._present.get(step.worker, step.incarnation) != step.incarnation:
+            return refused(f"the cluster's log does not say that {step.worker} is there")
         if any(device >= max(1, len(worker.record.devices)) for device in step.devices):
             return refused(f"{step.worker} has no such device")
         if any(len(place) >= QUEUE_DEPTH for place in worker.places(step.devices)):

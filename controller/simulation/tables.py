@@ -1,4 +1,4 @@
-"""The tables of the store in memory: what is kept, and the log that everything is written to.
+"""The tables of the store in memory: what is kept, and the logs that everything is written to.
 
 Time is given by the simulation. Knows no rule of the store.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cerebro.contract import api
-from cerebro.contract.events import DeletionRequested, Event, LivePoint, RunRequested
+from cerebro.contract.events import ClusterEvent, DeletionRequested, Event, LivePoint, RunRequested
 from cerebro.contract.records import (
     AuditEntry,
     ExperimentRecord,
@@ -83,6 +83,14 @@ class Tables:
         self._now = now
         self._records: dict[str, ExperimentRecord] = {}
         self._logs: defaultdict[str, list[Event]] = defaultdict(list)
+        """As they are read: with the cluster's events, as far as somebody has looked."""
+        self._newest: defaultdict[str, int] = defaultdict(int)
+        """Number of the newest event that is the experiment's own."""
+        self._ledger: list[ClusterEvent] = []
+        self._merged: defaultdict[str, int] = defaultdict(int)
+        """How many of the cluster's events are in an experiment's log."""
+        self._present: dict[str, str] = {}
+        """Worker -> its incarnation, as the ledger says; empty for one that is not there."""
         self._live: defaultdict[str, list[LivePoint]] = defaultdict(list)
         self._tasks: defaultdict[tuple[str, str], TaskRow] = defaultdict(TaskRow)
         self._runs: dict[tuple[str, str], tuple[int, RunRequested]] = {}
@@ -103,7 +111,16 @@ class Tables:
         self._size_request: SizeRequest | None = None
         self._troubles = Troubles()
 
-    def _append(self, experiment: str, event: Event) -> int:
+    def _log(self, experiment: str) -> list[Event]:
+        """The experiment's events and the cluster's, in the order in which they were written."""
         log = self._logs[experiment]
+        for event in self._ledger[self._merged[experiment] :]:
+            log.append(event.model_copy(update={"seq": len(log) + 1}))
+        self._merged[experiment] = len(self._ledger)
+        return log
+
+    def _append(self, experiment: str, event: Event) -> int:
+        log = self._log(experiment)
         log.append(event.model_copy(update={"seq": len(log) + 1, "time": self._now()}))
+        self._newest[experiment] = len(log)
         return len(log)

@@ -86,17 +86,17 @@ def test_each_device_takes_one_and_one_ahead() -> None:
 
 
 def test_a_lost_worker_gets_nothing_and_joins_again_empty_handed() -> None:
-    """Its tasks are taken back before it may return; it may not join twice."""
+    """What it had is nobody's to do, and stays open until it is taken back."""
     story = Story()
     story.fit()
     story.start(unit(1, 0), 0)
-    refused(story, joined(0, incarnation="b"), "joined twice")
     story.tell(lost(0))
     refused(story, assigned(unit(1, 0, "m01"), 0), "is lost")
-    refused(story, lost(0), "without having joined")
-    refused(story, joined(0, incarnation="b"), "are open there")
-    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="lost"))
     story.tell(joined(0, incarnation="b", partitions=()))
+    assert story.state.workers["worker-0"].left == {str(unit(1, 0))}
+    refused(story, assigned(unit(1, 0), 0, attempt=2), "while it is running")
+    story.tell(TaskRevoked(task=str(unit(1, 0)), attempt=1, worker="worker-0", reason="lost"))
+    assert story.state.workers["worker-0"].left == set()
     assert story.state.holders(DATASET, 0) == []
 
 

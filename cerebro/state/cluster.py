@@ -1,0 +1,49 @@
+"""The fold of the cluster's log: which workers there are, and what they hold.
+
+An experiment's fold takes in the same events, by the same code (`cerebro.state.workers`), beside what its own log
+tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost, WorkerRemoved
+from cerebro.errors import IllegalEventError
+from cerebro.state import workers
+from cerebro.state.workers import Worker
+
+
+@dataclass(kw_only=True)
+class ClusterState:
+    """Everything that the cluster's log says."""
+
+    seq: int = 0
+    """Of the newest event applied."""
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """Those that are gone for good are left out."""
+
+    def apply(self, event: ClusterEvent) -> None:
+        """Take one event in.
+
+        Raises:
+            IllegalEventError: it does not fit; the state is unchanged.
+        """
+        if event.seq != self.seq + 1:
+            raise IllegalEventError(f"event {event.seq} of the cluster follows event {self.seq}")
+        self._check(event)
+        workers.apply(self.workers, event)
+        if isinstance(event, WorkerRemoved):
+            del self.workers[event.worker]
+        self.seq += 1
+
+    def _check(self, event: ClusterEvent) -> None:
+        match event:
+            case WorkerJoined():
+                known = self.workers.get(event.worker)
+                if known is not None and known.is_there:
+                    raise IllegalEventError(f"{event.worker} joined twice without being lost between")
+            case WorkerLost():
+                known = self.workers.get(event.worker)
+                if known is None or not known.is_there:
+                    raise IllegalEventError(f"{event.worker} was lost without having joined")

@@ -1,0 +1,81 @@
+"""The cluster's log, as the controller that leads reads and writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cerebro.contract import api
+from cerebro.contract.events import ClusterEvent
+from cerebro.contract.records import Holding
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state import ClusterState, ExperimentState
+from controller.cluster_decision import busy, decide, ending, holdings
+from controller.cluster_snapshot import ClusterSnapshot
+from controller.event_logging import line
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """The log's fold, and what is written. Belongs to the loop; not thread-safe.
+
+    Attributes:
+        state: the fold.
+    """
+
+    def __init__(self, kvs: KvsClient) -> None:
+        self._kvs = kvs
+        self.state = ClusterState()
+        self._is_behind = True
+        self._registered: dict[str, tuple[Holding, ...]] = {}
+
+    def look_again(self) -> None:
+        """Another controller may have written."""
+        self._is_behind = True
+
+    def tend(self, term: int, snapshot: ClusterSnapshot, states: Iterable[ExperimentState]) -> bool:
+        """Write what is news; whether there was any. Then experiments have to read on before they decide.
+
+        Args:
+            states: of the experiments that are worked on, as they are now.
+
+        Raises:
+            ConflictError: another controller leads.
+            RetryableError: the store is away.
+        """
+        while self._is_behind and (events := self._kvs.ledger(self.state.seq)):
+            self._apply(events)
+        self._is_behind = False
+        events = tuple(self._news(snapshot, tuple(states)))
+        if not events:
+            return False
+        answer = self._kvs.write_ledger(api.LedgerRequest(term=term, after=self.state.seq, events=events))
+        self._apply(answer.events)
+        self._is_behind = not answer.is_written
+        for event in events if answer.is_written else ():
+            log.info("%s", line(event))
+        return True
+
+    def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """The snapshot as experiments are to decide on it."""
+        return replace(snapshot, named=self.state.workers.keys())
+
+    def _news(self, snapshot: ClusterSnapshot, states: Sequence[ExperimentState]) -> Iterable[ClusterEvent]:
+        events = decide(self.state, snapshot, ending=ending(states), busy=busy(states))
+        registered = {name: seen.holdings for name, seen in snapshot.workers.items()}
+        if not events and not _are_same(registered, self._registered):
+            events = [*holdings(self.state, snapshot)]
+            self._registered = registered
+        return events
+
+    def _apply(self, events: Iterable[ClusterEvent]) -> None:
+        for event in events:
+            self.state.apply(event)
+            self._registered = {}
+
+
+def _are_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether they have the same objects: registrations that were not read again since."""
+    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())

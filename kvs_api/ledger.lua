@@ -1,0 +1,28 @@
+-- Calls of kvs_api.ledger: the cluster's log. Goes on from quarantine.lua.
+--
+-- `:workers` holds the incarnation of each worker that is there, as the log says; empty for one that is not.
+
+-- Not before what any experiment's log tells: it is read among its events.
+local function stamp_cluster()
+  local time = math.max(wall, tonumber(redis.call('GET', request.ledger .. ':time') or '0'))
+  for _, name in ipairs(redis.call('ZRANGE', request.experiments, 0, -1)) do
+    time = math.max(time, tonumber(redis.call('GET', request.experiment .. name .. ':log:time') or '0'))
+  end
+  redis.call('SET', request.ledger .. ':time', time)
+  return time
+end
+
+-- All of the events, or none: who has not read what is there decided on something else. So one that is asked for twice is
+-- refused the second time, and who asks reads that it is there.
+function calls.ledger()
+  local term = tonumber(redis.call('HGET', request.leader, 'term') or '0')
+  if term ~= request.term then return {stale = term} end
+  if request.after ~= newest(request.ledger) then return {written = false} end
+  local time = stamp_cluster()
+  for _, entry in ipairs(request.events) do
+    local seq = redis.call('INCR', request.ledger .. ':seq')
+    redis.call('XADD', request.ledger, seq .. '-0', 't', time, 'e', entry.event)
+    if entry.worker then redis.call('HSET', request.ledger .. ':workers', entry.worker, entry.incarnation) end
+  end
+  return {written = true}
+end
