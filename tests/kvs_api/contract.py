@@ -9,6 +9,7 @@ import pytest
 
 from tests.kvs_api.bench import Bench
 from tests.kvs_api.decision_contract import DecisionContract
+from tests.kvs_api.ledger_contract import LedgerContract
 from tests.kvs_api.log_contract import LogContract
 from tests.kvs_api.occupancy_contract import OccupancyContract
 from tests.kvs_api.size_contract import SizeContract
@@ -17,7 +18,13 @@ from tests.kvs_api.worker_contract import WorkerContract
 
 
 class StoreContract(
-    LogContract, DecisionContract, WorkerContract, OccupancyContract, SizeContract, SteeringContract
+    LogContract,
+    LedgerContract,
+    DecisionContract,
+    WorkerContract,
+    OccupancyContract,
+    SizeContract,
+    SteeringContract,
 ):
     """The tests; `bench` is made anew for each."""
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvs_api import keys
+from cerebro.contract import api
 from kvs_api.clock import Clock
-from tests.kvs_api.bench import OTHER
+from tests.kvs_api.bench import JOINED, OTHER
 from tests.kvs_api.clocks import HOUR_S, LEASE_S, Machines
+from tests.kvs_api.ledger_contract import LOST
 from tests.kvs_api.real import Database, Service
 
 
@@ -111,8 +112,26 @@ def test_times_of_an_experiment_never_go_back(machines: Machines) -> None:
     assert machines.report("commit") == "done"
     machines.turn_wall(HOUR_S + 1)
     assert machines.report("commit", "worker-1", OTHER) == "done"
-    times = [json.loads(entry)["time"] for entry in machines.stores[0].read(keys.log("one"), 0, 0)]
+    times = [json.loads(entry)["time"] for entry in machines.stores[0].read_log("one", 0, 0)]
     assert [time - times[0] for time in times] == [0, 0, 5, 5, 5, 6]
+
+
+def test_times_never_go_back_among_the_clusters_events(machines: Machines) -> None:
+    """They are read among each experiment's; what any of them has told is before what the cluster tells later."""
+    machines.begin()
+    machines.go_on(5.0)
+    machines.report("renew")
+    machines.begin("worker-1", OTHER)
+    machines.turn_wall(-HOUR_S)
+    store, term = machines.stores[0], machines.lead()
+    assert store.write_ledger(api.LedgerRequest(term=term, after=0, events=(JOINED,)))
+    assert machines.report("commit") == "done"
+    machines.turn_wall(HOUR_S + 1)
+    assert store.write_ledger(api.LedgerRequest(term=term, after=1, events=(LOST,)))
+    machines.turn_wall(-HOUR_S)
+    assert machines.report("commit", "worker-1", OTHER) == "done"
+    times = [json.loads(entry)["time"] for entry in store.read_log("one", 0, 0)]
+    assert [time - times[0] for time in times] == [0, 0, 5, 5, 5, 5, 6, 6]
 
 
 steps = st.one_of(

@@ -1,4 +1,4 @@
-"""Devices under any interleaving of deciders, workers and registrations, in both stores."""
+"""Devices under any interleaving of deciders, workers, registrations and the cluster's log, in both stores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from cerebro.contract import api
+from cerebro.contract.events import ClusterEvent, WorkerJoined, WorkerLost
 from cerebro.contract.records import QUEUE_DEPTH, ExperimentRecord
 from cerebro.errors import ConflictError, NotFoundError
 from controller.simulation.store import VirtualStore
 from tests.kvs_api.bench import LOCATORS, LONG_S, SHORT_S, AnyStore, Bench, body, worker, worker_step
 from tests.kvs_api.real import Service
 from tests.kvs_api.test_contract import pass_a_moment
+from tests.state.exclusive import assert_exclusive
 
 EXPERIMENTS = ("one", "two")
 WORKERS = ("worker-0", "worker-1")
@@ -55,9 +57,11 @@ class Deciders(RuleBasedStateMachine):
         self.open: dict[tuple[str, str], Open] = {}
         self.attempts: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.lives: dict[str, int] = {}
+        self.said: dict[str, str] = {}
         self.devices: dict[str, int] = {}
         for name in WORKERS:
             self.register(name, DEVICES)
+            self.tell("controller-0", name)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -72,6 +76,23 @@ class Deciders(RuleBasedStateMachine):
         with contextlib.suppress(NotFoundError):
             self.store.remove_worker(name)
         self.devices[name] = 0
+
+    @rule(holder=st.sampled_from(["controller-0", "controller-1"]), name=workers)
+    def tell(self, holder: str, name: str) -> None:
+        """The cluster's log is told that the worker is there, or that it is there no more, by whoever leads or thinks
+        so; sooner or later than it registers."""
+        said, event = self.said.get(name, ""), cast("ClusterEvent | None", None)
+        if said:
+            event = WorkerLost(worker=name, incarnation=said, reason="-")
+        elif self.devices[name]:
+            event = WorkerJoined(worker=name, incarnation=self.incarnation(name), weight=1.0, kinds=())
+        if event is None:
+            return
+        request = api.LedgerRequest(term=self.terms[holder], after=len(self.store.ledger()), events=(event,))
+        with contextlib.suppress(ConflictError):
+            assert self.store.write_ledger(request).is_written
+            assert self.leads(holder)
+            self.said[name] = event.incarnation if isinstance(event, WorkerJoined) else ""
 
     @rule(holder=st.sampled_from(["controller-0", "controller-1"]))
     def lead(self, holder: str) -> None:
@@ -97,6 +118,7 @@ class Deciders(RuleBasedStateMachine):
             body=body(task),
         )
         is_free = self.fits(name, devices) and (experiment, task) not in self.open
+        is_free &= self.said[name] == self.incarnation(name)
         outcome = self.decide(holder, experiment, step)
         assert outcome == ("stale" if not self.leads(holder) else "done" if is_free else "refused")
         if outcome == "done":
@@ -130,6 +152,7 @@ class Deciders(RuleBasedStateMachine):
             lease_s=LONG_S,
             steps=(worker_step(op, found.attempt, task=task, experiment=experiment),),
         )
+        self.pass_a_moment()
         answer = self.store.report(found.worker, request)
         assert answer.current == self.is_present(found)
         if not answer.current:
@@ -153,13 +176,18 @@ class Deciders(RuleBasedStateMachine):
                 assert set(one.devices or {None}).isdisjoint(other.devices or {None})
 
     def teardown(self) -> None:
-        """Nothing leaks: once all attempts have ended, every device takes as many as at first."""
+        """By the logs alone no device ran two. And nothing leaks: once all attempts have ended, every device takes as
+        many as at first."""
+        assert_exclusive({name: self.store.events(name) for name in EXPERIMENTS})
         self.pass_a_moment()
         holder = max(self.terms, key=lambda name: self.terms[name])
         self.terms[holder] = self.store.lead(holder, LONG_S).term
         for experiment, task in list(self.open):
             self.revoke(holder, experiment, task, True)
         for name in WORKERS:
+            for _ in range(2):
+                if self.said[name] != self.incarnation(name):
+                    self.tell(holder, name)
             for devices in [(), *((device,) for device in range(self.devices[name]))]:
                 for number in range(QUEUE_DEPTH + 1):
                     self.assign(holder, "one", f"etl-1/etl/train/{name}-{devices}-{number}", name, devices)

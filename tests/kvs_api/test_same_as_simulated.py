@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from cerebro.contract import api
 from cerebro.contract.events import (
+    ClusterEvent,
     DeletionRequested,
     ExperimentArchived,
+    HoldingsChanged,
     ModelRetried,
     RunFinished,
     RunResumed,
     RunStopRequested,
     WorkerLost,
 )
-from cerebro.contract.records import ExperimentRecord, SizeRequest
+from cerebro.contract.records import ExperimentRecord, Holding, SizeRequest
 from cerebro.errors import CerebroError
 from controller.simulation.store import VirtualStore
 from tests.kvs_api.bench import (
@@ -139,6 +141,24 @@ def decide_note(kind: int, after: int) -> Named:
     return Named(f"note {event.type} after {after}", lambda bench: bench.decide(note(event), after=after))
 
 
+def tell(kind: int, after: int | None, term: int | None) -> Named:
+    event: ClusterEvent = (
+        JOINED,
+        WorkerLost(worker="worker-0", incarnation="a", reason="silent"),
+        HoldingsChanged(volume="worker-0", gained=(Holding(dataset="d", partition=0),)),
+    )[kind]
+
+    def call(bench: Bench) -> object:
+        number = len(bench.store.ledger()) if after is None else after
+        request = api.LedgerRequest(
+            term=bench.term if term is None else term, after=number, events=(event, event)
+        )
+        answer = bench.store.write_ledger(request)
+        return answer.is_written, [event.type for event in answer.events]
+
+    return Named(f"tell {event.type} after {after} as {term}", call)
+
+
 def command_for(number: int) -> Named:
     event = (
         RunStopRequested(run="etl-1"),
@@ -188,6 +208,7 @@ calls = st.one_of(
     st.builds(drop_wish, st.integers(1, 2)),
     st.builds(lead, st.integers(0, 1), leases),
     st.builds(append, st.integers(1, 2), st.integers(0, 1)),
+    st.builds(tell, st.integers(0, 2), st.none() | st.integers(0, 4), st.none() | st.integers(0, 1)),
     st.builds(decide_note, st.integers(0, 2), st.integers(0, 6)),
     st.builds(command_for, st.integers(0, 4)),
     st.builds(begin, st.integers(1, 2), st.sampled_from("de")),
@@ -234,6 +255,7 @@ def facts(bench: Bench) -> dict[str, object]:
         return whole
     return whole | {
         "log": [event.model_copy(update=untimed) for event in bench.log()],
+        "ledger": [event.model_copy(update=untimed) for event in bench.store.ledger()],
         "live": [point.model_copy(update=untimed) for point in bench.store.live("one")],
         "size_request": bench.store.size_request(),
         "workers": [status.record for status in bench.store.workers()],

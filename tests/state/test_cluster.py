@@ -1,0 +1,199 @@
+"""The fold of the cluster's log, and what an experiment's fold makes of the same events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro.contract.events import (
+    ClusterEvent,
+    HoldingsChanged,
+    TaskAssigned,
+    TaskStarted,
+    WorkerJoined,
+    WorkerLost,
+    WorkerRemoved,
+)
+from cerebro.contract.records import Holding
+from cerebro.errors import IllegalEventError
+from cerebro.state import ClusterState, ExperimentState, Worker
+from tests.state.exclusive import assert_exclusive
+from tests.state.stories import Story, joined, lost, unit
+
+WORKERS = ("w0", "w1", "w2")
+
+
+def holding(partition: int) -> Holding:
+    return Holding(dataset="d", partition=partition)
+
+
+def join(worker: str, incarnation: str = "a", *partitions: int, volume: str = "") -> WorkerJoined:
+    return WorkerJoined(
+        worker=worker,
+        incarnation=incarnation,
+        weight=1.0,
+        kinds=("train",),
+        holdings=tuple(map(holding, partitions)),
+        volume=volume or None,
+    )
+
+
+def lose(worker: str) -> WorkerLost:
+    return WorkerLost(worker=worker, incarnation="a", reason="gone")
+
+
+def remove(worker: str) -> WorkerRemoved:
+    return WorkerRemoved(worker=worker, reason="gone")
+
+
+def cluster(*events: ClusterEvent) -> ClusterState:
+    """The fold of these."""
+    state = ClusterState()
+    for event in events:
+        state.apply(event.model_copy(update={"seq": state.seq + 1}))
+    return state
+
+
+changes = st.one_of(
+    st.builds(
+        join,
+        st.sampled_from(WORKERS),
+        st.sampled_from("ab"),
+        st.integers(0, 3),
+        volume=st.sampled_from(["", "shared"]),
+    ),
+    st.builds(lose, st.sampled_from(WORKERS)),
+    st.builds(remove, st.sampled_from(WORKERS)),
+    st.builds(
+        lambda volume, gained, gone: HoldingsChanged(
+            volume=volume, gained=(holding(gained),), lost=(holding(gone),)
+        ),
+        st.sampled_from([*WORKERS, "shared"]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+)
+
+
+def told(worker: Worker) -> object:
+    return worker.incarnation, worker.is_there, worker.lost, worker.volume, frozenset(worker.holdings)
+
+
+@given(st.lists(changes, max_size=30))
+def test_an_experiment_knows_the_workers_that_the_cluster_knows(changes: list[ClusterEvent]) -> None:
+    """Whatever happens to workers: what the cluster's fold takes, the experiment's does, and both say the same."""
+    whole, part = ClusterState(), ExperimentState(name="one")
+    for change in changes:
+        event = change.model_copy(update={"seq": whole.seq + 1})
+        try:
+            whole.apply(event)
+        except IllegalEventError:
+            continue
+        part.apply(event)
+    assert {n: told(w) for n, w in part.workers.items()} == {n: told(w) for n, w in whole.workers.items()}
+    assert part.seq == whole.seq
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "match"),
+    [
+        ([join("w0")], join("w0", "b"), "joined twice"),
+        ([], lose("w0"), "without having joined"),
+        ([join("w0"), lose("w0")], lose("w0"), "without having joined"),
+        ([join("w0")], remove("w0"), "without having been lost"),
+        ([join("w0"), lose("w0"), remove("w0")], remove("w0"), "without having been lost"),
+    ],
+)
+def test_the_clusters_log_says_nothing_twice(
+    before: list[ClusterEvent], event: ClusterEvent, match: str
+) -> None:
+    """It is written by one decision, on the fold of all of it: what does not fit is a fault, and changes nothing."""
+    state = cluster(*before)
+    known = {name: told(worker) for name, worker in state.workers.items()}
+    with pytest.raises(IllegalEventError, match=match):
+        state.apply(event.model_copy(update={"seq": state.seq + 1}))
+    assert ({name: told(worker) for name, worker in state.workers.items()}, state.seq) == (known, len(before))
+
+
+def test_a_gap_in_the_clusters_log_is_noticed() -> None:
+    """As in any log."""
+    with pytest.raises(IllegalEventError, match="event 3 of the cluster follows event 1"):
+        cluster(join("w0")).apply(join("w1").model_copy(update={"seq": 3}))
+
+
+def test_a_volume_gains_and_loses_partitions() -> None:
+    """All of its workers do."""
+    state = cluster(
+        join("w0", "a", 1, volume="v"),
+        join("w1", volume="v"),
+        join("w2", "a", 1),
+        HoldingsChanged(volume="v", gained=(holding(2),), lost=(holding(1),)),
+    )
+    assert [worker.holdings for worker in state.workers.values()] == [{("d", 2)}, {("d", 2)}, {("d", 1)}]
+
+
+# --- in an experiment --------------------------------------------------------------------------------
+
+
+def test_what_is_open_at_a_worker_that_is_another_process_by_now_is_known() -> None:
+    """It stays open until the controller has taken it back; what the new one is given is its own."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    story.tell(lost(0), joined(0, incarnation="b"))
+    worker = story.state.workers["worker-0"]
+    assert worker.left == {str(unit(1, 0))} == set(worker.open_tasks)
+    story.tell(lost(0), joined(0, incarnation="b"))
+    assert story.state.workers["worker-0"].left == {str(unit(1, 0))}
+
+
+def test_a_process_that_was_only_silent_goes_on_with_its_task() -> None:
+    """Unless it was taken back meanwhile."""
+    story = Story()
+    story.fit()
+    story.start(unit(1, 0), 0)
+    story.tell(lost(0), joined(0))
+    assert story.state.workers["worker-0"].left == set()
+    story.commit(unit(1, 0), 0)
+    assert len(story.model().visits) == 1
+
+
+def test_what_happens_in_the_cluster_changes_nothing_of_a_run_that_has_ended() -> None:
+    """The next one finds the workers as they are then."""
+    story = Story()
+    story.etl()
+    before = {name: told(worker) for name, worker in story.state.workers.items()}
+    seq = story.state.seq
+    story.tell(lost(0), joined(0, incarnation="b", partitions=(0, 7)), join("worker-9"))
+    assert {name: told(worker) for name, worker in story.state.workers.items()} == before
+    assert story.state.seq == seq + 3
+    story.fit()
+    assert story.state.unseen == []
+    assert story.state.workers["worker-0"].incarnation == "b"
+    assert story.state.workers["worker-9"].is_alive
+
+
+def test_workers_that_were_gone_before_it_began_are_none_of_an_experiments() -> None:
+    """It has never seen them."""
+    state = ExperimentState(name="one")
+    for event in (join("w0"), join("w1"), lose("w0"), remove("w0")):
+        state.apply(event)
+    assert list(state.workers) == ["w1"]
+
+
+def test_two_attempts_on_one_device_are_found_in_the_logs() -> None:
+    """By who judges exclusive access in other tests: of two experiments, on one incarnation, at one time."""
+
+    def log(began: float, worker: WorkerJoined) -> list[object]:
+        named = {"task": "fit-1/train/m00/e1/p0", "attempt": 1, "worker": "w0"}
+        return [
+            worker,
+            TaskAssigned.model_validate(named | {"devices": (0,)}),
+            TaskStarted.model_validate(named | {"time": began}),
+        ]
+
+    first, second = log(1.0, join("w0")), log(2.0, join("w0"))
+    with pytest.raises(AssertionError, match="device=0"):
+        assert_exclusive({"one": first, "two": second})  # type: ignore[dict-item]
+    assert assert_exclusive({"one": first, "two": log(2.0, join("w0", "b"))}) == 2  # type: ignore[dict-item]
