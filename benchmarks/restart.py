@@ -33,7 +33,7 @@ from cerebro.contract.events import (
     TaskStarted,
     WorkerJoined,
 )
-from cerebro.contract.records import Holding, Hyperparameters, WorkerRecord
+from cerebro.contract.records import Holding, Hyperparameters
 from cerebro.contract.runs import FitPlan, FitRequest
 from cerebro.contract.tasks import CheckpointRef, TaskResult, Timings
 from cerebro.errors import ClusterError
@@ -114,12 +114,14 @@ def measure(units: int) -> dict[str, float]:
 
 
 def _restart(folder: Path, newcomer: str) -> dict[str, float]:
-    """Start a controller and wait until it rests. It decides that the newcomer has joined, once it knows the log."""
+    """Start a controller and wait until it rests. The log names a newcomer that nobody has registered: that it is lost,
+    the controller notes in the log once it knows the log."""
+    with control_plane(folder, ("redis", "kvs_api")) as plane:
+        _name(KvsClient(plane.server, plane.token), newcomer)
     with control_plane(folder) as plane:
         began = time.monotonic()
         kvs = KvsClient(plane.server, plane.token)
         (summary,) = kvs.experiments()
-        kvs.register(WorkerRecord(worker=newcomer, incarnation="a", weight=1.0, cores=1, kinds=("test",)))
         has_led, lost, asked = False, 0, 0
         decided_s, used_s, quiet_since = math.inf, 0.0, began
         while time.monotonic() < quiet_since + _QUIET_S or not math.isfinite(decided_s):
@@ -128,7 +130,6 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
             is_rival = kvs.lead("rival", _RIVAL_S).term != 0
             has_led |= not is_rival
             asked, lost = asked + has_led, lost + (has_led and is_rival)
-            kvs.report(newcomer, api.ReportRequest(incarnation="a", lease_s=60.0))
             if not math.isfinite(decided_s) and kvs.events(_NAME, summary.last_seq):
                 decided_s = time.monotonic() - began
             now_s = _cpu_s(plane)
@@ -137,6 +138,16 @@ def _restart(folder: Path, newcomer: str) -> dict[str, float]:
             used_s = now_s
             time.sleep(_LOOK_S)
         return {"cpu_s": _cpu_s(plane), "decided_s": decided_s, "lost": lost, "asked": asked}
+
+
+def _name(kvs: KvsClient, newcomer: str) -> None:
+    """Write into the log that a worker has joined, as a controller of a version without the cluster's log would."""
+    (summary,) = kvs.experiments()
+    joined = WorkerJoined(worker=newcomer, incarnation="a", weight=1.0, kinds=("test",))
+    while not (term := kvs.lead("rival", _RIVAL_S).term):
+        time.sleep(_LOOK_S)
+    request = api.DecideRequest(term=term, after=summary.last_seq, steps=(api.Note(event=joined),))
+    assert kvs.decide(_NAME, request).outcomes[0].outcome == "done"
 
 
 def _cpu_s(plane: ControlPlane) -> float:

@@ -41,15 +41,15 @@ def decide(
     found: list[ClusterEvent] = []
     for name, seen in snapshot.workers.items():
         known = state.workers.get(name)
-        loss = _loss(known, seen, (name, seen.incarnation) in ending) if known and known.is_there else None
+        loss = _loss(known, seen, (name, seen.incarnation) in ending) if known and known.is_alive else None
         if known is not None and loss is not None:
             found.append(_lost(known, loss))
-        is_free = known is None or (name not in busy and (not known.is_there or loss is not None))
+        is_free = known is None or (name not in busy and (not known.is_alive or loss is not None))
         if is_free and seen.absence is None and (name, seen.incarnation) not in ending:
             found.append(_joined(name, seen))
     for name, known in state.workers.items():
         if name not in snapshot.workers:
-            if known.is_there:
+            if known.is_alive:
                 found.append(_lost(known, REMOVED))
             if name not in busy:
                 found.append(WorkerRemoved(worker=name, reason=REMOVED.reason))
@@ -67,7 +67,7 @@ def holdings(state: ClusterState, snapshot: ClusterSnapshot) -> Iterator[Cluster
         worker = state.workers.get(name)
         if worker is not None and worker.incarnation == seen.incarnation:
             found[worker.volume].update((holding.dataset, holding.partition) for holding in seen.holdings)
-            if worker.is_there:
+            if worker.is_alive:
                 known[worker.volume] = worker.holdings
     for volume, held in known.items():
         if held != found[volume]:

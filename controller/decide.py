@@ -124,12 +124,12 @@ def _loss(known: Worker, seen: WorkerView | None) -> Absence | None:
         return seen.absence
     if known.is_ending:
         return Absence(how=Liveness.LEAVING, exit=ENDING)
-    return None if known.is_there else Absence(how=Liveness.SILENT, exit=SILENT)
+    return None if known.is_alive else Absence(how=Liveness.SILENT, exit=SILENT)
 
 
 def _unnamed(worker: Worker, exit: Exit, *, is_gone: bool) -> Iterator[Step]:
     """Of a worker that the cluster's log has never named: only this log knows it, by an older version."""
-    if worker.is_there:
+    if worker.is_alive:
         yield _note(WorkerLost(worker=worker.name, incarnation=worker.incarnation, reason=exit.reason))
     if is_gone and not worker.is_removed:
         yield _note(WorkerRemoved(worker=worker.name, reason=exit.reason))

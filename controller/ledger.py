@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cerebro.contract import api
-from cerebro.contract.events import ClusterEvent
+from cerebro.contract.events import ClusterEvent, HoldingsChanged
 from cerebro.contract.records import Holding
 from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ClusterState, ExperimentState
@@ -55,7 +55,8 @@ class Ledger:
         self._apply(answer.events)
         self._is_behind = not answer.is_written
         for event in events if answer.is_written else ():
-            log.info("%s", line(event))
+            about = {} if isinstance(event, HoldingsChanged) else {"worker": event.worker}
+            log.info("%s", line(event), extra=about)
         return True
 
     def on(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:

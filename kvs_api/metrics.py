@@ -148,11 +148,11 @@ class MeteredStore(Store):
 
 def _has_written(answer: dict[str, Any]) -> bool:
     """Whether a call of the script changed anything, by its answer: a report is written down whatever becomes of its
-    steps, a decision if one of them was done; a leader's lease is, and what got a number."""
+    steps, a decision if one of them was done; a leader's lease is, and what got a number or went into the ledger."""
     if "outcomes" in answer:
         done = (outcome["outcome"] == "done" for outcome in answer["outcomes"])
         return answer.get("current") is True or any(done)
-    return "seq" in answer or answer.get("term", 0) > 0
+    return "seq" in answer or answer.get("written") is True or answer.get("term", 0) > 0
 
 
 class _StoreCollector:

@@ -47,4 +47,6 @@ def _there(run: Run, workers: Collection[Worker]) -> list[Worker]:
     if not isinstance(run.plan, FitPlan):
         return []
     held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
-    return [w for w in workers if w.is_alive and w.trains and not held.isdisjoint(w.holdings)]
+    return [
+        w for w in workers if w.is_alive and not w.is_ending and w.trains and not held.isdisjoint(w.holdings)
+    ]

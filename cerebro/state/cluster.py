@@ -41,9 +41,9 @@ class ClusterState:
         match event:
             case WorkerJoined():
                 known = self.workers.get(event.worker)
-                if known is not None and known.is_there:
+                if known is not None and known.is_alive:
                     raise IllegalEventError(f"{event.worker} joined twice without being lost between")
             case WorkerLost():
                 known = self.workers.get(event.worker)
-                if known is None or not known.is_there:
+                if known is None or not known.is_alive:
                     raise IllegalEventError(f"{event.worker} was lost without having joined")

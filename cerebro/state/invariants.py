@@ -38,7 +38,7 @@ def check_assignment(
     """
     if run.state not in (RunState.RUNNING, RunState.STOPPING):
         raise IllegalEventError(f"{event.task} assigned while {run.id} is {run.state}")
-    if not worker.is_there:
+    if not worker.is_alive:
         raise IllegalEventError(f"{event.task} assigned to {worker.name}, which is lost")
     if max(event.devices, default=0) >= worker.devices:
         raise IllegalEventError(

@@ -25,11 +25,11 @@ class Worker:
     """Its shard volume, which it may share."""
     holdings: set[tuple[str, int]]
     """(data set, partition) of complete training partitions on its volume: one object for all workers of the volume."""
-    is_there: bool = True
-    """Whether it has joined and was not lost since."""
+    is_alive: bool = True
+    """It has joined, and was not lost since."""
     is_ending: bool = False
     """It gave a task of the experiment back because it was asked to end: whatever it is given from now on comes back as
-    well. The cluster's log says so a moment later."""
+    well. The cluster's log says so next."""
     is_removed: bool = False
     """Gone for good. It stays known for what it did."""
     lost: str = ""
@@ -44,11 +44,6 @@ class Worker:
     """Key -> devices that its attempt takes, in the order of assignment. Of the experiment whose log this is."""
     left: set[str] = field(default_factory=set)
     """Those of them that an earlier incarnation was given: nobody does them, they are to be taken back."""
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can be given tasks."""
-        return self.is_there and not self.is_ending
 
     @property
     def trains(self) -> bool:
@@ -142,14 +137,14 @@ def _lose(workers: dict[str, Worker], event: WorkerLost) -> None:
     worker = workers.get(event.worker)
     if worker is None:
         raise IllegalEventError(f"{event.worker} was lost without having joined")
-    if worker.is_there:
-        worker.is_there, worker.lost, worker.since = False, event.reason, event.time
+    if worker.is_alive:
+        worker.is_alive, worker.lost, worker.since = False, event.reason, event.time
 
 
 def _remove(workers: dict[str, Worker], event: WorkerRemoved) -> None:
     """A worker is gone for good, and holds nothing. What it had to do stays open until it is taken back."""
     worker = workers.get(event.worker)
-    if worker is None or worker.is_there:
+    if worker is None or worker.is_alive:
         raise IllegalEventError(f"{event.worker} was removed without having been lost")
     worker.is_removed, worker.lost, worker.holdings = True, event.reason, set()
 

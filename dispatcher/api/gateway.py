@@ -91,7 +91,9 @@ class Gateway:
                 size = f"{request.content_length:,} bytes, the limit here is {limit:,}"
                 return problem(413, "BadRequestError", f"{request.method} {request.path}: {size}")
             address = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
-            return self._wait(address) if path == "/v1/watch" else self._ask(address)
+            if path != "/v1/watch":
+                return self._ask(address)
+            return self._wait(address + "?ledger=1" * (request.args.get("ledger") == "1"))
 
         return view
 

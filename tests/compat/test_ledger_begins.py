@@ -147,7 +147,7 @@ def test_a_worker_that_is_no_more_is_lost_in_the_log_that_knows_it(is_registered
     assert [type(event) for event in notes] == [WorkerLost] + [WorkerRemoved] * (not is_registered)
     for event in notes:
         upgraded.core.apply(event)
-    assert not upgraded.state.workers["worker-1"].is_there
+    assert not upgraded.state.workers["worker-1"].is_alive
     if is_registered:
         upgraded.workers["worker-1"] = gone
         assert [event.type for event in upgraded.tell()] == ["WorkerJoined"]

@@ -77,7 +77,7 @@ changes = st.one_of(
 
 
 def told(worker: Worker) -> object:
-    return worker.incarnation, worker.is_there, worker.lost, worker.volume, frozenset(worker.holdings)
+    return worker.incarnation, worker.is_alive, worker.lost, worker.volume, frozenset(worker.holdings)
 
 
 @given(st.lists(changes, max_size=30))
