@@ -5,17 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, HoldingsChanged
 from cerebro.contract.records import Holding
-from cerebro.runtime.kvs import KvsClient
 from cerebro.state import ClusterState, ExperimentState
 from controller.cluster_decision import busy, decide, ending, holdings
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.event_logging import line
 
 log = logging.getLogger(__name__)
+
+
+class LedgerStore(Protocol):
+    """What is asked of the store, as `cerebro.runtime.kvs.KvsClient` does it."""
+
+    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+        """Events of the cluster's log after a cursor."""
+        ...
+
+    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+        """Append to it, unless it has something after the request's cursor."""
+        ...
 
 
 class Ledger:
@@ -25,7 +37,7 @@ class Ledger:
         state: the fold.
     """
 
-    def __init__(self, kvs: KvsClient) -> None:
+    def __init__(self, kvs: LedgerStore) -> None:
         self._kvs = kvs
         self.state = ClusterState()
         self._is_behind = True

@@ -15,12 +15,12 @@ from cerebro.contract import api
 from cerebro.contract.events import ClusterEvent, Event, RunRequested, RunStarted, SchedulePlanned
 from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EtlPlan, EtlRequest, FitRequest, PartitionPlan
-from cerebro.state import ClusterState, ExperimentState, Run, RunState
+from cerebro.state import ExperimentState, Run, RunState
 from controller.advisor.advisor import Advisor, Helper, without_plan
-from controller.cluster_decision import busy, decide, ending, holdings
 from controller.cluster_snapshot import ClusterSnapshot, worker_view
 from controller.core import Core
 from controller.decide import Step
+from controller.ledger import Ledger
 from controller.sharing import Asked, Sharing
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
@@ -138,7 +138,7 @@ class Simulation:
     def _start_controller(self) -> None:
         """A controller that knows nothing: it will read the logs."""
         self.cores = {name: Core(record) for name, record in self._records.items()}
-        self.ledger = ClusterState()
+        self.ledger = Ledger(_Mortal(self))
         self.sharing = self._new_sharing()
         self.advisor = Advisor(self._helper) if self._helper else None
 
@@ -157,23 +157,23 @@ class Simulation:
     def _decide_all(self) -> bool:
         """One round; whether anything has changed."""
         cores, has_changed = self._open(), False
-        self._read_ledger()
         for core in cores.values():
             name = core.state.name
             self._fold(core, self.store.events(name, core.state.seq), is_news=core.state.seq > 0)
         snapshot = self.snapshot()
-        states = [core.state for core in cores.values()]
-        if news := decide(self.ledger, snapshot, ending=ending(states), busy=busy(states)) or [
-            *holdings(self.ledger, snapshot)
-        ]:
-            return self._write_ledger(news)
+        try:
+            if self.ledger.tend(self._term, snapshot, [core.state for core in cores.values()]):
+                return True
+        except _DiedError:
+            self._start_controller()
+            return True
+        snapshot = self.ledger.on(snapshot)
         for asked in self.sharing.round(cores, self.now):
             steps = self._steps(asked, snapshot)
             if not steps:
                 continue
-            if self.writes in self._scenario.crash_before:
-                # Dead before the write: the next controller knows the log only.
-                self.writes += 1
+            if self.dies():
+                # Before the write: the next controller knows the log only.
                 self._start_controller()
                 return True
             has_changed |= self._perform(asked.core, steps)
@@ -181,21 +181,11 @@ class Simulation:
                 return True
         return has_changed
 
-    def _read_ledger(self) -> None:
-        for event in self.store.ledger(self.ledger.seq):
-            self.ledger.apply(event)
-
-    def _write_ledger(self, news: Sequence[ClusterEvent]) -> bool:
-        for is_written in (False, True):
-            if self.writes in self._scenario.crash_before:
-                # Dead before the write, or after it and before its answer.
-                self.writes += 1
-                self._start_controller()
-                return True
-            if not is_written:
-                self.writes += 1
-                request = api.LedgerRequest(term=self._term, after=self.ledger.seq, events=tuple(news))
-                assert self.store.write_ledger(request).is_written
+    def dies(self) -> bool:
+        """Whether the controller dies now, between two writes."""
+        if self.writes not in self._scenario.crash_before:
+            return False
+        self.writes += 1
         return True
 
     def _steps(self, asked: Asked, snapshot: ClusterSnapshot) -> list[Step]:
@@ -220,9 +210,8 @@ class Simulation:
         self.writes += 1
         request = api.DecideRequest(term=self._term, after=core.state.seq, steps=tuple(steps))
         answer = self.store.decide(core.state.name, request)
-        if self.writes in self._scenario.crash_before:
-            # Dead after the write, before its answer: the same.
-            self.writes += 1
+        if self.dies():
+            # After the write, before its answer: the same.
             self._start_controller()
             return True
         self._fold(core, answer.events)
@@ -244,7 +233,6 @@ class Simulation:
                 )
                 for status in self.store.workers()
             },
-            named=self.ledger.workers.keys(),
         )
 
     def _etl_started(self) -> RunStarted:
@@ -263,3 +251,29 @@ class Simulation:
     def _at(self, time: float, action: Callable[[], None]) -> None:
         self._order += 1
         heapq.heappush(self._agenda, (time, self._order, action))
+
+
+class _DiedError(Exception):
+    """The controller has died at a write."""
+
+
+class _Mortal:
+    """The store as the controller's `Ledger` has it: to write is to die, if the scenario says so."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def ledger(self, after: int = 0, *, wait_s: float = 0.0) -> tuple[ClusterEvent, ...]:
+        """As the store has it."""
+        return self._simulation.store.ledger(after, wait_s=wait_s)
+
+    def write_ledger(self, request: api.LedgerRequest) -> api.LedgerAnswer:
+        """As the store does; before it, or before its answer, the controller may die."""
+        simulation = self._simulation
+        if simulation.dies():
+            raise _DiedError
+        simulation.writes += 1
+        answer = simulation.store.write_ledger(request)
+        if simulation.dies():
+            raise _DiedError
+        return answer

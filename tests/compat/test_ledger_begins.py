@@ -25,8 +25,9 @@ from cerebro.contract.tasks import FailureKind
 from cerebro.state import ClusterState, ExperimentState, TaskState
 from cerebro.state.experiment import fold
 from controller.cluster_decision import busy, decide, ending
-from controller.cluster_snapshot import Absence, ClusterSnapshot, Exit, Liveness, WorkerView
+from controller.cluster_snapshot import Absence, ClusterSnapshot, Liveness, WorkerView
 from controller.core import Core
+from controller.orchestrator import Exit
 from controller.simulation.scenario import DATASET, EXPERIMENT
 
 LOG = [

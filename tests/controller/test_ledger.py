@@ -170,7 +170,7 @@ def test_who_led_before_writes_no_more_and_who_leads_reads_first() -> None:
     store = VirtualStore(lambda: 0.0)
     store.register(WorkerRecord(worker="w0", incarnation="a", weight=1.0, cores=1, kinds=("train",)))
     snapshot = ClusterSnapshot(workers={"w0": HERE})
-    first, second = Ledger(store), Ledger(store)  # type: ignore[arg-type]
+    first, second = Ledger(store), Ledger(store)
     old = store.lead("controller-0", 0.0).term
     assert first.tend(old, snapshot, [])
     term = store.lead("controller-1", 1.0).term

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
-from cerebro.contract.events import ClusterEvent, Event, RunStopRequested, WorkerJoined
+from cerebro.contract.events import Event, RunStopRequested, WorkerJoined
 from cerebro.contract.records import ExperimentRecord
 from cerebro.errors import StoreUnavailableError, UnreadableError
 from cerebro.runtime.kvs import KvsClient
@@ -75,7 +75,7 @@ def test_any_writes_are_read_in_their_order_page_by_page(
         order: list[str] = []
         for number, write in enumerate(writes):
             if write.startswith("cluster"):
-                events: list[ClusterEvent] = [
+                events = [
                     WorkerJoined(worker=f"w{number}-{each}", incarnation="a", weight=1.0, kinds=())
                     for each in range(1 + ("twice" in write))
                 ]
@@ -93,7 +93,7 @@ def test_any_writes_are_read_in_their_order_page_by_page(
                 order.append(f"{write} etl-{number}")
         for name in EXPERIMENTS:
             found = whole(kvs, name)
-            told = [getattr(event, "worker", None) or getattr(event, "run", "") for event in found]
+            told = [str(getattr(event, "worker", "") or getattr(event, "run", "")) for event in found]
             assert sorted(told) == sorted(
                 what.split()[1] for what in order if what.split()[0] in (name, "cluster")
             )
