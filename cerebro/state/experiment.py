@@ -156,7 +156,7 @@ class ExperimentState:
                 | DeletionRequested()
             ):
                 had_effect = self._ask(event)
-                if self.unseen and self.active_run() is not None:
+                if self.unseen and self.open_runs():
                     self._catch_up()
                 self.commands.append(commands.command_record(event, self.seq + 1, is_late=not had_effect))
             case RunStarted():
@@ -258,7 +258,7 @@ class ExperimentState:
 
     def _see(self, event: ClusterEvent) -> None:
         """Plans were made for the workers there were, and for what they held; perhaps a break is over."""
-        open_runs = [run for run in self.runs.values() if run.is_open]
+        open_runs = self.open_runs()
         if self.runs and not open_runs:
             self.unseen.append(event)
             return
@@ -290,9 +290,8 @@ class ExperimentState:
         for event in self.unseen:
             workers.apply(self.workers, event)
         self.unseen.clear()
-        for run in self.runs.values():
-            if run.is_open:
-                run.planned = None
+        for run in self.open_runs():
+            run.planned = None
 
     # --- tasks -----------------------------------------------------------------------------------
 
