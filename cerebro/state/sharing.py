@@ -144,13 +144,14 @@ def _reasons(
     """Of runs in the order of their turns."""
     ahead = 0
     for key, told in attended.items():
-        has_less = told.devices < due[key] * devices or not (told.devices or told.beside)
+        # What runs without a device is due none.
+        has_less = not told.beside and (told.devices < due[key] * devices or not told.devices)
         if not told.is_hungry or not has_less:
             yield ""
         else:
-            others = f"after {ahead} other{'s' if ahead > 1 else ''}" if ahead else "next"
-            have = "has fewer than it is due" if told.devices or told.beside else "other runs have them"
-            yield f"waits for devices ({have}): it is given one {others}, as they become free"
+            have = "it has fewer devices than it is due" if told.devices else "other runs have the devices"
+            others = f"{ahead} other{'s are' if ahead > 1 else ' is'} before it" if ahead else "it is next"
+            yield f"{have}, and {others} in turn"
         ahead += told.is_hungry
 
 

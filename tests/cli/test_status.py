@@ -166,7 +166,7 @@ def test_the_queue_shows_who_runs_what_each_is_due_and_why_it_waits() -> None:
     cells = [re.split(r" {2,}", row.strip()) for row in rows[1:]]
     assert cells[0] == ["one", "fit-1", "runs now", "80%", "4 of 4 devices", "normal pixels", "5 min"]
     assert cells[1][:6] == ["two", "fit-1", "runs now", "20%", "0 of 4 devices", "low"]
-    assert cells[1][7].startswith("waits for devices (other runs have them): it is given one next")
+    assert cells[1][7] == "other runs have the devices, and it is next in turn"
     assert cells[2][2:] == [
         "1st in the queue",
         "-",

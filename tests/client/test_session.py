@@ -83,7 +83,7 @@ def test_a_run_beside_others_says_what_it_is_due_and_has() -> None:
     hungry = own.model_copy(update={"devices": 0, "is_hungry": True})
     waits = shared.model_copy(update={"attended": Attended(runs=(hungry, other), devices=10)})
     assert (
-        "(waits for devices (other runs have them): it is given one next"
+        "(other runs have the devices, and it is next in turn)"
         in opened(story.log, story.zero + 40.0, queue=waits).status()
     )
     alone = shared.model_copy(update={"runs": entries[:1]})

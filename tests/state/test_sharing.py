@@ -117,8 +117,8 @@ def test_a_run_that_waits_for_devices_says_who_is_next() -> None:
         devices=8,
     )
     reasons = {each.experiment: each.reason for each in standings(given)}
-    assert reasons["three"].endswith("it is given one next, as they become free")
-    assert reasons["two"].endswith("it is given one after 1 other, as they become free")
+    assert reasons["three"] == "other runs have the devices, and it is next in turn"
+    assert reasons["two"] == "other runs have the devices, and 1 other is before it in turn"
     assert (reasons["one"], reasons["four"]) == ("", "")
 
 

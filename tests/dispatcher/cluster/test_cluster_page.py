@@ -212,9 +212,9 @@ def test_the_queue_shows_what_each_run_is_due_and_has() -> None:
     assert "20.0 %" in rows[0]
     assert "3 of 4 devices" in rows[0]
     assert "pixels" in rows[0]
-    assert "has fewer than it is due" in rows[1]
-    assert "1st in the queue" in rows[2]
-    assert "2 runs are open before it; 2 may be open at once" in rows[2]
+    assert "it has fewer devices than it is due, and it is next in turn" in page
+    assert "1st in the queue" in page
+    assert "2 runs are open before it; 2 may be open at once" in page
     page = browser.get("/experiments/digits").text
     assert "Share of the cluster" in page
     assert "fit-1 has 3 of 4 devices now" in page
