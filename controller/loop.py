@@ -40,6 +40,7 @@ from controller.orchestrator import Orchestrator
 from controller.plan_maker import PlanMaker
 from controller.settings import Settings
 from controller.sharing import Asked, Sharing
+from controller.taken import TakenTime
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Controller:
         self._advisor = Advisor(helper)
         self._experiments = Experiments(settings.open_runs)
         self._cores = FoldCache()
-        self._sharing = Sharing()
+        self._sharing, self._taken = Sharing(), TakenTime()
         self._plans = PlanMaker(settings.volumes)
         self._cluster = 0
         self._term = 0
@@ -234,7 +235,14 @@ class Controller:
             steps.insert(0, api.Note(event=planned))
         if not steps and run.state is RunState.QUEUED and run.plan is None:
             steps = self._plans.steps(core, run)
-        return bool(steps) and self._perform(core, steps)
+        has_changed, ready = False, self._experiments.ready().values()
+        open_runs = ((each, one) for each in ready for one in each.open_runs())
+        for write in self._taken.noted(core, run, steps, open_runs, self._reading.now()):
+            if write.steps:
+                act = partial(self._perform, write.core, write.steps)
+                is_own = write.core is core
+                has_changed |= act() if is_own else self._isolation.attempt(write.core.state.name, act, False)
+        return has_changed
 
     def _pace(self, cores: Mapping[str, Core]) -> None:
         """Let news gather for a moment while every device has work: then several commits cost one decision."""

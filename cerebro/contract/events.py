@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
-from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request
+from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request, TakenSpan
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskResult
 
 
@@ -212,6 +212,19 @@ class SchedulePlanned(_Event):
     """Time spent looking."""
 
 
+class DevicesTaken(_Event):
+    """Other runs had devices on which this one could have trained: it was as if they were not there.
+
+    Spans of one device do not overlap, neither each other nor the run's own attempts.
+    """
+
+    type: Literal["DevicesTaken"] = "DevicesTaken"
+    run: Name
+    until: float
+    """All such time before is told by now."""
+    spans: tuple[TakenSpan, ...]
+
+
 class WorkerJoined(_Event):
     """A worker (or its next incarnation) can be given tasks; `holdings` replaces what was known of it."""
 
@@ -345,6 +358,7 @@ Event = Annotated[
     | RunFinished
     | EpochCompleted
     | SchedulePlanned
+    | DevicesTaken
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved
@@ -366,6 +380,7 @@ ControllerEvent = Annotated[
     | RunFinished
     | EpochCompleted
     | SchedulePlanned
+    | DevicesTaken
     | WorkerJoined
     | WorkerLost
     | WorkerRemoved,

@@ -119,3 +119,12 @@ class PlannedUnit(NamedTuple):
     partition: int
     start_s: float
     """Planned, from the time of the event that tells of the plan."""
+
+
+class TakenSpan(NamedTuple):
+    """When a device had tasks of other runs: the store's clock, seconds."""
+
+    worker: str
+    device: int
+    since: float
+    until: float

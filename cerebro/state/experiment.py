@@ -18,6 +18,7 @@ from cerebro.contract.events import (
     ClientEvent,
     ClusterEvent,
     DeletionRequested,
+    DevicesTaken,
     EpochCompleted,
     Event,
     ExperimentArchived,
@@ -49,7 +50,7 @@ from cerebro.contract.events import (
 from cerebro.contract.runs import EtlPlan, EtlRequest
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import beside, breaks, commands, commits, failures, invariants, plans, workers
+from cerebro.state import beside, breaks, commands, commits, failures, invariants, plans, taken, workers
 from cerebro.state.commands import CommandRecord, RunCommand
 from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
@@ -169,7 +170,7 @@ class ExperimentState:
                 run.reason, run.needs_bytes = event.reason, event.needs_bytes
             case RunFinished():
                 self._finish(event)
-            case EpochCompleted() | SchedulePlanned():
+            case EpochCompleted() | SchedulePlanned() | DevicesTaken():
                 self._note(event)
             case WorkerJoined() | WorkerLost() | WorkerRemoved() | HoldingsChanged():
                 self._see(event)
@@ -241,12 +242,14 @@ class ExperimentState:
             raise IllegalEventError(f"RunFinished of {run.id} while tasks are open")
         run.state, run.error, run.ended = RunState(event.outcome), event.error, event.time
 
-    def _note(self, event: EpochCompleted | SchedulePlanned) -> None:
+    def _note(self, event: EpochCompleted | SchedulePlanned | DevicesTaken) -> None:
         run = self._run(event.run)
         if not run.is_open or run.kind != "fit":
             raise IllegalEventError(f"{event.type} of {run.id}, a {run.kind} run that is {run.state}")
         if isinstance(event, SchedulePlanned):
             run.planned = event
+        elif isinstance(event, DevicesTaken):
+            taken.take(run, event)
         elif event.epoch != len(run.epochs) + 1:
             raise IllegalEventError(
                 f"epoch {event.epoch} of {run.id} completed after {len(run.epochs)} epochs"

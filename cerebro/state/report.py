@@ -2,7 +2,8 @@
 
 Read off the log alone, so that controller, notebook, page and command line say the same. The bound is of the run as it
 was: with the times its units took and the workers they ran on, no order of them could have ended earlier. In breaks
-(`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time.
+(`cerebro.state.breaks`) a run's clock stands still: they count neither for the makespan nor as idle time. What other
+runs had of a device is absence, too: it is no idle time, and the bound is of what was left (`cerebro.state.taken`).
 
 What a process takes to start and to import is no time of a unit. It is told apart. The makespan begins when the first
 unit's own work does. A process that starts later, beside workers that train, delays the run: that is in the makespan
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from cerebro.contract.events import EpochCompleted
 from cerebro.contract.runs import FitPlan
-from cerebro.state import breaks
+from cerebro.state import breaks, taken
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
 from cerebro.state.timeline import TrainedUnit, besides, busy, committed, running, starts
@@ -35,6 +36,7 @@ class ScheduleNow:
             The worker's is shared by its devices.
         idle_s, device_s: time that devices had no task, of the time their workers were there.
         start_s: time of all devices that committed tasks waited for a process to start and to import.
+        taken_s: time of its workers' devices that other runs had: absence, neither idle nor in `device_s`.
         is_growing: whether units remain.
     """
 
@@ -45,6 +47,7 @@ class ScheduleNow:
     idle_s: float
     device_s: float
     start_s: float
+    taken_s: float
     is_growing: bool
 
     @property
@@ -77,8 +80,10 @@ def epoch_report(state: ExperimentState, run: Run, epoch: int) -> EpochCompleted
     return EpochCompleted(
         run=run.id,
         epoch=epoch,
-        makespan_s=_open_s(run, zero, end),
-        lower_bound_s=_lower_bound(_until(end, [*committed(run), *running(run, end)]), _devices(state)),
+        makespan_s=taken.open_s(run, zero, end),
+        lower_bound_s=_lower_bound(
+            run, _until(end, [*committed(run), *running(run, end)]), _devices(state, run)
+        ),
         idle_s=_idle(state, run, begin, end),
         start_s=max(0.0, _start_s(run) - sum(report.start_s for report in run.epochs)),
     )
@@ -101,17 +106,19 @@ def schedule_now(state: ExperimentState, run: Run, now: float) -> ScheduleNow | 
     return ScheduleNow(
         epoch=min((model.epoch for model in models), default=max(1, len(run.epochs))),
         epochs=max(model.epochs for model in run.models.values()),
-        makespan_s=_open_s(run, zero, end),
-        lower_bound_s=lower_bound(run, now, _devices(state)),
+        makespan_s=taken.open_s(run, zero, end),
+        lower_bound_s=lower_bound(run, now, _devices(state, run)),
         idle_s=idle_s,
         # Visits lie between the two, but for the start of their processes; what else ran may not.
         device_s=idle_s
         + sum(run.trained_s.values())
-        + sum(_open_s(run, max(zero, since), until) for _, since, until in run.starts)
+        + sum(taken.open_s(run, max(zero, since), until) for _, since, until in run.starts)
         + sum(
-            len(t.devices) * _open_s(run, max(zero, t.started), min(t.ended, end)) for t in besides(run, end)
+            len(t.devices) * taken.open_s(run, max(zero, t.started), min(t.ended, end))
+            for t in besides(run, end)
         ),
         start_s=_start_s(run),
+        taken_s=sum(taken.taken_s(run, name, zero, end) for name in run.taken),
         is_growing=is_growing,
     )
 
@@ -120,24 +127,29 @@ def lower_bound(run: Run, now: float, devices: Mapping[str, int]) -> float:
     """Of the makespan of what has run up to `now`, in seconds.
 
     Args:
-        devices: worker -> how many it had at most; one that is not in it had one.
+        devices: of each worker on which it could train: how many it had at most; one that is not in it had one.
     """
     models = {model.id: model.trained_s for model in run.models.values()}
     workers = defaultdict(float, run.trained_s)
     for unit in running(run, now):
         models[unit.model] += unit.seconds
         workers[unit.worker] += unit.seconds * len(unit.devices)
-    return _longest(models, workers, devices)
+    return taken.least_s(run, models, workers, devices)
 
 
-def _longest(models: Mapping[str, float], workers: Mapping[str, float], devices: Mapping[str, int]) -> float:
-    """A model is on one worker at a time, and a device trains one model at a time (seed paper, section 5.1)."""
-    shared = (seconds / devices.get(name, 1) for name, seconds in workers.items())
-    return max([*models.values(), *shared], default=0.0)
+def _devices(state: ExperimentState, run: Run) -> dict[str, int]:
+    """Of the workers on which the run could train, or did."""
+    held = _held(run)
+    return {
+        worker.name: worker.most_devices
+        for worker in state.workers.values()
+        if worker.name in run.trained_s or (worker.trains and not held.isdisjoint(worker.holdings))
+    }
 
 
-def _devices(state: ExperimentState) -> dict[str, int]:
-    return {worker.name: worker.most_devices for worker in state.workers.values()}
+def _held(run: Run) -> set[tuple[str, int]]:
+    assert isinstance(run.plan, FitPlan)
+    return {(run.plan.dataset, partition) for partition in run.plan.partitions}
 
 
 def moment(run: Run, zero: float, seconds: float) -> float:
@@ -164,6 +176,10 @@ def schedule_lines(state: ExperimentState, run: Run, now: float) -> list[str]:
     ]
     if found.start_s:
         lines.append(f"process starts: {found.start_s:.1f} device-seconds, which are no part of units")
+    if found.taken_s:
+        lines.append(
+            f"other runs had {found.taken_s:.1f} device-seconds of its workers, which count as absence"
+        )
     plan = plan_line(run)
     return [*lines, plan] if plan else lines
 
@@ -184,12 +200,6 @@ def _start_s(run: Run) -> float:
     return sum(start.ended - start.started for start in starts(run))
 
 
-def _open_s(run: Run, begin: float, end: float) -> float:
-    """Seconds from `begin` to `end`, if that is later, but for breaks."""
-    in_breaks = sum(max(0.0, min(end, until) - max(begin, since)) for since, until in run.breaks)
-    return max(0.0, end - begin - in_breaks)
-
-
 def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
     """The part of each unit before `end`."""
     for unit in units:
@@ -197,23 +207,23 @@ def _until(end: float, units: Iterable[TrainedUnit]) -> Iterator[TrainedUnit]:
             yield unit._replace(ended=min(unit.ended, end))
 
 
-def _lower_bound(units: Iterable[TrainedUnit], devices: Mapping[str, int]) -> float:
+def _lower_bound(run: Run, units: Iterable[TrainedUnit], devices: Mapping[str, int]) -> float:
     models: defaultdict[str, float] = defaultdict(float)
     workers: defaultdict[str, float] = defaultdict(float)
     for unit in units:
         models[unit.model] += unit.seconds
         workers[unit.worker] += unit.seconds * len(unit.devices)
-    return _longest(models, workers, devices)
+    return taken.least_s(run, models, workers, devices)
 
 
 def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[str, float]:
-    """Device-seconds without a task between two times, of each worker that trains and holds a partition of the run.
+    """Device-seconds without a task of any run between two times, of each worker that trains and holds a partition of
+    the run.
 
     A worker that was lost, or that joined, within this time counts for as long as it was there; of one that came back
     only its present life is known.
     """
-    assert isinstance(run.plan, FitPlan)
-    held = {(run.plan.dataset, partition) for partition in run.plan.partitions}
+    held = _held(run)
     there: dict[str, tuple[float, float]] = {}
     for worker in state.workers.values():
         since, until = (worker.since, end) if worker.is_alive else (begin, worker.since)
@@ -221,12 +231,13 @@ def _idle(state: ExperimentState, run: Run, begin: float, end: float) -> dict[st
         if since < until and worker.trains and not held.isdisjoint(worker.holdings):
             there[worker.name] = since, until
     idle = {
-        name: state.workers[name].devices * _open_s(run, since, until)
+        name: state.workers[name].devices * taken.open_s(run, since, until)
+        - taken.taken_s(run, name, since, until)
         for name, (since, until) in there.items()
     }
     # Each attempt by its parts, because there may be very many.
     for name, started, ended, devices in busy(run, end, since=begin):
         if name in there:
             since, until = there[name]
-            idle[name] -= len(devices) * _open_s(run, max(started, since), min(ended, until))
+            idle[name] -= len(devices) * taken.open_s(run, max(started, since), min(ended, until))
     return {name: max(0.0, seconds) for name, seconds in idle.items()}

@@ -9,7 +9,16 @@ from enum import StrEnum
 
 from cerebro.contract.base import Split
 from cerebro.contract.events import EpochCompleted, SchedulePlanned
-from cerebro.contract.runs import EtlPlan, EvaluateRequest, FitPlan, FitRequest, Plan, Priority, Request
+from cerebro.contract.runs import (
+    EtlPlan,
+    EvaluateRequest,
+    FitPlan,
+    FitRequest,
+    Plan,
+    Priority,
+    Request,
+    TakenSpan,
+)
 from cerebro.contract.tasks import Failure
 from cerebro.state.keys import TaskKey
 from cerebro.state.models import Model, ModelState
@@ -114,6 +123,10 @@ class Run:
     breaks: list[tuple[float, float]] = field(default_factory=list)
     """From when to when it stood still, ascending: it had ended, until a user resumed it or one of its models; or no
     worker of it was there. See `cerebro.state.breaks`."""
+    taken: dict[str, list[TakenSpan]] = field(default_factory=dict)
+    """Worker -> when others had devices of it; see `cerebro.state.taken`."""
+    taken_until: float = 0.0
+    """What others had before is told."""
     worked: float = 0.0
     """When a worker last began or ended a task of it, or it last went on after a break."""
     reason: str = ""

@@ -25,6 +25,7 @@ from controller.sharing import Asked, Sharing
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
 from controller.simulation.store import VirtualStore
 from controller.simulation.virtual_workers import VirtualWorkers
+from controller.taken import TakenTime
 
 _MOST_ROUNDS = 500
 """Of decisions at one moment: more of them would never end."""
@@ -139,7 +140,7 @@ class Simulation:
         """A controller that knows nothing: it will read the logs."""
         self.cores = {name: Core(record) for name, record in self._records.items()}
         self.ledger = Ledger(_Mortal(self))
-        self.sharing = self._new_sharing()
+        self.sharing, self.taken = self._new_sharing(), TakenTime()
         self.advisor = Advisor(self._helper) if self._helper else None
 
     def _open(self) -> dict[str, Core]:
@@ -170,15 +171,17 @@ class Simulation:
         snapshot = self.ledger.on(snapshot)
         for asked in self.sharing.round(cores, self.now):
             steps = self._steps(asked, snapshot)
-            if not steps:
-                continue
-            if self.dies():
-                # Before the write: the next controller knows the log only.
-                self._start_controller()
-                return True
-            has_changed |= self._perform(asked.core, steps)
-            if self.cores.get(asked.core.state.name) is not asked.core:
-                return True
+            open_runs = ((core, run) for core in cores.values() for run in core.open_runs())
+            for core, written in self.taken.noted(asked.core, asked.run, steps, open_runs, self.now):
+                if not written:
+                    continue
+                if self.dies():
+                    # Before the write: the next controller knows the log only.
+                    self._start_controller()
+                    return True
+                has_changed |= self._perform(core, written)
+                if self.cores.get(core.state.name) is not core:
+                    return True
         return has_changed
 
     def dies(self) -> bool:

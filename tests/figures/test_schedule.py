@@ -14,6 +14,7 @@ from cerebro import figures
 from cerebro.figures import Figure, Landmarks, PlannedSpan, Span, SplitProgress, description, table
 from cerebro.figures.schedule import buckets
 from cerebro.figures.schedule.drawing import MOST_BARS
+from cerebro.figures.schedule.spans import TakenBar
 from tests.figures.samples import spans
 
 MODELS = tuple(f"m{i:02}" for i in range(16))
@@ -139,6 +140,23 @@ def test_breaks_are_shaded_and_count_as_nobodys_time() -> None:
     for line in table(figure).rows:
         assert float(line[3] or 0) + float(line[4] or 0) == pytest.approx(end - 4.0, abs=0.02)
     assert "4.00 s in which the run had ended" in description(figure)
+
+
+def test_what_other_runs_had_is_hatched_and_not_idle() -> None:
+    """On the row of its device, in no model's colour; in the table it is neither training nor the lack of it."""
+    (one, *_) = spans()
+    found = [replace(one, worker="worker-0", devices=(1,), start_s=0.0, end_s=2.0)]
+    landmarks = Landmarks(
+        now_s=10.0, taken=(TakenBar(worker="worker-0", devices=(1,), start_s=2.0, end_s=8.0),)
+    )
+    figure = figures.schedule(found, workers={"worker-0": 2}, models=MODELS, landmarks=landmarks)
+    hatched = bars(figure, "another experiment")
+    assert (hatched["y"], hatched["base"], hatched["x"]) == ([1], [2.0], [6.0])
+    assert hatched["marker"]["pattern"]["shape"]
+    first, second = table(figure).rows
+    assert (*first[3:6], first[7]) == (0, 10.0, 100.0, 0)
+    assert (*second[3:6], second[7]) == (2.0, 2.0, 50.0, 6.0)
+    assert "Other runs had 6.00 s" in description(figure)
 
 
 def test_the_table_adds_up() -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro.contract.events import EpochCompleted, RunFinished, SchedulePlanned
-from cerebro.contract.runs import PlannedUnit
+from cerebro.contract.events import DevicesTaken, EpochCompleted, RunFinished, SchedulePlanned
+from cerebro.contract.runs import PlannedUnit, TakenSpan
 from cerebro.contract.tasks import FailureKind
 from cerebro.errors import InstanceError
 from cerebro.scheduling.validator import validate
-from cerebro.state import epoch_report, schedule_lines, schedule_now, schedule_of
+from cerebro.state import Run, epoch_report, schedule_lines, schedule_now, schedule_of
 from cerebro.state.experiment import fold
+from cerebro.state.taken import least_s
 from cerebro.state.timeline import committed
 from tests.state.runs import TimedStory, dispatched
 from tests.state.stories import joined, lost, unit, validation
@@ -242,3 +244,65 @@ def test_epochs_are_noted_in_order() -> None:
     story = dispatched(Random(3), models=3, partitions=2, epochs=3)
     assert fold("one", story.log).runs["fit-1"].epochs == story.run.epochs
     assert [report.epoch for report in story.run.epochs] == [1, 2, 3]
+
+
+def taken(*spans: tuple[int, float, float], zero: float, until: float) -> DevicesTaken:
+    """Others had these workers' first devices, from and to so many seconds after `zero`."""
+    found = tuple(TakenSpan(f"worker-{worker}", 0, zero + since, zero + end) for worker, since, end in spans)
+    return DevicesTaken(run="fit-1", until=zero + until, spans=found)
+
+
+def test_what_other_runs_had_is_absence() -> None:
+    """No idle time, in reports as well; what the run did itself still fits."""
+    story = two_models()
+    before = schedule_now(story.state, story.run, story.zero + 8.0)
+    assert before is not None
+    assert (before.lower_bound_s, before.idle_s, before.taken_s) == (8.0, 5.0, 0.0)
+    story.tell(taken((0, 6.0, 8.0), (1, 1.0, 3.5), zero=story.zero, until=8.0))
+    found = schedule_now(story.state, story.run, story.zero + 8.0)
+    assert found is not None
+    assert (found.idle_s, found.taken_s) == (0.5, 4.5)
+    assert found.device_s == before.device_s - 4.5
+    assert found.lower_bound_s == 8.0
+    assert facts(epoch_report(story.state, story.run, 1)) == (8.0, 8.0, {"worker-0": 0.0, "worker-1": 0.5})
+    lines = schedule_lines(story.state, story.run, story.zero + 8.0)
+    assert any("other runs had 4.5 device-seconds" in line for line in lines)
+
+
+def test_the_bound_is_of_the_devices_that_others_left() -> None:
+    """One model on one worker, 4 s of it after others had the worker for 6 s: nothing could have ended before 10 s."""
+    story = TimedStory(workers=1)
+    story.fit(models=1, partitions=1)
+    story.runs(unit(1, 0), 0, 0.0, 2.0)
+    story.runs(unit(2, 0), 0, 8.0, 10.0)
+    now = story.zero + 10.0
+    bare = schedule_now(story.state, story.run, now)
+    assert bare is not None
+    assert bare.gap == pytest.approx(1.5)
+    story.tell(taken((0, 2.0, 8.0), zero=story.zero, until=10.0))
+    found = schedule_now(story.state, story.run, now)
+    assert found is not None
+    assert (found.lower_bound_s, found.gap, found.idle_s) == (10.0, 0.0, 0.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.floats(0, 100), st.floats(0, 20)), max_size=12),
+    st.dictionaries(st.integers(0, 2), st.floats(0.5, 50), min_size=1),
+    st.integers(1, 3),
+)
+def test_more_that_others_have_never_makes_the_bound_less(
+    given_: list[tuple[int, float, float]], work: dict[int, float], devices: int
+) -> None:
+    """And it is never less than without others, nor more than if they had all of it at the beginning."""
+    run = Run(id="fit-1", request=two_models().run.request, first_work=0.0)
+    busy = {f"worker-{number}": seconds for number, seconds in work.items()}
+    places = dict.fromkeys(busy, devices)
+    longest = {"m00": max(work.values()) / devices}
+    found = [least_s(run, longest, busy, places)]
+    for worker, since, seconds in given_:
+        run.taken.setdefault(f"worker-{worker}", []).append(
+            TakenSpan(f"worker-{worker}", 0, since, since + seconds)
+        )
+        found.append(least_s(run, longest, busy, places))
+    assert all(later >= earlier - 0.01 for earlier, later in pairwise(found))
+    assert found[-1] <= found[0] + sum(seconds for *_, seconds in given_) + 0.01

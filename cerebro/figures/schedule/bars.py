@@ -10,7 +10,7 @@ from cerebro.figures.frame import Duration, lines
 from cerebro.figures.palette import THEME_COLORS, Theme, ThemeColors, colour, faint
 from cerebro.figures.schedule.buckets import Bucket
 from cerebro.figures.schedule.planned import PlannedSpan
-from cerebro.figures.schedule.spans import Outcome, Span
+from cerebro.figures.schedule.spans import Outcome, Span, TakenBar
 
 _BAR = 0.8
 """Height of a bar, of its row."""
@@ -124,6 +124,30 @@ def remade_bars(spans: Sequence[Span], canvas: Canvas) -> Iterator[dict[str, Any
                     f"{seconds(span.start_s)}, for {seconds(span.end_s - span.start_s)}",
                 )
                 for span in spans
+            ],
+            "showlegend": True,
+        }
+
+
+def taken_bars(found: Sequence[TakenBar], canvas: Canvas) -> Iterator[dict[str, Any]]:
+    """What other runs had: a hatch, quieter than any bar. The newest, if there are many."""
+    shown = found[-_MOST_MARKS:]
+    if shown:
+        tint = faint(canvas.colors.ink, 0.3)
+        yield canvas.horizontal([(bar.worker, bar.start_s, bar.end_s - bar.start_s) for bar in shown]) | {
+            "name": "another experiment",
+            "marker": {
+                "color": tint,
+                "line": {"width": 0},
+                "pattern": {"shape": "\\", "bgcolor": canvas.colors.ground, "size": 8, "solidity": 0.15},
+            },
+            "hoverinfo": "text",
+            "hovertext": [
+                lines(
+                    f"{bar.worker}: another experiment had it",
+                    f"{seconds(bar.start_s)}, for {seconds(bar.end_s - bar.start_s)}",
+                )
+                for bar in shown
             ],
             "showlegend": True,
         }

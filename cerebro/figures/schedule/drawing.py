@@ -17,11 +17,12 @@ from cerebro.figures.schedule.bars import (
     remade_bars,
     seconds,
     strip,
+    taken_bars,
     unit_bars,
     vain_marks,
 )
 from cerebro.figures.schedule.planned import PlannedSpan
-from cerebro.figures.schedule.spans import Landmarks, Span
+from cerebro.figures.schedule.spans import Landmarks, Span, TakenBar
 
 MOST_BARS = 2000
 """Beyond, bars are put together per row and stretch of time."""
@@ -38,7 +39,7 @@ _LABEL_SHARE = 0.14
 _MOST_BREAKS = 30
 _COLUMNS = (
     *("worker or device", "units", "failed or revoked", "training, s", "not training, s", "not training, %"),
-    "units planned next",
+    *("units planned next", "other runs, s"),
 )
 """Of the table."""
 
@@ -66,7 +67,8 @@ def schedule(
         spans: see `cerebro.figures.schedule.spans`.
         workers: from top to bottom, those that idled as well -> devices; a worker with several has a row for each.
         models: all of the plan, in order: they have the colours.
-        landmarks: epochs and breaks; the lower bound is a dashed line where the run would have ended.
+        landmarks: epochs, breaks, and what other runs had, which is hatched; the lower bound is a dashed line where the
+            run would have ended.
         planned: see `cerebro.figures.schedule.planned`; empty if no plan is followed.
         remade: partitions that were made again beside the units: their worker has a row for them.
         highlight: a model whose way across the workers stands out.
@@ -77,12 +79,13 @@ def schedule(
     end = max([landmarks.now_s, *(span.end_s for span in spans)])
     until = max([end, *(unit.end_s for unit in planned)])
     breaks = [(since, min(until, end)) for since, until in landmarks.breaks if since < end]
-    counts = dict(workers)
-    for worker in [*(span.worker for span in spans), *(unit.worker for unit in planned)]:
+    counts, taken = dict(workers), landmarks.taken
+    for worker in [s.worker for found in (spans, planned, taken) for s in found]:
         counts.setdefault(worker, 1)
     names = [lane for worker, count in counts.items() for lane in lanes(worker, count)]
     spans = [replace(span, worker=_lane(span.worker, span.devices, counts)) for span in spans]
     planned = [replace(unit, worker=_lane(unit.worker, (unit.device,), counts)) for unit in planned]
+    taken = tuple(replace(bar, worker=_lane(bar.worker, bar.devices, counts)) for bar in taken)
     remade = [replace(s, worker=f"{s.worker} · ETL" if s.worker in counts else s.worker) for s in remade]
     canvas = Canvas(
         rows={lane: row for row, lane in enumerate(dict.fromkeys([*names, *(s.worker for s in remade)]))},
@@ -98,6 +101,7 @@ def schedule(
         traces = [merged_bars(found, canvas), *vain_marks(spans, canvas)]
     else:
         traces = list(unit_bars(spans, canvas, highlight))
+    traces += taken_bars(taken, canvas)
     traces += planned_bars(planned, canvas, highlight)
     traces += remade_bars(remade, canvas)
     if spans:
@@ -108,7 +112,7 @@ def schedule(
         theme=theme,
         title=title,
         description=_description(spans, planned, len(counts), end, breaks=breaks, landmarks=landmarks),
-        table=cut(_rows(spans, planned, names, end - _total(breaks)), _COLUMNS),
+        table=cut(_rows(spans, planned, taken, names, end - _total(breaks)), _COLUMNS),
         layout=_layout(canvas, until, breaks, landmarks, now=end if spans else None),
     )
 
@@ -215,19 +219,28 @@ def _label(
 
 
 def _rows(
-    spans: Sequence[Span], planned: Iterable[PlannedSpan], workers: Iterable[str], open_s: float
+    spans: Sequence[Span],
+    planned: Iterable[PlannedSpan],
+    taken: Iterable[TakenBar],
+    workers: Iterable[str],
+    open_s: float,
 ) -> Iterable[Sequence[Cell]]:
     ahead = Counter(unit.worker for unit in planned)
+    others: Counter[str] = Counter()
+    for bar in taken:
+        others[bar.worker] += bar.end_s - bar.start_s  # type: ignore[assignment]
     places: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
         places[span.worker].append(span)
     for worker in workers:
         here = places[worker]
         busy = sum(span.end_s - span.start_s for span in here)
-        rest = max(0.0, open_s - busy)
+        there_s = max(0.0, open_s - others[worker])
+        rest = max(0.0, there_s - busy)
         units = sum(span.outcome == "committed" for span in here)
-        share = round(100 * rest / open_s, 1) if open_s else 0.0
-        yield (worker, units, _vain(here), round(busy, 2), round(rest, 2), share, ahead[worker])
+        share = round(100 * rest / there_s, 1) if there_s else 0.0
+        times = round(busy, 2), round(rest, 2), share
+        yield (worker, units, _vain(here), *times, ahead[worker], round(others[worker], 2))
 
 
 def _description(
@@ -251,6 +264,9 @@ def _description(
         said += f" The workers were idle for {landmarks.idle_share:.1%} of their time."
     if landmarks.lower_bound_s:
         said += f" No order of these units could have taken less than {seconds(landmarks.lower_bound_s)}."
+    if landmarks.taken:
+        taken_s = sum(bar.end_s - bar.start_s for bar in landmarks.taken)
+        said += f" Other runs had {seconds(taken_s)} of their devices, which count as absence."
     vain = _vain(spans)
     return said + (f" {vain:,} attempts failed or were taken back." if vain else "") + plan
 

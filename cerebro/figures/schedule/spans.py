@@ -46,6 +46,16 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TakenBar:
+    """A device that other runs had. Seconds, on the clock of `Span`."""
+
+    worker: str
+    devices: tuple[int, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Landmarks:
     """What the spans of a run are seen against. Times are seconds on their clock, which does not stand still in breaks
     (`cerebro.state.breaks`); durations leave them out.
@@ -56,6 +66,7 @@ class Landmarks:
         epochs: (epoch, when all models had trained it).
         lower_bound_s: a duration: no order of the run's units takes less.
         bound_at_s: when the run would have ended then.
+        taken: what other runs had of the devices.
         idle_share: of the devices' time, without a task of whatever kind; `None` if it is not known.
     """
 
@@ -65,6 +76,7 @@ class Landmarks:
     lower_bound_s: float = 0.0
     bound_at_s: float = 0.0
     idle_share: float | None = None
+    taken: tuple[TakenBar, ...] = ()
 
 
 def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
@@ -80,7 +92,24 @@ def landmarks(state: ExperimentState, run: Run, now: float) -> Landmarks:
         lower_bound_s=found.lower_bound_s,
         bound_at_s=moment(run, begun, found.lower_bound_s) - zero,
         idle_share=found.idle_share,
+        taken=tuple(_taken(run)),
     )
+
+
+def _taken(run: Run) -> list[TakenBar]:
+    """What other runs had of the devices since the first unit of `run` started, by start."""
+    found = [
+        TakenBar(
+            worker=span.worker,
+            devices=(span.device,),
+            start_s=max(0.0, span.since - run.origin),
+            end_s=span.until - run.origin,
+        )
+        for spans in run.taken.values()
+        for span in spans
+        if span.until > run.origin
+    ]
+    return sorted(found, key=lambda bar: bar.start_s)
 
 
 def worker_rows(state: ExperimentState, found: Iterable[Span]) -> dict[str, int]:

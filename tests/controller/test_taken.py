@@ -1,0 +1,174 @@
+"""What others had of a run's devices is told in its log: all of it, nothing else, and its numbers are fair then."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cerebro.contract.events import DevicesTaken, Event
+from cerebro.state import ExperimentState, Run, schedule_now
+from cerebro.state.experiment import fold
+from cerebro.state.timeline import busy
+from controller.arbiter import Place
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from controller.taken import EVERY_S, taken
+from tests.controller.disturbed import disturbed
+from tests.controller.test_core import own_partition, plan, request
+from tests.controller.test_sharing import neighbour
+
+WORKERS = 3
+_NEW_S = 1.0
+"""What is so new need not be told, and so short a time between two tasks of others is theirs."""
+
+Spans = dict[tuple[str, int], list[tuple[float, float]]]
+
+
+def had(run: Run) -> Spans:
+    """When a run's attempts had which device, in order."""
+    found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for each in busy(run, run.ended):
+        for device in each.devices:
+            if each.started < each.ended:
+                found[each.worker, device].append((each.started, each.ended))
+    return {place: sorted(spans) for place, spans in found.items()}
+
+
+def told(run: Run) -> Spans:
+    """What its log tells that others had."""
+    found: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for spans in run.taken.values():
+        for span in spans:
+            found[span.worker, span.device].append((span.since, span.until))
+    return {place: sorted(spans) for place, spans in found.items()}
+
+
+def seconds_in(spans: list[tuple[float, float]], begin: float, end: float) -> float:
+    return sum(max(0.0, min(end, until) - max(begin, since)) for since, until in spans)
+
+
+def states(simulation: Simulation) -> dict[str, ExperimentState]:
+    return {name: fold(name, simulation.store.events(name)) for name in simulation.cores}
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    own=st.tuples(st.integers(1, 5), st.integers(1, 2)),
+    others=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(1, 2), st.floats(0, 20), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    crashes=st.frozensets(st.integers(0, 60), max_size=3),
+    devices=st.lists(st.integers(1, 3), min_size=WORKERS, max_size=WORKERS),
+    times=st.randoms(use_true_random=False),
+)
+def test_all_that_others_had_is_told_and_nothing_else(  # type: ignore[no-untyped-def]
+    own, others, crashes, devices, times
+) -> None:
+    """Never while the run itself has the device, wherever the controller dies; and no run beats its bound."""
+    scenario = disturbed(WORKERS, outages=[], faults={}, times=times)
+    scenario.crash_before = crashes
+    scenario.devices = {f"worker-{number}": count for number, count in enumerate(devices)}
+    models, epochs = own
+    simulation = Simulation(
+        scenario,
+        request(models, epochs),
+        plan(models, WORKERS),
+        neighbours=[
+            neighbour(f"other-{n}", m, e, at=at, validated=validated)
+            for n, (m, e, at, validated) in enumerate(others)
+        ],
+        most_open=4,
+    )
+    simulation.run(limit=20_000)
+    runs = {name: (state, state.runs["fit-1"]) for name, state in states(simulation).items()}
+    for name, (state, run) in runs.items():
+        theirs: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+        for other, (_, each) in runs.items():
+            if other != name:
+                for place, spans in had(each).items():
+                    theirs[place] += spans
+        mine, noted = had(run), told(run)
+        for place, spans in noted.items():
+            assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+            for since, until in spans:
+                assert seconds_in(mine.get(place, []), since, until) == pytest.approx(0, abs=1e-6)
+                between = _NEW_S * (1 + len(theirs[place]))
+                assert seconds_in(theirs[place], since, until) >= until - since - between
+        for place, spans in theirs.items():
+            missing = 0.0
+            for span in spans:
+                since, until = max(span[0], run.zero), min(span[1], run.ended)
+                missing += max(0.0, until - since) - seconds_in(noted.get(place, []), since, until)
+            assert missing <= _NEW_S + 1e-6
+        found = schedule_now(state, run, run.ended)
+        assert found is not None
+        assert found.lower_bound_s <= found.makespan_s + 1e-6
+        assert found.idle_s >= 0
+        assert all(report.lower_bound_s <= report.makespan_s + 1e-6 for report in run.epochs)
+
+
+def shared(unit_s: float, *, models: int, others: int, workers: int = 4, epochs: int = 3) -> Simulation:
+    """A fit, alone or beside another one of so many models; units differ by up to a fifth."""
+    scenario = Scenario(
+        holdings=own_partition(workers),
+        unit_time=lambda body, worker: unit_s * Random(f"{body.key} {worker}").uniform(0.9, 1.1),
+    )
+    simulation = Simulation(
+        scenario,
+        request(models, epochs),
+        plan(models, workers),
+        neighbours=[neighbour("other", others, epochs, workers=workers)] if others else [],
+        most_open=2,
+    )
+    simulation.run()
+    return simulation
+
+
+def gap_of(events: Sequence[Event]) -> float:
+    state = fold(EXPERIMENT, [*events])
+    run = state.runs["fit-1"]
+    found = schedule_now(state, run, run.ended)
+    assert found is not None
+    return found.gap
+
+
+@pytest.mark.parametrize(("models", "others"), [(4, 8), (8, 8)])
+def test_the_gap_beside_another_run_is_that_of_the_devices_it_had(models: int, others: int) -> None:
+    """Within noise what it is alone. Were the others' time not told, it would look as if half of the time was lost."""
+    beside, alone = (shared(10.0, models=models, others=count) for count in (others, 0))
+    bare = [
+        event.model_copy(update={"seq": 0}) for event in beside.log if not isinstance(event, DevicesTaken)
+    ]
+    assert gap_of(beside.log) == pytest.approx(gap_of(alone.log), abs=0.05)
+    assert gap_of(bare) > 0.5
+    assert not any(isinstance(event, DevicesTaken) for event in alone.log)
+
+
+def test_it_is_noted_about_once_a_minute() -> None:
+    """And before an epoch or the run is judged: so a long run's log grows by little."""
+    simulation = shared(10.0, models=8, others=8)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    notes = [event for event in simulation.log if isinstance(event, DevicesTaken)]
+    assert len(notes) <= (run.ended - run.started) / EVERY_S + len(run.epochs) + 2
+    assert run.ended - notes[-1].until <= _NEW_S
+
+
+def test_tasks_of_others_that_follow_each_other_are_one_span() -> None:
+    """And what the run has itself is nobody else's."""
+    simulation = shared(10.0, models=4, others=8)
+    run = fold(EXPERIMENT, simulation.log).runs["fit-1"]
+    other = states(simulation)["other"].runs["fit-1"]
+    places = frozenset(Place(f"worker-{number}", 0) for number in range(4))
+    found = taken(run, [other], places, run.zero, run.ended)
+    units = sum(len(spans) for spans in had(other).values())
+    assert 0 < len(found) < units
+    assert taken(other, [other], places, run.zero, run.ended) == []
+    assert taken(run, [], places, run.zero, run.ended) == []
