@@ -96,7 +96,7 @@ def _require_live(problem: Problem) -> None:
         raise InstanceError(
             "live workers train a unit on one GPU: give each model one strategy, of one GPU and without a technique"
         )
-    if not is_fresh or any(problem.model_ready) or any(problem.worker_ready):
+    if not is_fresh or any(problem.model_ready) or any(map(any, problem.gpu_ready)):
         raise InstanceError(
             "a run starts with nothing done and everybody free: give neither left nor ready times"
         )

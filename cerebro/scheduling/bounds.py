@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.problem import Problem, filled_s
 
 _MAX_SETS = 300
 """Distinct sets of holders beyond which the plain column bound looks at whole clusters and single workers only."""
@@ -57,8 +57,11 @@ def lower_bound(problem: Problem) -> float:
     """
     best = max((_chain(problem, model) for model in range(problem.num_models)), default=0.0)
     kinds = _kinds(problem)
-    for measured in _shares(problem, kinds):
-        best = max(best, _columns(problem, measured))
+    # While a GPU is not ready, a unit that needs most of them may find all it needs; only of plain shares it is known
+    # how much is left.
+    whole = [(gpus[0],) * len(gpus) for gpus in problem.gpu_ready]
+    for number, measured in enumerate(_shares(problem, kinds)):
+        best = max(best, _columns(problem, measured, problem.gpu_ready if not number else whole))
     if any(len(kind.ways) > 1 for kind in kinds):
         best = max(best, _weighed(problem, kinds, best) * (1 - _ROUNDING))
     return best
@@ -85,10 +88,10 @@ def _epochs(problem: Problem, model: int) -> Iterator[int]:
 
 
 def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float]:
-    """When the first place is ready, and the fewest seconds in any."""
-    places = problem.places(model, partition)
-    seconds = min(way.seconds for w in places for way in problem.strategies[model][w])
-    return min(problem.worker_ready[w] for w in places), seconds * problem.sizes[partition]
+    """When it may begin at the earliest, and the fewest seconds that it takes: not necessarily in the same place."""
+    ways = [(w, way) for w in problem.places(model, partition) for way in problem.strategies[model][w]]
+    seconds = min(way.seconds for _, way in ways)
+    return min(problem.ready(w, way.gpus) for w, way in ways), seconds * problem.sizes[partition]
 
 
 def _visits(problem: Problem, model: int, mask: int) -> int:
@@ -149,10 +152,13 @@ def _ways(problem: Problem, model: int, places: tuple[int, ...]) -> tuple[_Way, 
     )
 
 
-def _columns(problem: Problem, kinds: list[_Kind]) -> float:
+def _columns(problem: Problem, kinds: list[_Kind], ready: Sequence[Sequence[float]]) -> float:
     """The most that is left to any set of workers: units that can run nowhere else, on all of its GPUs at once.
 
     Looks at the sets of holders that occur, and at all workers together.
+
+    Args:
+        ready: of each worker, when its GPUs are free.
     """
     loads: dict[int, float] = defaultdict(float)
     for kind in kinds:
@@ -165,23 +171,16 @@ def _columns(problem: Problem, kinds: list[_Kind]) -> float:
     sets = {mask for mask in loads if mask.bit_count() == 1 or len(loads) <= _MAX_SETS}
     sets.add((1 << problem.num_workers) - 1)
     return max(
-        _filled(problem, workers, sum(load for mask, load in loads.items() if not mask & ~workers))
+        _filled(ready, workers, sum(load for mask, load in loads.items() if not mask & ~workers))
         for workers in sets
     )
 
 
-def _filled(problem: Problem, workers: int, load: float) -> float:
-    """When workers that start as they get ready have done so many GPU-seconds, all GPUs busy."""
+def _filled(ready: Sequence[Sequence[float]], workers: int, load: float) -> float:
+    """When the workers of the mask have done so many GPU-seconds, each GPU busy from when it is ready."""
     if not load:
         return 0.0
-    members = [w for w in range(problem.num_workers) if workers >> w & 1]
-    members.sort(key=problem.worker_ready.__getitem__)
-    best, gpus, offset = math.inf, 0, 0.0
-    for w in members:
-        gpus += problem.gpus[w]
-        offset += problem.gpus[w] * problem.worker_ready[w]
-        best = min(best, (load + offset) / gpus)
-    return best
+    return filled_s((at for w, gpus in enumerate(ready) if workers >> w & 1 for at in gpus), load)
 
 
 # --- rows against columns -----------------------------------------------------------------------
@@ -197,10 +196,11 @@ def _weighed(problem: Problem, kinds: list[_Kind], best: float) -> float:
 
     whatever the weights: any will do. Good ones come from multiplicative updates (Arora, Hazan and Kale, 2012): who has
     more to do than the weighted mean, when each unit goes where that costs least, gains weight; to begin with workers
-    weigh as much as they are fast. A ready time is taken for at most `best`, a bound already: a worker that is ready
-    later may stay unused.
+    weigh as much as they are fast. A worker's ready time is the mean of its GPUs': so much of it is not there. A ready
+    time is taken for at most `best`, a bound already: what is ready later may stay unused.
     """
-    ready = [min(best, at) for at in (*problem.worker_ready, *problem.model_ready)]
+    ready = [sum(min(best, at) for at in gpus) / len(gpus) for gpus in problem.gpu_ready]
+    ready += [min(best, at) for at in problem.model_ready]
     weights = kept = _first_weights(problem, kinds, best)
     sums, highest, step, failures = ready, 0.0, 1.0, 0
     for number in range(max(1, _EVALUATIONS // sum(len(kind.ways) for kind in kinds))):

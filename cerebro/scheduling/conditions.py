@@ -169,9 +169,7 @@ class Reality:
                 share = problem.strategies[model][worker][0].gpus / problem.gpus[worker]
                 workers[worker] += works[worker] * share
         ends = [ready + work for ready, work in zip(problem.model_ready, models, strict=True) if work]
-        ends += [
-            _done(self._present[w], problem.worker_ready[w], work) for w, work in enumerate(workers) if work
-        ]
+        ends += [_done(self._present[w], problem.ready(w), work) for w, work in enumerate(workers) if work]
         return max(ends, default=0.0)
 
     def _units(self) -> Iterator[tuple[int, int, int]]:

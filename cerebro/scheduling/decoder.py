@@ -61,7 +61,7 @@ class Decoder:
                 self._open[m], self._more[m] = problem.all_partitions, self._more[m] - 1
         self._gpus = [*problem.gpus, 0]
         self._masks = [[0] * (models + 1) for _ in range(workers + 1)]
-        self.need = [[0] * models + [gpus] for gpus in self._gpus]
+        self.need = [[0] * models + [1] for _ in range(workers)] + [[0] * (models + 1)]
         self._seconds = [[math.inf] * (workers + 1) for _ in range(models)]
         self.work: list[list[tuple[float, list[tuple[int, float]]]]] = [[] for _ in range(models)]
         self.model_left = [0.0] * (models + 1)
@@ -219,11 +219,11 @@ class Decoder:
                 events.append((ready, m, problem.num_workers))
             elif self._open[m]:
                 idle.append((-self.model_left[m], m))
-        for w, ready in enumerate(problem.worker_ready):
-            if ready > 0:
-                free[w] = 0
-                events.append((ready, problem.num_models, w))
-            else:
+        for w, gpus in enumerate(problem.gpu_ready):
+            occupied = [ready for ready in gpus if ready > 0]
+            free[w] -= len(occupied)
+            events += [(ready, problem.num_models, w) for ready in occupied]
+            if free[w]:
                 waiting.append(w)
         heapify(events)
         return sorted(idle), waiting, events

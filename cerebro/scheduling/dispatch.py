@@ -27,7 +27,7 @@ _SIMULTANEOUS = 1e-9
 """Relative. Events this close are one, or the drift of sums would have one worker choose a moment before its equals."""
 
 # What happens at one instant happens in this order: a unit that ends as its worker goes has ended.
-_END, _GO, _COME, _MODEL_READY, _WORKER_READY = range(5)
+_END, _GO, _COME, _MODEL_READY, _GPU_READY = range(5)
 
 _NOWHERE = -1
 
@@ -58,7 +58,6 @@ class _Run:
         self._rng = random.Random(f"choices {seed}")
         self._state = DispatchState(conditions.estimated(problem))
         self._holdings = list(self._state.held)
-        self._ready = [not seconds for seconds in problem.worker_ready]
         self._visits = [self._count(partition) for partition in range(problem.num_partitions)]
         self._wanted = problem.all_partitions
         self._due: dict[int, float] = {}
@@ -78,9 +77,10 @@ class _Run:
                 self._events.append((start, _GO, worker))
                 if end < math.inf:
                     self._events.append((end, _COME, worker))
-        for worker, seconds in enumerate(self._problem.worker_ready):
-            if seconds:
-                self._events.append((seconds, _WORKER_READY, worker))
+        for worker, ready in enumerate(self._problem.gpu_ready):
+            occupied = [seconds for seconds in ready if seconds]
+            self._state.free[worker] -= len(occupied)
+            self._events += [(seconds, _GPU_READY, worker) for seconds in occupied]
         for model, seconds in enumerate(self._problem.model_ready):
             if seconds:
                 self._events.append((seconds, _MODEL_READY, model))
@@ -116,7 +116,7 @@ class _Run:
             elif kind == _MODEL_READY:
                 del self._state.running[subject]
             else:
-                self._ready[subject] = True
+                self._state.free[subject] += 1
         return now
 
     def _end(self, model: int, now: float) -> None:
@@ -156,7 +156,7 @@ class _Run:
     def _decide(self, now: float) -> None:
         state, free = self._state, self._state.free
         # Workers that are done for good are not offered: to find nothing for them costs as much as to find something.
-        idle = [w for w, gpus in enumerate(free) if gpus and state.held[w] & self._wanted and self._ready[w]]
+        idle = [w for w, gpus in enumerate(free) if gpus and state.held[w] & self._wanted]
         state.now = now
         while idle:
             choice = self._policy.choose(state, idle, self._rng)

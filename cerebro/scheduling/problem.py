@@ -48,7 +48,8 @@ class Problem:
             between models.
         left: ``left[m]``, mask of the partitions model `m` has yet to visit in its first epoch. A problem that is half
             done has less than all; a model that needs no unit in it has 0.
-        model_ready, worker_ready: seconds from now before which a model or a worker is occupied.
+        model_ready: seconds from now before which a model is occupied.
+        gpu_ready: ``gpu_ready[w]``, the same of each of the worker's GPUs, ascending: which is which does not matter.
 
     Raises:
         InstanceError: sizes disagree, a time is not positive and finite, an axis is empty, a partition is held by
@@ -65,18 +66,19 @@ class Problem:
     epochs: int = 1
     left: tuple[int, ...] = ()
     model_ready: tuple[float, ...] = ()
-    worker_ready: tuple[float, ...] = ()
+    gpu_ready: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         defaults = {
             "sizes": (1.0,) * len(self.holders),
             "left": (self.all_partitions,) * len(self.models),
             "model_ready": (0.0,) * len(self.models),
-            "worker_ready": (0.0,) * len(self.workers),
+            "gpu_ready": tuple((0.0,) * count for count in self.gpus),
         }
         for name, value in defaults.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
+        object.__setattr__(self, "gpu_ready", tuple(tuple(sorted(ready)) for ready in self.gpu_ready))
         _check(self)
 
     @property
@@ -116,7 +118,7 @@ class Problem:
             and sorted(held for (held, *more) in self.holders if not more) == list(range(self.num_workers))
             and all(mask == self.all_partitions for mask in self.left)
             and not any(self.model_ready)
-            and not any(self.worker_ready)
+            and not any(map(any, self.gpu_ready))
         )
 
     @property
@@ -127,6 +129,10 @@ class Problem:
     def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
         """How long a unit takes."""
         return self.strategies[model][worker][strategy].seconds * self.sizes[partition]
+
+    def ready(self, worker: int, gpus: int = 1) -> float:
+        """When so many GPUs of a worker are free for the first time: nothing that takes them starts sooner."""
+        return self.gpu_ready[worker][gpus - 1]
 
     def places(self, model: int, partition: int) -> tuple[int, ...]:
         """Workers that hold the partition and have a strategy for the model."""
@@ -261,7 +267,11 @@ def _check_lengths(problem: Problem) -> None:
         ("sizes", len(problem.sizes), problem.num_partitions),
         ("left", len(problem.left), problem.num_models),
         ("model_ready", len(problem.model_ready), problem.num_models),
-        ("worker_ready", len(problem.worker_ready), problem.num_workers),
+        ("gpu_ready", len(problem.gpu_ready), problem.num_workers),
+        *(
+            (f"gpu_ready of {name}", len(ready), count)
+            for name, ready, count in zip(problem.workers, problem.gpu_ready, problem.gpus, strict=False)
+        ),
         *(("a row of strategies", len(row), problem.num_workers) for row in problem.strategies),
     ):
         if found != expected:
@@ -281,6 +291,20 @@ def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) ->
             f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for at least 1 and at most "
             f"{problem.gpus[worker]}"
         )
+
+
+def filled_s(ready: Iterable[float], seconds: float) -> float:
+    """When GPUs that get ready one after the other have done so many GPU-seconds, if all of them are busy from then on;
+    those that get ready later than that have done nothing.
+
+    Args:
+        ready: seconds at which each gets ready; at least one.
+    """
+    best, offset = math.inf, 0.0
+    for count, at in enumerate(sorted(ready), start=1):
+        offset += at
+        best = min(best, (seconds + offset) / count)
+    return best
 
 
 def shared_s(size: float, seconds: Iterable[float]) -> float:

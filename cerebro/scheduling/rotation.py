@@ -58,7 +58,9 @@ class Rotation:
         """Seconds until the last unit ends; the units are added to `starts`."""
         problem = self._problem
         model_free = [*problem.model_ready, *([0.0] * (len(self.rows) - problem.num_models))]
-        worker_free = list(problem.worker_ready)
+        # A unit takes its worker whole.
+        worker_ready = [gpus[-1] for gpus in problem.gpu_ready]
+        worker_free = worker_ready[:]
         rows = self.rows
         for epoch in range(problem.epochs):
             seconds = self._seconds[min(epoch, 1)]
@@ -74,7 +76,7 @@ class Rotation:
                     if starts is not None:
                         starts.append((start, m, p, w))
                     model_free[m] = worker_free[w] = start + column[m]
-        ends = zip(worker_free, problem.worker_ready, strict=True)
+        ends = zip(worker_free, worker_ready, strict=True)
         return max((end for end, ready in ends if end > ready), default=0.0)
 
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from cerebro.errors import ScheduleError
 from cerebro.scheduling.bounds import lower_bound
-from cerebro.scheduling.problem import Problem
+from cerebro.scheduling.problem import Problem, filled_s
 from cerebro.scheduling.schedule import Schedule, Unit
 
 _TOLERANCE = 1e-9
@@ -138,7 +138,7 @@ def _place(problem: Problem, unit: Unit, slack: float, actual: bool) -> Iterator
 def _readiness(problem: Problem, unit: Unit, slack: float) -> Iterator[str]:
     for what, ready in (
         ("the model", problem.model_ready[unit.model]),
-        (problem.workers[unit.worker], problem.worker_ready[unit.worker]),
+        (problem.workers[unit.worker], problem.ready(unit.worker)),
     ):
         if unit.start < ready - slack:
             yield f"{_name(problem, unit)} starts at {unit.start:g} s, but {what} is ready at {ready:g} s only"
@@ -177,16 +177,23 @@ def _isolation(problem: Problem, units: Iterable[Unit], slack: float) -> Iterato
 
 
 def _capacity(problem: Problem, units: Iterable[Unit], slack: float) -> Iterator[str]:
-    """At no instant are more GPUs of a worker taken than it has. Each unit that starts too much is named."""
+    """At no instant are more GPUs of a worker taken than it has; one that is not ready is taken. Each unit that starts
+    too much is named."""
     changes: dict[int, list[tuple[float, int, Unit]]] = defaultdict(list)
     for unit in units:
+        if unit.worker not in changes:
+            # That nothing starts before the first one is ready is said of each unit (`_readiness`).
+            first, *later = problem.gpu_ready[unit.worker]
+            for ready in later:
+                if ready > first:
+                    changes[unit.worker] += [(-math.inf, 1, unit), (ready - slack, -1, unit)]
         # Ended a little early, so that the next may start at what is the same instant but for rounding.
         changes[unit.worker] += [(unit.start, unit.gpus, unit), (unit.end - slack, -unit.gpus, unit)]
     for worker, found in changes.items():
         taken = 0
         for at, change, unit in sorted(found, key=lambda entry: entry[:2]):
             taken += change
-            if change > 0 and taken > problem.gpus[worker]:
+            if change > 0 and at >= 0 and taken > problem.gpus[worker]:
                 yield (
                     f"{_name(problem, unit)} starts at {at:g} s on {problem.workers[worker]}: {taken} of its "
                     f"{problem.gpus[worker]} GPUs would be taken"
@@ -198,10 +205,10 @@ def _clairvoyant(problem: Problem, units: Iterable[Unit]) -> float:
     columns: dict[int, float] = defaultdict(float)
     for unit in units:
         rows[unit.model] += unit.end - unit.start
-        columns[unit.worker] += (unit.end - unit.start) * unit.gpus / problem.gpus[unit.worker]
+        columns[unit.worker] += (unit.end - unit.start) * unit.gpus
     return max(
         [problem.model_ready[model] + seconds for model, seconds in rows.items()]
-        + [problem.worker_ready[worker] + seconds for worker, seconds in columns.items()],
+        + [filled_s(problem.gpu_ready[worker], seconds) for worker, seconds in columns.items()],
         default=0.0,
     )
 

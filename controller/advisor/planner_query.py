@@ -1,9 +1,7 @@
 """What is left of a fit run as a scheduling problem, and a plan for it in the names of the log. Pure.
 
-A problem here starts now: units that run or are queued are not part of it, their models and workers are ready when
-those units are expected to end. A problem knows one such time for each worker, not for each of its devices: it is when
-the first of them is free, so that nothing is planned later than it could run. A problem reaches as many epochs ahead as
-a planner can treat well.
+A problem here starts now: units that run or are queued are not part of it, their models and devices are ready when
+those units are expected to end. A problem reaches as many epochs ahead as a planner can treat well.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
     epochs = min(dispatch_state.epochs - dispatch_state.epoch[m] + 1 for m in models)
     if len(partitions) < len(dispatch_state.sizes):
         epochs = 1  # no model can complete its epoch before the lost partition is back
-    models_ready, workers_ready = _ready(fit)
+    models_ready, gpus_ready = _ready(fit)
     problem = Problem(
         models=tuple(fit.models[m] for m in models),
         workers=tuple(fit.workers),
@@ -96,7 +94,7 @@ def planner_query(fit: FitDispatch) -> PlannerQuery | None:
         epochs=max(1, min(epochs, HORIZON // (len(models) * len(partitions)))),
         left=left,
         model_ready=tuple(models_ready.get(m, 0.0) for m in models),
-        worker_ready=workers_ready,
+        gpu_ready=gpus_ready,
     )
     return PlannerQuery(
         problem=problem,
@@ -116,8 +114,8 @@ def _left(fit: FitDispatch, model: int, partitions: Sequence[int]) -> int:
     return sum((mask >> p & 1) << place for place, p in enumerate(partitions))
 
 
-def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[float, ...]]:
-    """Seconds from now until each model that is not idle, and the first device of each worker, is expected to be.
+def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[tuple[float, ...], ...]]:
+    """Seconds from now until each model that is not idle, and each device of each worker, is expected to be.
 
     A worker runs its units in the order in which they were given to it, each on the device that is free first.
     """
@@ -131,7 +129,7 @@ def _ready(fit: FitDispatch) -> tuple[dict[int, float], tuple[float, ...]]:
         end = begin + expected if is_queued else max(0.0, running.started + expected - dispatch_state.now)
         heapq.heappush(free[running.worker], (end, True))
         models[model] = end
-    return models, tuple(devices[0][0] for devices in free)
+    return models, tuple(tuple(at for at, _ in devices) for devices in free)
 
 
 # --- as JSON, for a process beside the controller -----------------------------------------------
@@ -147,7 +145,7 @@ def to_json(problem: Problem) -> dict[str, Any]:
         "epochs": problem.epochs,
         "left": problem.left,
         "model_ready": problem.model_ready,
-        "worker_ready": problem.worker_ready,
+        "gpu_ready": problem.gpu_ready,
     }
 
 
@@ -164,7 +162,7 @@ def from_json(value: Mapping[str, Any]) -> Problem:
         epochs=value["epochs"],
         left=tuple(value["left"]),
         model_ready=tuple(value["model_ready"]),
-        worker_ready=tuple(value["worker_ready"]),
+        gpu_ready=tuple(map(tuple, value["gpu_ready"])),
     )
 
 

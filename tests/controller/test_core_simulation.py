@@ -32,7 +32,7 @@ def live_problems(draw: st.DrawFn) -> Problem:
         sizes=draw(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=partitions, max_size=partitions)),
     )
     gpus = st.lists(st.sampled_from((1, 1, 2, 3)), min_size=workers, max_size=workers)
-    return replace(problem, gpus=tuple(draw(gpus)))
+    return replace(problem, gpus=tuple(draw(gpus)), gpu_ready=())
 
 
 @st.composite
@@ -76,8 +76,8 @@ def test_units_take_what_the_problem_says(problem: Problem) -> None:
         pytest.param(paper(16, 16, heterogeneous=False), marks=pytest.mark.slow),
         narrow(4, 8),
         narrow(8, 8),
-        replace(paper(16, 4, heterogeneous=False), gpus=(2,) * 4),
-        replace(paper(24, 4, heterogeneous=False), gpus=(4, 2, 1, 1)),
+        replace(paper(16, 4, heterogeneous=False), gpus=(2,) * 4, gpu_ready=()),
+        replace(paper(24, 4, heterogeneous=False), gpus=(4, 2, 1, 1), gpu_ready=()),
     ],
     ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8", "hom-16x4-of-2", "hom-24x4-of-1-to-4"],
 )
@@ -123,7 +123,7 @@ _PLAIN = open_shop([[1.0, 1.0]] * 2)
     [
         (multi_gpu([2], {"m": {0: {1: 2.0, 2: 1.0}}}), "a unit on one GPU"),
         (replace(_PLAIN, left=(1, 3)), "nothing done"),
-        (replace(_PLAIN, worker_ready=(1.0, 0.0)), "everybody free"),
+        (replace(_PLAIN, gpu_ready=((1.0,), (0.0,))), "everybody free"),
         (
             replace(_PLAIN, holders=((0,), (0, 1)), strategies=(((Strategy(seconds=1.0),), ()),) * 2),
             "a time on each worker",

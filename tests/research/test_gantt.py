@@ -32,7 +32,9 @@ def _titles(root: ElementTree.Element) -> list[str]:
 
 def _problem(*, models: Sequence[str] = ("m",), worker: str = "w", gpus: int = 1) -> Problem:
     """One worker with one partition."""
-    return replace(open_shop([[1.0]] * len(models)), models=tuple(models), workers=(worker,), gpus=(gpus,))
+    return replace(
+        open_shop([[1.0]] * len(models)), models=tuple(models), workers=(worker,), gpus=(gpus,), gpu_ready=()
+    )
 
 
 def _one(problem: Problem, *, title: str = "", **changes: float) -> str:

@@ -114,9 +114,7 @@ def _first(problem: Problem) -> _State:
         ),
         epoch=tuple(2 if later else 1 for later in begins_later),
         model_free=problem.model_ready,
-        gpus_free=tuple(
-            (ready,) * count for ready, count in zip(problem.worker_ready, problem.gpus, strict=True)
-        ),
+        gpus_free=problem.gpu_ready,
         last=(-1.0, -1),
     )
 
@@ -159,8 +157,7 @@ def _after(problem: Problem, state: _State, choice: _Append) -> _State:
 def _floor(problem: Problem, state: _State) -> float:
     """What the rest takes at least: each model at its fastest, and each worker the GPU-seconds only it can give."""
     floor = 0.0
-    area = [sum(free) for free in state.gpus_free]
-    is_used = [False] * len(area)
+    area = [0.0] * problem.num_workers
     for model, mask in enumerate(state.open):
         chain = 0.0
         for partition in range(problem.num_partitions):
@@ -173,12 +170,12 @@ def _floor(problem: Problem, state: _State) -> float:
             if len(places) == 1:
                 ways = problem.strategies[model][places[0]]
                 area[places[0]] += size * min(way.gpus * way.seconds for way in ways)
-                is_used[places[0]] = True
         if chain:
             floor = max(floor, state.model_free[model] + chain)
-    for worker, total in enumerate(area):
-        if is_used[worker]:
-            floor = max(floor, total / problem.gpus[worker])
+    for total, free in zip(area, state.gpus_free, strict=True):
+        if total:
+            # A GPU that is free later than that is not waited for.
+            floor = max(floor, min((total + sum(free[:n])) / n for n in range(1, len(free) + 1)))
     return floor
 
 

@@ -64,7 +64,7 @@ def problems(
         epochs=draw(st.integers(1, max_epochs)),
         left=tuple(draw(_of(num_models, st.integers(0, whole) if is_begun else st.just(whole)))),
         model_ready=tuple(draw(_of(num_models, ready))),
-        worker_ready=tuple(draw(_of(num_workers, ready))),
+        gpu_ready=tuple(tuple(draw(_of(count, ready))) for count in gpus),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 
@@ -74,9 +76,16 @@ def test_a_holder_that_is_ready_late_counts_from_then() -> None:
         gpus=problem.gpus,
         strategies=problem.strategies,
         holders=problem.holders,
-        worker_ready=(0.0, 3.0),
+        gpu_ready=((0.0,), (3.0,)),
     )
     assert lower_bound(late) == pytest.approx(3.5)
+
+
+def test_each_gpu_counts_from_when_it_is_ready() -> None:
+    """Six units of 1 s on two GPUs, one ready at 4: 5 s on the one and 1 s on the other. Ready at 9, it is no help."""
+    problem = replace(open_shop([[1.0]] * 6), gpus=(2,), gpu_ready=((4.0, 0.0),))
+    assert lower_bound(problem) == 5
+    assert lower_bound(replace(problem, gpu_ready=((0.0, 9.0),))) == 6
 
 
 def test_a_worker_ready_after_the_end_is_no_bound() -> None:
@@ -88,7 +97,7 @@ def test_a_worker_ready_after_the_end_is_no_bound() -> None:
         gpus=(1, 1),
         strategies=strategies,
         holders=((0, 1), (0, 1)),
-        worker_ready=(0.0, 1e7),
+        gpu_ready=((0.0,), (1e7,)),
     )
     assert lower_bound(problem) == pytest.approx(2)
 

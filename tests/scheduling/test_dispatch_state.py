@@ -198,7 +198,7 @@ def test_what_is_left_to_a_worker_is_shared_by_its_gpus(problem: Problem) -> Non
 @pytest.mark.parametrize(("gpus", "models"), [((3, 1), 4), ((2, 2), 3), ((4, 4), 12)])
 def test_every_free_gpu_gets_a_unit_where_models_are_scarce(gpus: tuple[int, ...], models: int) -> None:
     """Critical first pairs models with all free GPUs at once: none is idle that could have had one."""
-    problem = replace(open_shop([[1.0, 1.0]] * models), gpus=gpus)
+    problem = replace(open_shop([[1.0, 1.0]] * models), gpus=gpus, gpu_ready=())
     state = DispatchState(problem)
     while idle := [worker for worker in (0, 1) if state.free[worker]]:
         choice = CriticalFirst().choose(state, idle, Random(0))

@@ -38,8 +38,8 @@ def test_whatever_is_square_is_an_open_shop(problem: Problem) -> None:
         {"epochs": 2},
         {"left": (0b01, 0b11)},
         {"model_ready": (1.0, 0.0)},
-        {"worker_ready": (0.0, 1.0)},
-        {"gpus": (2, 1)},
+        {"gpu_ready": ((0.0,), (1.0,))},
+        {"gpus": (2, 1), "gpu_ready": ()},
         {"holders": ((0, 1), (1,))},
         {"holders": ((0,), (0,))},
     ],
@@ -152,7 +152,8 @@ def test_what_is_wrong_with_runtimes_is_named(
         ({"left": (1,)}, "left has 1 entries, expected 2"),
         ({"gpus": (1,)}, "gpus has 1 entries, expected 2"),
         ({"model_ready": (1.0,)}, "model_ready has 1 entries, expected 2"),
-        ({"worker_ready": (1.0,)}, "worker_ready has 1 entries, expected 2"),
+        ({"gpu_ready": ((1.0,),)}, "gpu_ready has 1 entries, expected 2"),
+        ({"gpu_ready": ((0.0,), (0.0, 1.0))}, "gpu_ready of worker-1 has 2 entries, expected 1"),
     ],
 )
 def test_what_is_wrong_with_the_rest_is_named(change: dict[str, object], said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -28,7 +29,7 @@ UNITS = (
 
 def one_after_the_other(problem: Problem) -> Schedule:
     """A right schedule of any problem: nothing at the same time."""
-    now = max((*problem.model_ready, *problem.worker_ready))
+    now = max(*problem.model_ready, *(ready[-1] for ready in problem.gpu_ready))
     units = []
     for model, left in enumerate(problem.left):
         for epoch in range(1, problem.epochs + 1):
@@ -153,12 +154,26 @@ def test_gpus_or_a_technique_without_a_strategy_are_named() -> None:
     assert "runs on 2 GPUs of w by ddp, for which" in complaints(problem, (replace(right, technique="ddp"),))
 
 
-@pytest.mark.parametrize("late", ["model_ready", "worker_ready"])
-def test_a_start_before_model_or_worker_are_ready_is_named(late: str) -> None:
+@pytest.mark.parametrize(
+    ("late", "who"),
+    [({"model_ready": (0.5, 0.0)}, "the model"), ({"gpu_ready": ((0.5,), (0.0,))}, "worker-0")],
+)
+def test_a_start_before_model_or_worker_are_ready_is_named(late: dict[str, Any], who: str) -> None:
     """Something else occupies them until then."""
-    said = complaints(replace(SQUARE, **{late: (0.5, 0.0)}), UNITS)  # type: ignore[arg-type]
-    who = {"model_ready": "the model", "worker_ready": "worker-0"}[late]
+    said = complaints(replace(SQUARE, **late), UNITS)
     assert said == f"model 'm0' on partition 0 in epoch 1 starts at 0 s, but {who} is ready at 0.5 s only"
+
+
+def test_a_start_before_as_many_gpus_are_ready_is_named() -> None:
+    """One of two is: a unit that takes one may start, another one beside it may not before the second is ready."""
+    problem = replace(open_shop([[1.0]] * 2), gpus=(2,), gpu_ready=((0.0, 0.5),))
+    first, second = (Unit(model=m, partition=0, worker=0, start=0.5 * m, end=0.5 * m + 1) for m in (0, 1))
+    assert complaints(problem, (first, second)) == ""
+    said = complaints(problem, (first, replace(second, start=0.4, end=1.4)))
+    assert (
+        said
+        == "model 'm1' on partition 0 in epoch 1 starts at 0.4 s on worker-0: 3 of its 2 GPUs would be taken"
+    )
 
 
 def test_epochs_out_of_order_are_named() -> None:

@@ -57,7 +57,8 @@ class _Compact:
     def __init__(self, model: gurobipy.Model, problem: Problem, wanted: Sequence[RequiredVisit]) -> None:
         self.model, self.problem, self.wanted = model, problem, wanted
         self.U = gurobi.large(problem, wanted)
-        self.C = model.addVar(lb=lower_bound(problem), name="C", obj=1.0)
+        self.bound = lower_bound(problem)
+        self.C = model.addVar(lb=self.bound, name="C", obj=1.0)
         self.S: dict[RequiredVisit, gurobipy.Var] = {}
         self.B: dict[RequiredVisit, Sequence[gurobipy.Var | int]] = {}
         self.seconds: dict[RequiredVisit, Linear] = {}
@@ -77,9 +78,9 @@ class _Compact:
                 [*B],
                 sum(o.seconds * b for o, b in zip(options, B, strict=True)),
             )
-        for worker in {option.worker for option in options}:
-            if ready := problem.worker_ready[worker]:
-                model.addConstr(S >= ready * self.is_on(visit, worker))
+        ready = [problem.ready(option.worker, option.gpus) for option in options]
+        if any(ready):
+            model.addConstr(S >= sum(at * b for at, b in zip(ready, self.B[visit], strict=True)))
         model.addConstr(self.C >= S + self.seconds[visit])
 
     def is_on(self, visit: RequiredVisit, worker: int) -> Linear:
@@ -126,8 +127,10 @@ class _Compact:
         )
         # Where other holders may do it all, C need not wait for this worker.
         is_needed = any(all(option.worker == worker for option in visit.options) for visit in mine)
-        ready = self.problem.worker_ready[worker] if is_needed else 0.0
-        self.model.addConstr(gpus * self.C >= gpus * ready + load)
+        first, *later = self.problem.gpu_ready[worker] if is_needed else [0.0] * gpus
+        # Nor for a GPU that is ready later than C.
+        absent = first + sum(min(ready, max(first, self.bound)) for ready in later)
+        self.model.addConstr(gpus * self.C >= absent + load)
 
     def add_exclusive(self, worker: int, mine: list[RequiredVisit]) -> None:
         """A worker on which no two visits could run side by side: every two have an order."""
@@ -151,6 +154,9 @@ class _Compact:
                 if option.worker == worker
             )
             self.model.addConstr(quicksum(P[visit]) == needed)
+            for is_taken, ready in zip(P[visit], self.problem.gpu_ready[worker], strict=True):
+                if ready:
+                    self.model.addConstr(self.S[visit] >= ready * is_taken)
         for one, other in combinations(mine, 2):
             if one.model != other.model:
                 A = [self.model.addVar(vtype="B", name="A") for _ in range(2)]

@@ -63,7 +63,7 @@ class Programme:
         self.problem, self.wanted, self.ticks = problem, wanted, ticks
         self.cp = cp_model.CpModel()
         self.model_ready = [ticks.of(ready) for ready in problem.model_ready]
-        self.worker_ready = [ticks.of(ready) for ready in problem.worker_ready]
+        self.gpu_ready = [[ticks.of(ready) for ready in gpus] for gpus in problem.gpu_ready]
         self.known = canonical(problem, known, self.starts_of(known))
         self.horizon = max(
             start + ticks.length(item.option.seconds)
@@ -86,7 +86,7 @@ class Programme:
     def starts_of(self, order: list[Placed]) -> list[int]:
         """When the units of an order start, in ticks."""
         lengths = [self.ticks.length(item.option.seconds) for item in order]
-        return starts(order, lengths, self.model_ready, self.worker_ready, self.problem.gpus)
+        return starts(order, lengths, self.model_ready, self.gpu_ready)
 
     # --- which options ---------------------------------------------------------------------------
 
@@ -114,10 +114,16 @@ class Programme:
             gpus = self.problem.gpus[worker]
             halves = [(2 * use.option.gpus > gpus) + (2 * use.option.gpus >= gpus) for use in uses]
             # Where other holders may do it all, C need not wait for this worker.
-            ready = self.worker_ready[worker] if self._is_needed(worker) else 0
-            for capacity, weights in ((gpus, [use.option.gpus for use in uses]), (2, halves)):
+            first, *later = self.gpu_ready[worker] if self._is_needed(worker) else [0] * gpus
+            # Nor for a GPU that is ready later than C.
+            least = max(first, self.makespan.proto.domain[0])
+            absent = first + sum(min(ready, least) for ready in later)
+            for capacity, not_there, weights in (
+                (gpus, absent, [use.option.gpus for use in uses]),
+                (2, 2 * first, halves),
+            ):
                 load = sum(w * use.ticks * use.taken for w, use in zip(weights, uses, strict=True))
-                self.cp.add(load + capacity * ready <= capacity * self.makespan)
+                self.cp.add(load + not_there <= capacity * self.makespan)
 
     def _is_needed(self, worker: int) -> bool:
         return any(all(use.option.worker == worker for use in uses) for uses in self.uses.values())
@@ -127,7 +133,7 @@ class Programme:
 
         It is this that makes units take more GPUs than their GPU-seconds would suggest.
         """
-        gpus, ready = self.problem.gpus[worker], self.worker_ready[worker]
+        gpus, ready = self.problem.gpus[worker], self.gpu_ready[worker][0]
         least = self.makespan.proto.domain[0]
         for length in sorted({use.ticks for use in uses}):
             for k in range(1, _MAX_SIDE_BY_SIDE + 1):
@@ -158,7 +164,9 @@ class Programme:
             if 2 * min(gpus) > self.problem.gpus[worker]:
                 self.cp.add_no_overlap(used)
             else:
-                self.cp.add_cumulative(used, gpus, self.problem.gpus[worker])
+                occupied = [ready for ready in self.gpu_ready[worker] if ready]
+                used += [self.cp.new_fixed_size_interval_var(0, ready, "") for ready in occupied]
+                self.cp.add_cumulative(used, [*gpus, *[1] * len(occupied)], self.problem.gpus[worker])
         # The first visits of models of which only the names differ have any order: let it be that of their numbers.
         first = {m: mine[0] for m, mine in of_model.items()}
         for same in twins(self.problem):
@@ -168,9 +176,7 @@ class Programme:
     def _interval(self, visit: RequiredVisit, of_worker: dict[int, list[Any]]) -> Any:
         """The visit's interval, whichever option is taken; those of its options are noted by worker."""
         uses = self.uses[visit]
-        earliest = max(
-            self.model_ready[visit.model], min(self.worker_ready[use.option.worker] for use in uses)
-        )
+        earliest = max(self.model_ready[visit.model], min(map(self._ready, uses)))
         start = self.start[visit] = self.cp.new_int_var(earliest, self.horizon, "")
         if len(uses) == 1:
             interval = self.cp.new_fixed_size_interval_var(start, uses[0].ticks, "")
@@ -182,13 +188,17 @@ class Programme:
             of_worker[worker].append(
                 self.cp.new_optional_fixed_size_interval_var(start, use.ticks, use.taken, "")
             )
-            if self.worker_ready[worker] > earliest:
-                self.cp.add(start >= self.worker_ready[worker]).only_enforce_if(use.taken)
+            if self._ready(use) > earliest:
+                self.cp.add(start >= self._ready(use)).only_enforce_if(use.taken)
         size = self.cp.new_int_var(min(use.ticks for use in uses), max(use.ticks for use in uses), "")
         self.cp.add(size == sum(use.ticks * use.taken for use in uses))
         end = self.cp.new_int_var(earliest, self.horizon, "")
         self.cp.add(end <= self.makespan)
         return self.cp.new_interval_var(start, size, end, "")
+
+    def _ready(self, use: _Use) -> int:
+        """When as many GPUs as it takes are ready."""
+        return self.gpu_ready[use.option.worker][use.option.gpus - 1]
 
     def _add_epochs(self, mine: list[RequiredVisit], intervals: dict[RequiredVisit, Any]) -> None:
         """A model's epochs follow each other."""

@@ -142,7 +142,7 @@ def size(formulate: Formulate, problem: Problem) -> tuple[int, int]:
 def large(problem: Problem, wanted: Sequence[RequiredVisit]) -> float:
     """What no makespan of a sensible schedule exceeds (U of the thesis): everything one after the other."""
     longest = sum(max(option.seconds for option in visit.options) for visit in wanted)
-    return max(*problem.model_ready, *problem.worker_ready, 0.0) + longest
+    return max(*problem.model_ready, *(gpus[-1] for gpus in problem.gpu_ready), 0.0) + longest
 
 
 def _order(made: Formulation) -> list[Placed]:

@@ -66,7 +66,8 @@ class _Search:
         wanted = visits(problem)
         best = timed(problem, placed(hint, wanted) if hint else _cyclic(problem, wanted))
         times = [option.seconds for visit in wanted for option in visit.options]
-        ticks = Ticks.fitting([*times, *problem.model_ready, *problem.worker_ready], best.makespan or 1.0)
+        ready = [at for gpus in problem.gpu_ready for at in gpus]
+        ticks = Ticks.fitting([*times, *problem.model_ready, *ready], best.makespan or 1.0)
         return cls(problem, wanted, ticks, best, lower_bound(problem) if wanted else 0.0)
 
     def is_proven(self) -> bool:

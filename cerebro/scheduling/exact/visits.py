@@ -60,9 +60,7 @@ def placed(schedule: Schedule, wanted: Sequence[RequiredVisit]) -> list[Placed]:
 
 def timed(problem: Problem, order: Sequence[Placed]) -> Schedule:
     """The schedule in which every unit starts as early as the order allows, in floating-point seconds."""
-    begins = starts(
-        order, [p.option.seconds for p in order], problem.model_ready, problem.worker_ready, problem.gpus
-    )
+    begins = starts(order, [p.option.seconds for p in order], problem.model_ready, problem.gpu_ready)
     return Schedule.of(
         Unit(
             model=visit.model,
@@ -82,8 +80,7 @@ def starts(
     order: Iterable[Placed],
     lengths: Iterable[Time],
     model_ready: Sequence[Time],
-    worker_ready: Sequence[Time],
-    gpus: Sequence[int],
+    gpu_ready: Sequence[Sequence[Time]],
 ) -> list[Time]:
     """When each unit of an order starts if it waits for nothing but its model and its GPUs.
 
@@ -93,10 +90,10 @@ def starts(
     Args:
         order: units; those of a model and those of a worker are run in this order.
         lengths: of the units, in any unit of time; so are both `ready`.
-        gpus: of each worker.
+        gpu_ready: of each worker, when each of its GPUs is free, ascending.
     """
     model_free = list(model_ready)
-    gpu_free = [[ready] * count for ready, count in zip(worker_ready, gpus, strict=True)]
+    gpu_free = [list(ready) for ready in gpu_ready]
     found: list[Time] = []
     for (visit, option), length in zip(order, lengths, strict=True):
         free = gpu_free[option.worker]

@@ -1,0 +1,110 @@
+"""Plans for workers with several devices: what is told of the devices, and that a plan is followed there."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from cerebro.contract import api
+from cerebro.contract.events import SchedulePlanned
+from cerebro.contract.tasks import TaskBody, TrainTask
+from cerebro.scheduling import planner
+from cerebro.scheduling.policies.following import Entry
+from cerebro.scheduling.validator import validate
+from cerebro.state import RunState
+from controller.advisor.planner_query import PlannerQuery, from_json, planner_query, to_json
+from controller.simulation.cluster import Simulation
+from controller.simulation.scenario import EXPERIMENT, Scenario
+from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
+from tests.controller.test_fit_dispatch import core_of
+from tests.state.stories import Story, joined, unit
+
+WORKERS, DEVICES = 4, 2
+
+
+def test_each_device_has_its_own_ready_time() -> None:
+    """One is free now, the others when their units end; what is queued comes after the unit that ends first."""
+    story = Story(workers=0)
+    story.tell(joined(0, partitions=(0, 1), devices=3))
+    story.fit(models=4, partitions=2)
+    for model, device in (("m00", 0), ("m01", 1)):
+        story.start(unit(1, 0, model), 0, (device,))
+    fit = core_of(story).fit
+    assert fit is not None
+    fit.dispatch_state.time = [[20.0], [8.0], [5.0], [5.0]]
+    now, running = fit.dispatch_state.now, fit.dispatch_state.running
+    ends = [running[0].started + 20.0 - now, running[1].started + 8.0 - now]
+    asked = planner_query(fit)
+    assert asked is not None
+    assert asked.problem.gpu_ready == ((0.0, ends[1], ends[0]),)
+    assert from_json(to_json(asked.problem)).gpu_ready == asked.problem.gpu_ready
+    story.assign(unit(1, 0, "m03"), 0, (2,))
+    story.assign(unit(1, 0, "m02"), 0, (1,))
+    fit = core_of(story).fit
+    assert fit is not None
+    fit.dispatch_state.time = [[20.0], [8.0], [5.0], [90.0]]
+    asked = planner_query(fit)
+    assert asked is not None
+    now = fit.dispatch_state.now
+    ends = [fit.dispatch_state.running[m].started + fit.dispatch_state.time[m][0] - now for m in (0, 1, 3)]
+    assert asked.problem.gpu_ready == ((ends[1] + 5.0, ends[0], ends[2]),)
+
+
+@pytest.mark.parametrize("models", [8, 9, 11])
+@pytest.mark.parametrize("at", [1.3, 2.3])
+def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
+    """Made in the middle of a run, while its devices are busy: without noise its units end when it says, within three
+    per cent."""
+    times = Random(models)
+    seconds = [times.uniform(8.5, 11.5) for _ in range(models)]
+    speeds = [times.uniform(0.95, 1.05) for _ in range(WORKERS)]
+
+    def unit_time(body: TaskBody, worker: str) -> float:
+        assert isinstance(body, TrainTask)
+        return seconds[int(body.model[1:])] * speeds[int(worker[-1])]
+
+    scenario = Scenario(
+        holdings=own_partition(WORKERS),
+        unit_time=unit_time,
+        devices={f"worker-{number}": DEVICES for number in range(WORKERS)},
+    )
+    simulation = Simulation(scenario, request(models, 3), plan(models, WORKERS))
+    epoch_s = sum(seconds) / DEVICES
+    found: list[tuple[PlannerQuery, SchedulePlanned]] = []
+
+    def note() -> None:
+        core = simulation.core
+        assert core.fit is not None
+        core.fit.dispatch_state.now = simulation.now
+        asked = planner_query(core.fit)
+        assert asked is not None
+        assert any(ready[0] != ready[-1] for ready in asked.problem.gpu_ready)
+        schedule = planner.plan(asked.problem, time_limit_s=0.2).schedule
+        validate(asked.problem, schedule).check()
+        order = [Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.units]
+        event = SchedulePlanned(
+            run="fit-1",
+            source="test",
+            order=asked.planned(order),
+            makespan_s=schedule.makespan,
+            dispatch_s=schedule.makespan,
+            lower_bound_s=0.0,
+            seconds=0.0,
+        )
+        found.append((asked, event))
+        term = simulation.store.lead("controller#0", 1e9).term
+        step = api.DecideRequest(term=term, after=core.state.seq, steps=(api.Note(event=event),))
+        simulation.store.decide(EXPERIMENT, step)
+
+    simulation._at(at * epoch_s, note)
+    state = simulation.run()
+    ((asked, event),) = found
+    run = state.runs["fit-1"]
+    assert run.state is RunState.FINISHED
+    assert_complete(state, epochs=3, partitions=WORKERS)
+    assert_exclusive(simulation)
+    visits = {(m.id, v.epoch, v.partition): v.ended for m in run.models.values() for v in m.visits}
+    # A plan reaches as many epochs ahead as the model that is farthest has.
+    reached = max(visits[planned.model, planned.epoch, planned.partition] for planned in event.order)
+    assert reached - asked.now == pytest.approx(event.makespan_s, rel=0.03)
