@@ -33,7 +33,6 @@ its time goes into starts."""
 _SLACK = 1
 """Units by which a run has to be behind another one to take a place from it: runs that are even keep what they have."""
 
-NO_DEVICE = -1
 
 _Key = TypeVar("_Key")
 
@@ -50,12 +49,7 @@ class Place(NamedTuple):
 
     worker: str
     device: int
-    """`NO_DEVICE`: the lane."""
-
-    @property
-    def lane(self) -> int | None:
-        """As `cerebro.state.workers.Worker.lanes` has it."""
-        return None if self.device == NO_DEVICE else self.device
+    """`cerebro.state.workers.NO_DEVICE`: the lane."""
 
 
 @dataclass(frozen=True, kw_only=True)

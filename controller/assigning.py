@@ -49,7 +49,7 @@ def assign(
     if fit is not None and fit.run != run.id:
         fit = None
     for place in snapshot.closed:
-        assigner.places.close(place.worker, place.lane)
+        assigner.places.close(place.worker, place.device)
     for worker, key in replication.making(
         state, run, fit, assigner.places, assigner.barred, is_filling=snapshot.is_filling
     ):

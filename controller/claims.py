@@ -10,11 +10,12 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cerebro.state import ExperimentState, Run, RunState, Task, TaskState, Worker
 from cerebro.state.sharing import WEIGHTS
-from controller.arbiter import NO_DEVICE, Claim, Place, RunRef
+from cerebro.state.workers import NO_DEVICE, lanes_of
+from controller.arbiter import Claim, Place, RunRef
 from controller.assigning import due_s
 from controller.fit_dispatch import FitDispatch
 from controller.memory_retries import ready
@@ -38,6 +39,19 @@ def places_to_train(state: ExperimentState) -> frozenset[Place]:
     """Those of them that are devices of workers that train."""
     workers = (worker for worker in state.workers.values() if worker.is_alive and worker.trains)
     return frozenset(place for worker in workers for place in _devices(worker))
+
+
+def is_busy(open_runs: Iterable[tuple[ExperimentState, Run]]) -> bool:
+    """Whether each place where one of these runs has its work done has a task; not where there is no such place."""
+    used, busy = set[Place](), set[Place]()
+    for state, run in open_runs:
+        alive = (worker for worker in state.workers.values() if worker.is_alive)
+        if run.kind == "etl":
+            used |= {_lane(worker) for worker in alive if "etl" in worker.kinds}
+        else:
+            used |= places_to_train(state)
+        busy |= held(state, run)
+    return bool(used) and used <= busy
 
 
 def weight_of(state: ExperimentState, run: Run) -> float:
@@ -87,7 +101,7 @@ def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float
     if fit is None:
         return found
     workers = state.workers
-    return {p for p in found if p.lane is None or not due_s(fit, workers[p.worker], p.device, now)}
+    return {p for p in found if p.device == NO_DEVICE or not due_s(fit, workers[p.worker], p.device, now)}
 
 
 # --- mechanism -----------------------------------------------------------------------------------
@@ -104,8 +118,8 @@ def _lane(worker: Worker) -> Place:
 def _places_of(state: ExperimentState, task: Task) -> Iterator[Place]:
     """Where an open task is."""
     name = task.attempts[-1].worker
-    for device in state.workers[name].open_tasks[str(task.key)] or (NO_DEVICE,):
-        yield Place(name, device)
+    for lane in lanes_of(state.workers[name].open_tasks[str(task.key)]):
+        yield Place(name, lane)
 
 
 def _wanted(state: ExperimentState, run: Run, fit: FitDispatch | None) -> tuple[frozenset[Place], int]:
@@ -149,16 +163,9 @@ def _left(fit: FitDispatch, queued: set[int]) -> list[int]:
 
 def _unit_s(run: Run) -> float:
     """Seconds that a task of the run holds a place, on average as far as is known."""
-    if run.models:
-        visits = sum(len(model.visits) for model in run.models.values())
-        return sum(run.trained_s.values()) / visits if visits else _UNKNOWN_S
-    ended = [
-        attempt.ended - attempt.started
-        for task in run.tasks.values()
-        for attempt in task.attempts
-        if attempt.outcome == "committed"
-    ]
-    return sum(ended) / len(ended) if ended else _UNKNOWN_S
+    seconds = sum(run.trained_s.values()) if run.models else run.counts.committed_s
+    count = run.counts.units if run.models else run.counts.committed
+    return seconds / count if count else _UNKNOWN_S
 
 
 def _left_s(task: Task, unit_s: float, now: float) -> float:

@@ -23,7 +23,6 @@ from cerebro.runtime.kvs import KvsClient
 from cerebro.state import RunState
 from controller import claims
 from controller.advisor import Advisor, Helper, without_plan
-from controller.arbiter import Place
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 from controller.decide import Step
@@ -245,13 +244,8 @@ class Controller:
         return has_changed
 
     def _pace(self, cores: Mapping[str, Core]) -> None:
-        """Let news gather for a moment while every device has work: then several commits cost one decision."""
-        there, busy = set[Place](), set[Place]()
-        for core in cores.values():
-            there |= claims.places_to_train(core.state)
-            for run in core.open_runs():
-                busy |= claims.held(core.state, run)
-        if there <= busy:
+        """Let news gather for a moment while there is work everywhere: then several commits cost one decision."""
+        if claims.is_busy((core.state, run) for core in cores.values() for run in core.open_runs()):
             self.stop.wait(max(0.0, self._decided + _DECISION_INTERVAL_S - time.monotonic()))
 
     def _perform(self, core: Core, steps: Sequence[Step]) -> bool:

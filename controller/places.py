@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.state.workers import Worker
+from cerebro.state.workers import NO_DEVICE, Worker
 
 
 class Places:
@@ -33,11 +33,11 @@ class Places:
         made._beside = dict(self._beside)
         return made
 
-    def close(self, worker: str, lane: int | None) -> None:
+    def close(self, worker: str, lane: int) -> None:
         """Nothing more may be given there."""
-        if lane is None and worker in self._beside:
+        if lane == NO_DEVICE and worker in self._beside:
             self._beside[worker] = QUEUE_DEPTH
-        elif lane is not None and lane < len(self._devices.get(worker, ())):
+        elif 0 <= lane < len(self._devices.get(worker, ())):
             self._devices[worker][lane] = QUEUE_DEPTH
 
     def take(self, worker: str, devices: tuple[int, ...]) -> None:

@@ -14,8 +14,9 @@ from typing import NamedTuple, TypeVar
 from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
 from cerebro.state import Run
+from cerebro.state.workers import NO_DEVICE
 from controller import claims
-from controller.arbiter import NO_DEVICE, Arbiter, Claim, Place, RunRef
+from controller.arbiter import Arbiter, Claim, Place, RunRef
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
 

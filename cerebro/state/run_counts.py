@@ -30,6 +30,12 @@ class RunCounts:
     first, then the others in order."""
     unfinished: int = 0
     """The run's own tasks, if it is no fit, that are not committed."""
+    committed: int = 0
+    """Commits of the run's own tasks, if it is no fit; of one that was done again, each."""
+    committed_s: float = 0.0
+    """Seconds that these took together."""
+    units: int = 0
+    """Visits of a fit."""
     _seen: dict[str, tuple[int, bool, int | None]] = field(default_factory=dict)
     """Model -> what it was counted as: its place, whether it was active, the epochs it had completed."""
 
@@ -68,6 +74,9 @@ class RunCounts:
     def see_task(self, key: str, task: Task, *, is_new: bool = False) -> None:
         """One of the run's own tasks is new, was assigned or has ended; to be told of each of these once."""
         self.unfinished += is_new - (task.state is TaskState.COMMITTED)
+        if task.state is TaskState.COMMITTED and task.attempts:
+            self.committed += 1
+            self.committed_s += task.attempts[-1].ended - task.attempts[-1].started
         if task.state is TaskState.PENDING:
             self.pending[key] = task
             self.pending.move_to_end(key, last=is_new)

@@ -12,6 +12,9 @@ from cerebro.contract.events import ClusterEvent, HoldingsChanged, WorkerJoined,
 from cerebro.contract.records import Holding
 from cerebro.errors import IllegalEventError
 
+NO_DEVICE = -1
+"""The lane of tasks that take no device."""
+
 
 @dataclass(kw_only=True)
 class Worker:
@@ -51,15 +54,15 @@ class Worker:
         return "train" in self.kinds
 
     @property
-    def lanes(self) -> tuple[int | None, ...]:
-        """Where tasks take turns: its devices, and `None` for tasks that take no device."""
-        return (*range(self.devices), None)
+    def lanes(self) -> tuple[int, ...]:
+        """Where tasks take turns: its devices, and `NO_DEVICE`."""
+        return (*range(self.devices), NO_DEVICE)
 
-    def in_lane(self, lane: int | None) -> list[str]:
+    def in_lane(self, lane: int) -> list[str]:
         """Keys of the open tasks there, oldest first, at most `QUEUE_DEPTH`."""
         return [key for key, devices in self.open_tasks.items() if lane in lanes_of(devices)]
 
-    def first_in(self, lane: int | None) -> str:
+    def first_in(self, lane: int) -> str:
         """The oldest of them; empty if there is none."""
         for key, devices in self.open_tasks.items():
             if lane in lanes_of(devices):
@@ -76,9 +79,9 @@ class Worker:
         return all(self.first_in(lane) == key for lane in lanes_of(self.open_tasks[key]))
 
 
-def lanes_of(devices: tuple[int, ...]) -> tuple[int | None, ...]:
+def lanes_of(devices: tuple[int, ...]) -> tuple[int, ...]:
     """The lanes of an attempt that takes these devices."""
-    return devices or (None,)
+    return devices or (NO_DEVICE,)
 
 
 def apply(workers: dict[str, Worker], event: ClusterEvent) -> None:

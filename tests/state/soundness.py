@@ -38,6 +38,7 @@ def assert_sound(state: ExperimentState) -> None:
 def assert_counted(run: Run) -> None:
     """What the fold counts is what there is."""
     counts, models = run.counts, run.models.values()
+    assert counts.units == sum(len(model.visits) for model in models)
     assert counts.active == sum(model.state is ModelState.ACTIVE for model in models)
     assert counts.reached == Counter(m.completed_epochs for m in models if not m.is_cut_short)
     assert all(counts.reached.values())
@@ -54,4 +55,7 @@ def assert_counted(run: Run) -> None:
         return
     own = run.own_tasks()
     assert counts.pending == {str(t.key): t for t in own if t.state is TaskState.PENDING}
+    done = [a for task in own for a in task.attempts if a.outcome == "committed"]
+    assert counts.committed == len(done)
+    assert abs(counts.committed_s - sum(a.ended - a.started for a in done)) < 1e-6
     assert counts.unfinished == sum(task.state is not TaskState.COMMITTED for task in own)
