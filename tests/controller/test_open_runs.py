@@ -11,7 +11,15 @@ from typing import Any, cast
 import pytest
 
 from cerebro.contract import api
-from cerebro.contract.events import PriorityChanged, RunRequested, RunStarted, RunStopRequested, TaskCommitted
+from cerebro.contract.events import (
+    HoldingsChanged,
+    PriorityChanged,
+    RunRequested,
+    RunStarted,
+    RunStopRequested,
+    TaskCommitted,
+    WorkerJoined,
+)
 from cerebro.contract.records import (
     ExperimentRecord,
     Holding,
@@ -161,6 +169,23 @@ def test_two_experiments_go_on_at_once(controlled: Callable[..., loop.Controller
     (one_began, one_ended), (two_began, two_ended) = spans
     assert one_began < two_ended
     assert two_began < one_ended
+
+
+def test_what_happens_to_workers_is_written_once(controlled: Callable[..., loop.Controller]) -> None:
+    """Not for each experiment; and what the preprocessing of one has made, the other knows of."""
+    store = Cluster("one", "two")
+    controlled(store, lambda: store.is_over("one") and store.is_over("two"))
+    store.fit("two", epochs=4)
+    controlled(store, lambda: store.is_over("two", "fit-1"))
+    told = store.ledger()
+    assert sorted(e.worker for e in told if isinstance(e, WorkerJoined)) == ["worker-0", "worker-1"]
+    assert {type(event) for event in told} == {WorkerJoined, HoldingsChanged}
+    for name in ("one", "two"):
+        of_cluster = [e for e in store.events(name) if isinstance(e, WorkerJoined | HoldingsChanged)]
+        assert [event.model_copy(update={"seq": 0}) for event in of_cluster] == [
+            event.model_copy(update={"seq": 0}) for event in told
+        ]
+    assert [w.name for w in store.state("two").holders("one", 1)] == ["worker-1"]
 
 
 def test_runs_beyond_the_most_wait(controlled: Callable[..., loop.Controller]) -> None:

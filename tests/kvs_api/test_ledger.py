@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cerebro.contract import api
@@ -48,6 +48,16 @@ def whole(kvs: KvsClient, name: str) -> list[Event]:
     return found
 
 
+def watched(kvs: KvsClient, ahead: int) -> dict[str, list[Event]]:
+    """Both logs, read together, one of them from so many events on."""
+    found: dict[str, list[Event]] = {name: [] for name in EXPERIMENTS}
+    found["one"] += whole(kvs, "one")[:ahead]
+    while news := kvs.watch({name: len(events) for name, events in found.items()}, api.MAX_SEQ, 0.0).events:
+        for name, events in news.items():
+            found[name] += events
+    return found
+
+
 @settings(
     deadline=None,
     max_examples=40,
@@ -55,10 +65,12 @@ def whole(kvs: KvsClient, name: str) -> list[Event]:
 )
 @given(
     page=st.integers(1, 4),
+    ahead=st.integers(0, 8),
     writes=st.lists(st.sampled_from([*EXPERIMENTS, "cluster", "cluster, twice", "older"]), max_size=25),
 )
+@example(page=1, ahead=0, writes=["one", "cluster, twice", "two"])
 def test_any_writes_are_read_in_their_order_page_by_page(
-    service: Service, page: int, writes: list[str]
+    service: Service, page: int, ahead: int, writes: list[str]
 ) -> None:
     """Of each experiment its own and the cluster's, however much fits into a page, and from any number on; also where a
     process of an older version appends, which knows of no ledger."""
@@ -102,6 +114,7 @@ def test_any_writes_are_read_in_their_order_page_by_page(
             assert [event.seq for event in found] == list(range(1, len(found) + 1))
             for after in range(len(found)):
                 assert kvs.events(name, after)[0] == found[after]
+        assert watched(kvs, ahead) == {name: whole(kvs, name) for name in EXPERIMENTS}
 
 
 def ledger_length(order: list[str]) -> int:
