@@ -16,7 +16,7 @@ from tests.kvs_api.telling import tell
 __all__ = ["served"]
 
 
-@pytest.mark.parametrize("examples", [1, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_answer_is_documented(service: Service, served: Served, examples: int) -> None:
     """No 5xx, no status, media type or body that the document does not tell of; of a fit in progress."""
     story, kvs = running_story(), service.client()

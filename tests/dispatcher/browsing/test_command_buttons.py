@@ -30,8 +30,14 @@ def test_model_is_stopped_and_resumed(page: Page, address: str, bench: Bench) ->
 def test_a_refused_command_says_why(page: Page, address: str) -> None:
     """In words that stay until they are read, while the page stays where it is."""
     sign_in(page, address, TOKEN, "/experiments/digits/models/m01")
-    page.evaluate("document.querySelector('.model-heading input[name=model]').value = 'nobody'")
-    page.click("text=Stop model")
+    # At once: where the page is refreshed between the two, the form is as it was.
+    page.evaluate(
+        """() => {
+            const model = document.querySelector(".model-heading input[name=model]");
+            model.value = "nobody";
+            model.form.querySelector("button").click();
+        }"""
+    )
     page.wait_for_selector(".toast >> text=nobody")
     page.click(".toast >> text=Close")
     page.wait_for_selector(".toast", state="detached")
