@@ -267,8 +267,12 @@ class ExperimentState:
             return
         concerned = [run for run in open_runs if self._is_of_interest(event, run)]
         workers.apply(self.workers, event)
-        if isinstance(event, WorkerRemoved) and not self.runs:
-            del self.workers[event.worker]  # it has done nothing for this experiment
+        if not self.runs:
+            # What was before its first run is no matter of the experiment's.
+            if isinstance(event, WorkerRemoved):
+                del self.workers[event.worker]
+            elif isinstance(event, WorkerJoined):
+                self.workers[event.worker].most_devices = event.devices
         for run in concerned:
             run.planned = None
             breaks.end(run, self.workers.values())
@@ -290,9 +294,12 @@ class ExperimentState:
 
     def _catch_up(self) -> None:
         """A run is open again: the workers are those that there are now."""
+        most_devices = {worker.name: worker.most_devices for worker in self.workers.values()}
         for event in self.unseen:
             workers.apply(self.workers, event)
         self.unseen.clear()
+        for worker in self.workers.values():
+            worker.most_devices = max(worker.devices, most_devices.get(worker.name, 1))
         for run in self.open_runs():
             run.planned = None
 

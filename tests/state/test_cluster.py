@@ -182,6 +182,22 @@ def test_workers_that_were_gone_before_it_began_are_none_of_an_experiments() -> 
     assert list(state.workers) == ["w1"]
 
 
+def test_devices_that_a_worker_had_before_or_between_runs_are_none_of_theirs() -> None:
+    """What a schedule is measured by is what a worker had at most while a run of the experiment was open."""
+    story = Story(workers=0)
+    four, one, two = (joined(0, incarnation=life).model_copy(update={"devices": n}) for life, n in (
+        ("a", 4), ("b", 1), ("c", 2),
+    ))  # fmt: skip
+    story.tell(four, lost(0), one, joined(1))
+    assert story.state.workers["worker-0"].most_devices == 1
+    story.etl()
+    story.tell(lost(0), four, lost(0), two)
+    story.fit()
+    assert story.state.workers["worker-0"].most_devices == 2
+    story.tell(lost(0), one)
+    assert story.state.workers["worker-0"].most_devices == 2
+
+
 def test_two_attempts_on_one_device_are_found_in_the_logs() -> None:
     """By who judges exclusive access in other tests: of two experiments, on one incarnation, at one time."""
 
