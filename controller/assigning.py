@@ -22,6 +22,7 @@ from cerebro.contract import api
 from cerebro.contract.records import ExperimentRecord
 from cerebro.scheduling.dispatch_state import NEVER, Choice
 from cerebro.scheduling.policies import DEFAULT_POLICY, POLICIES, CriticalFirst, Policy
+from cerebro.scheduling.policies.following import Following
 from cerebro.state import ExperimentState, Run, Task, TaskKey, TaskState, Worker
 from controller import replication
 from controller.assigner import Assigner
@@ -94,6 +95,9 @@ class _Units:
     def _due(self, worker: Worker, now: float) -> list[int]:
         """Devices of the worker that may be given the task after their present one, in the order in which they end."""
         devices = [device for device in range(worker.devices) if not due_s(self._fit, worker, device, now)]
+        if worker.devices > 1 and isinstance(self._policy(), Following):
+            # An idle device begins a unit only now: a plan means the next one for the device that ends first.
+            devices = [device for device in devices if worker.first_in(device)]
         if len(devices) > 1:
             devices.sort(key=lambda device: self._fit.present(worker, device) or 0.0)
         return devices

@@ -19,7 +19,7 @@ from cerebro.contract.events import (
 )
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
-from cerebro.state import ExperimentState, ModelState, RunState, TaskKey
+from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
 from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
@@ -161,6 +161,10 @@ def test_a_prediction_does_not_wait_for_the_end_of_a_fit() -> None:
     assert other.ended < 26.0 < fit.ended
     assert fit.ended <= alone.core.state.runs["fit-2"].ended + 6 * 2.0 / WORKERS + 4.0
     assert_visited(simulation.core.state, "fit-2", epochs=4)
+    # What the prediction had of the devices is no idle time of the fit.
+    now = schedule_now(simulation.core.state, fit, fit.ended)
+    assert now is not None
+    assert now.taken_s == pytest.approx(6 * 2.0, rel=0.1)
 
 
 @pytest.mark.parametrize("stopped", ["fit-2", "predict-1"])

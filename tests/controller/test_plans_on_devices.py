@@ -18,6 +18,7 @@ from controller.simulation.cluster import Simulation
 from controller.simulation.scenario import EXPERIMENT, Scenario
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_fit_dispatch import core_of
+from tests.scheduling.ticking import Ticking
 from tests.state.stories import Story, joined, unit
 
 WORKERS, DEVICES = 4, 2
@@ -54,8 +55,8 @@ def test_each_device_has_its_own_ready_time() -> None:
 @pytest.mark.parametrize("models", [8, 9, 11])
 @pytest.mark.parametrize("at", [1.3, 2.3])
 def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
-    """Made in the middle of a run, while its devices are busy: without noise its units end when it says, within three
-    per cent."""
+    """Made in the middle of a run, while its devices are busy: without noise its units end when it says, within half
+    a per cent."""
     times = Random(models)
     seconds = [times.uniform(8.5, 11.5) for _ in range(models)]
     speeds = [times.uniform(0.95, 1.05) for _ in range(WORKERS)]
@@ -80,7 +81,7 @@ def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
         asked = planner_query(core.fit)
         assert asked is not None
         assert any(ready[0] != ready[-1] for ready in asked.problem.gpu_ready)
-        schedule = planner.plan(asked.problem, time_limit_s=0.2).schedule
+        schedule = planner.plan(asked.problem, time_limit_s=30, clock=Ticking()).schedule
         validate(asked.problem, schedule).check()
         order = [Entry(u.worker, u.model, u.epoch, u.partition, u.start) for u in schedule.units]
         event = SchedulePlanned(
@@ -107,4 +108,4 @@ def test_a_plan_on_devices_is_reached(models: int, at: float) -> None:
     visits = {(m.id, v.epoch, v.partition): v.ended for m in run.models.values() for v in m.visits}
     # A plan reaches as many epochs ahead as the model that is farthest has.
     reached = max(visits[planned.model, planned.epoch, planned.partition] for planned in event.order)
-    assert reached - asked.now == pytest.approx(event.makespan_s, rel=0.03)
+    assert reached - asked.now == pytest.approx(event.makespan_s, rel=0.005)
