@@ -32,7 +32,12 @@ Weigh = Callable[[ExperimentState, Run], float]
 def places_of(state: ExperimentState) -> frozenset[Place]:
     """All places of the workers that an experiment knows to be there."""
     alive = (worker for worker in state.workers.values() if worker.is_alive)
-    return frozenset(place for worker in alive for place in (*_devices(worker), _lane(worker)))
+    return frozenset(place for worker in alive for place in places_at(worker))
+
+
+def places_at(worker: Worker) -> tuple[Place, ...]:
+    """All places of one worker."""
+    return (*_devices(worker), _lane(worker))
 
 
 def places_to_train(state: ExperimentState) -> frozenset[Place]:
@@ -90,8 +95,12 @@ def resting(state: ExperimentState, run: Run, *, weigh: Weigh = weight_of) -> Cl
 
 
 def held(state: ExperimentState, run: Run) -> frozenset[Place]:
-    """Places where a run has open tasks."""
-    return frozenset(place for task in run.open.values() for place in _places_of(state, task))
+    """Places where a run has open tasks; all of a worker where it has one that must be alone."""
+    found = {place for task in run.open.values() for place in _places_of(state, task)}
+    if run.exhausted:
+        alone = {task.attempts[-1].worker for task in run.open.values() if task.exhausted}
+        found |= {place for name in alone for place in places_at(state.workers[name])}
+    return frozenset(found)
 
 
 def ending(state: ExperimentState, run: Run, fit: FitDispatch | None, now: float) -> set[Place]:

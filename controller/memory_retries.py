@@ -35,12 +35,12 @@ def barred(state: ExperimentState, run: Run, fit: FitDispatch | None, places: Pl
         found |= {fit.workers[running[model].worker] for model in fit.memory_retries if model in running}
     others = [each for each in state.going_on() if each.state is RunState.RUNNING]
     if len(others) > 1 or run not in others:
-        is_waiting = next(_waiting(state, run, fit), None) is not None
+        is_waiting = next(waiting(state, run, fit), None) is not None
         for other in others:
             if other is run and is_waiting:
                 break
             if other is not run:
-                for able in _waiting(state, other, fit):
+                for able in waiting(state, other, fit):
                     found |= {calmest((w for w in able if w.name not in found), places)} - {""}
     return found
 
@@ -79,8 +79,10 @@ def ready(run: Run) -> Iterator[TaskKey]:
                     yield task.key
 
 
-def _waiting(state: ExperimentState, run: Run, fit: FitDispatch | None) -> Iterator[list[Worker]]:
+def waiting(state: ExperimentState, run: Run, fit: FitDispatch | None) -> Iterator[list[Worker]]:
     """Of each task of the run that waits to be alone on a worker: the workers that could take it."""
+    if not run.exhausted:
+        return
     alive = [worker for worker in state.workers.values() if worker.is_alive]
     for key in ready(run):
         if run.task(key).exhausted:

@@ -6,16 +6,17 @@ for the next one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from cerebro.contract import api
 from cerebro.contract.records import QUEUE_DEPTH
-from cerebro.state import Run
+from cerebro.state import Run, Worker
 from cerebro.state.workers import NO_DEVICE
-from controller import claims
+from controller import claims, memory_retries
 from controller.arbiter import Arbiter, Claim, Place, RunRef
 from controller.cluster_snapshot import ClusterSnapshot
 from controller.core import Core
@@ -44,6 +45,19 @@ class Asked(NamedTuple):
         return replace(snapshot, closed=self.closed, depth=self.depth)
 
 
+PATIENCE_S = 60.0
+"""How long a task that must be alone on a worker waits for one to become idle by itself, beside other runs. Then one is
+kept free for it; that takes no longer than what runs there."""
+
+
+@dataclass(kw_only=True)
+class _Wait:
+    """Of a run with a task that must be alone: since when, and the worker that is kept free for it."""
+
+    since: float
+    worker: str = ""
+
+
 class Sharing:
     """Asks the arbiter. Belongs to a loop; not thread-safe.
 
@@ -54,6 +68,7 @@ class Sharing:
     def __init__(self, weigh: claims.Weigh = claims.weight_of) -> None:
         self._arbiter, self._weigh = Arbiter(), weigh
         self._left_out: set[str] = set()
+        self._waits: dict[RunRef, _Wait] = {}
 
     def told(self, attended: Mapping[str, Iterable[str]], cores: Mapping[str, Core]) -> api.Attended:
         """What is worked on, for everybody who waits: those first whose turn it is.
@@ -109,24 +124,51 @@ class Sharing:
         see()
         before = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
         every, free = _places(runs, taken)
-        for turn in self._arbiter.turns(free):
+        kept = self._keep_free(runs, now)
+        unoffered = frozenset[Place]().union(*kept.values())
+        for turn in self._arbiter.turns(free - unoffered):
             if turn.places and turn.ref.experiment not in self._left_out:
                 yield Asked(*named[turn.ref], every - turn.places, depth=1)
         for claim in see():
             # What nobody has taken is anybody's: who was given it could make nothing of it.
             _, free = _places(runs, taken)
+            own = kept.get(claim.ref, frozenset[Place]())
+            offered = (free - unoffered) | (own if own <= free else frozenset[Place]())
             if claim.ref.experiment not in self._left_out:
-                yield Asked(*named[claim.ref], every - free, depth=1)
+                yield Asked(*named[claim.ref], every - offered, depth=1)
         # Only now is anything queued, because what would run at once elsewhere would be taken back; and nothing of a
         # run that has just taken something back: it is given to an idle device first, in the next round.
         see()
         have_taken_back = {ref for ref, (_, run) in named.items() if not before[ref] <= run.open.keys()}
         ending = self._guarded(runs, fault, lambda core, run: _ending(core, run, now))
-        for turn in self._arbiter.turns((), {place for places in ending for place in places}):
+        followed = {place for places in ending for place in places} - unoffered
+        for turn in self._arbiter.turns((), followed):
             is_asked = turn.ref.experiment not in self._left_out and turn.ref not in have_taken_back
             if turn.places and is_asked:
                 yield Asked(*named[turn.ref], every - turn.places)
         see()
+
+    def _keep_free(self, runs: Iterable[tuple[Core, Run]], now: float) -> dict[RunRef, frozenset[Place]]:
+        """All places of a worker for each run that has waited for long to have one for itself: others have its devices
+        in turn, and it would never be idle."""
+        runs = [(core, run) for core, run in runs if run.is_open]
+        waiting: dict[RunRef, list[Worker]] = {}
+        for core, run in runs:
+            able = next(memory_retries.waiting(core.state, run, core.fit_of(run)), None)
+            if able:
+                waiting[RunRef(core.state.name, run.id)] = able
+        self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
+        busy = Counter(place.worker for core, run in runs for place in claims.held(core.state, run))
+        kept = {}
+        for ref, able in waiting.items():
+            wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
+            by_name = {worker.name: worker for worker in able}
+            if now - wait.since >= PATIENCE_S and wait.worker not in by_name:
+                left = (name for name in by_name if name not in taken)
+                wait.worker = min(left, key=busy.__getitem__, default="")
+            if wait.worker in by_name:
+                kept[ref] = frozenset(claims.places_at(by_name[wait.worker]))
+        return kept
 
     def _rest(self, runs: Iterable[tuple[Core, Run]], now: float) -> None:
         """Keep account of a run that is alone, and gets all that it wants."""

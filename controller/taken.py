@@ -23,6 +23,8 @@ from controller.decide import Step
 EVERY_S = 60.0
 """Between two notes; a second more for each device beyond 60, so that they stay a small part of a large run's log."""
 
+_FIRST_S = 10.0
+
 _APART_S = 1.0
 """Two tasks of others that follow each other so closely had the device together. And what is so new need not be told
 before a run is judged."""
@@ -76,9 +78,10 @@ class TakenTime:
 
     def _is_due(self, core: Core, run: Run, now: float) -> bool:
         ref = RunRef(core.state.name, run.id)
-        if now < self._next.setdefault(ref, _since(run) + EVERY_S):
+        if now < self._next.setdefault(ref, _since(run) + _FIRST_S):
             return False
-        every_s = max(EVERY_S, len(_places(core, run)))
+        # More often at first: a minute is much of a short run.
+        every_s = min(max(EVERY_S, len(_places(core, run))), max(_FIRST_S, (_since(run) - run.zero) / 4))
         is_due = now >= _since(run) + every_s
         self._next[ref] = (now if is_due else _since(run)) + every_s
         return is_due

@@ -383,6 +383,9 @@ class ExperimentState:
             # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
             task.keep_savepoint()
         run.see_task(event.task, task)
+        if task.exhausted:
+            is_done = task.state is TaskState.COMMITTED
+            (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
         # A unit within an epoch changes nothing that is counted of its model.
         if model and (
             task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs

@@ -106,6 +106,8 @@ class Run:
     its first attempt is left to its visit. `task` finds those as well."""
     open: dict[str, Task] = field(default_factory=dict)
     """Those of `tasks` with an open attempt, in the order of assignment."""
+    exhausted: set[str] = field(default_factory=set)
+    """Keys of its tasks that ran out of memory and are not committed since."""
     remade: dict[str, Task] = field(default_factory=dict)
     """Those of `tasks` that make a training partition once more on another worker, for a run that is no ETL."""
     models: dict[str, Model] = field(default_factory=dict)
