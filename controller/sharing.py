@@ -124,7 +124,7 @@ class Sharing:
         see()
         before = {ref: frozenset(run.open) for ref, (_, run) in named.items()}
         every, free = _places(runs, taken)
-        kept = self._keep_free(runs, now)
+        kept = self._keep_free(runs, now, fault)
         unoffered = frozenset[Place]().union(*kept.values())
         for turn in self._arbiter.turns(free - unoffered):
             if turn.places and turn.ref.experiment not in self._left_out:
@@ -148,17 +148,18 @@ class Sharing:
                 yield Asked(*named[turn.ref], every - turn.places)
         see()
 
-    def _keep_free(self, runs: Iterable[tuple[Core, Run]], now: float) -> dict[RunRef, frozenset[Place]]:
+    def _keep_free(
+        self, runs: list[tuple[Core, Run]], now: float, fault: _OnFault
+    ) -> dict[RunRef, frozenset[Place]]:
         """All places of a worker for each run that has waited for long to have one for itself: others have its devices
         in turn, and it would never be idle."""
-        runs = [(core, run) for core, run in runs if run.is_open]
-        waiting: dict[RunRef, list[Worker]] = {}
-        for core, run in runs:
-            able = next(memory_retries.waiting(core.state, run, core.fit_of(run)), None)
-            if able:
-                waiting[RunRef(core.state.name, run.id)] = able
+        found = self._guarded(runs, fault, _alone)
+        waiting = {ref: able for ref, able in found if able}
         self._waits = {ref: self._waits.get(ref, _Wait(since=now)) for ref in waiting}
-        busy = Counter(place.worker for core, run in runs for place in claims.held(core.state, run))
+        if not waiting:
+            return {}
+        held = (place for core, run in runs for place in claims.held(core.state, run))
+        busy = Counter(place.worker for place in held)
         kept = {}
         for ref, able in waiting.items():
             wait, taken = self._waits[ref], {each.worker for each in self._waits.values()}
@@ -211,6 +212,13 @@ def _told(claim: Claim, run: Run) -> api.AttendedRun:
         beside=len(beside),
         is_hungry=claim.is_hungry,
     )
+
+
+def _alone(core: Core, run: Run) -> tuple[RunRef, list[Worker]]:
+    """The workers that could take a task of the run that must be alone and waits; none if there is no such task."""
+    fit = core.fit_of(run) if run.exhausted else None
+    able = next(memory_retries.waiting(core.state, run, fit), [])
+    return RunRef(core.state.name, run.id), able
 
 
 def _ending(core: Core, run: Run, now: float) -> set[Place]:

@@ -1,8 +1,9 @@
 """What other runs had of a run's devices, noted in its log: whoever reads that log alone sees no idle time where there
 was none. Pure: the folds of the open runs in, steps out.
 
-Noted about once a minute, before an epoch or the run itself is judged, and before a run that took something ends: its
-log may not be read any more after that. A controller that starts anew finds in the logs how far it was told.
+Noted about once a minute, more often at first; before an epoch or the run itself is judged; and before a run that took
+something ends, because its log may not be read any more after that. A controller that starts anew finds in the logs how
+far it was told.
 """
 
 from __future__ import annotations
