@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cerebro.contract import api
 from cerebro.contract.events import (
+    RunRequested,
     RunStarted,
     RunStopRequested,
     SchedulePlanned,
@@ -17,10 +19,13 @@ from cerebro.contract.events import (
     TaskCommitted,
     TaskRevoked,
 )
+from cerebro.contract.records import ExperimentRecord, Locator, Locators
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
 from cerebro.contract.tasks import Failure, FailureKind, TaskBody, TrainTask
 from cerebro.state import ExperimentState, ModelState, RunState, TaskKey, schedule_now
 from cerebro.state.experiment import fold
+from controller.core import Core
+from controller.opened import Experiments, Opened
 from controller.simulation.cluster import Simulation
 from controller.simulation.inline import InlineHelper
 from controller.simulation.scenario import DATASET, EXPERIMENT, Neighbour, Scenario
@@ -28,6 +33,7 @@ from tests.controller.disturbed import disturbed
 from tests.controller.test_advisor import narrow
 from tests.controller.test_core import assert_complete, assert_exclusive, own_partition, plan, request
 from tests.controller.test_sharing import assert_apart
+from tests.state.test_beside import evaluation, half_trained
 
 WORKERS = 3
 
@@ -240,3 +246,25 @@ def test_who_ran_out_of_memory_beside_another_run_is_alone_the_next_time(kind: s
     assert retried[0].time < max(run.ended, other.ended) - 2.0
     assert_complete(state, epochs=1, partitions=WORKERS)
     assert_visited(state, "fit-2", epochs=4)
+
+
+def test_a_run_that_waits_for_another_one_of_its_experiment_takes_no_place() -> None:
+    """Nor is one worked on that is not admitted: with one at a time a test waits for the fit of its experiment, too."""
+    story = half_trained()
+    story.tell(RunRequested(run="fit-2", request=story.run.request), evaluation(1, "m00"))
+    core = Core(ExperimentRecord(name="one", locators=Locators(train=Locator(metadata="train.csv"))))
+    for event in story.log:
+        core.apply(event)
+    runs = [("one", "fit-1"), ("one", "fit-2"), ("one", "test-1"), ("two", "fit-1")]
+    queue = api.QueueAnswer(runs=tuple(api.QueueEntry(experiment=name, run=run) for name, run in runs))
+    found = {}
+    for most in (1, 2, 3):
+        experiments = Experiments(most)
+        experiments.opened["one"] = Opened(core=core, runs=("fit-1",))
+        found[most] = experiments.admitted(queue, 0.0)
+    assert found[1] == {"one": ("fit-1",)}
+    assert found[2] == {"one": ("fit-1", "test-1")}
+    assert found[3] == {"one": ("fit-1", "test-1"), "two": ("fit-1",)}
+    assert [run.id for run in core.open_runs()] == ["fit-1", "test-1"]
+    core.attended = found[1]["one"]
+    assert [run.id for run in core.open_runs()] == ["fit-1"]
