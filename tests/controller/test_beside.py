@@ -201,7 +201,7 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
     scenario = Scenario(holdings=own_partition(size), unit_time=unit_time)
     started = plan(size, size).model_copy(update={"run": "fit-2"})
     fit = Neighbour(name=EXPERIMENT, request=request(size, 2), plan=started, at=1.0)
-    helper = InlineHelper(plan_s=0.1, solve_s=0.3)
+    helper = InlineHelper(plan_s=1.0, solve_s=1.0)
     simulation = Simulation(
         scenario, request(1, 1), plan(1, size), helper, neighbours=[fit, prediction(1, [0], 1, at=140.0)]
     )
