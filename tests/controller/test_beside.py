@@ -192,7 +192,7 @@ def test_to_stop_one_of_them_does_not_touch_the_other(stopped: str) -> None:
 
 @pytest.mark.slow
 def test_a_plan_is_followed_until_another_run_begins() -> None:
-    """It counts on all workers."""
+    """It counts on all workers. The other run comes soon after the fit is planned, while it is far from its end."""
     size, times = 6, narrow(6)
 
     def unit_time(body: TaskBody, worker: str) -> float:
@@ -203,7 +203,7 @@ def test_a_plan_is_followed_until_another_run_begins() -> None:
     fit = Neighbour(name=EXPERIMENT, request=request(size, 2), plan=started, at=1.0)
     helper = InlineHelper(plan_s=1.0, solve_s=1.0)
     simulation = Simulation(
-        scenario, request(1, 1), plan(1, size), helper, neighbours=[fit, prediction(1, [0], 1, at=140.0)]
+        scenario, request(1, 1), plan(1, size), helper, neighbours=[fit, prediction(1, [0], 1, at=90.0)]
     )
     simulation.run()
     run = simulation.core.state.runs["predict-1"]
