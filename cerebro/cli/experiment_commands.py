@@ -130,7 +130,7 @@ def _delete(options: argparse.Namespace) -> int:
 
 def _read(kvs: KvsClient, name: str) -> tuple[ExperimentState, UnreadableError | None]:
     """What is known of an experiment, and why no more."""
-    from cerebro.cli.status import load_readable
+    from cerebro.cli.experiment_status import load_readable
     from cerebro.state import ExperimentState
 
     try:

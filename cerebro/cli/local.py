@@ -135,6 +135,7 @@ def _down(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     from cerebro.cli import status as cli_status
+    from cerebro.cli.experiment_status import print_experiment
     from cerebro.local.home import ClusterHome, find_running
 
     info, kvs = None, cli_status.remote_client(os.environ) if options.home is None else None
@@ -145,7 +146,7 @@ def _status(options: argparse.Namespace) -> int:
             raise ClusterError(f"no local cluster runs at {home.path}: start one with `cerebro up`")
         kvs = cli_status.client(info)
     if options.experiment:
-        cli_status.print_experiment(kvs, options.experiment, is_json=options.json)
+        print_experiment(kvs, options.experiment, is_json=options.json)
         return 0
     if options.json:
         local = {"cluster": cli_status.services_json(info)} if info is not None else {}

@@ -19,6 +19,7 @@ from cerebro.contract.runs import EtlPlan, FitPlan
 from cerebro.state.experiment import ExperimentState
 from cerebro.state.runs import Run
 from cerebro.state.tasks import TaskState
+from cerebro.state.workers import NO_DEVICE
 
 WINDOW_S = 300.0
 """Throughput is of the last five minutes."""
@@ -47,7 +48,7 @@ class TimeLeft:
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
     """Throughput of the run in progress over its last `over_s` seconds, at most five minutes, without the share of them
-    that workers waited for processes to start; 0 while unknown."""
+    that devices waited for processes to start; 0 while unknown."""
 
     rows_per_s: float
     units_per_min: float
@@ -93,11 +94,17 @@ class _Span:
 
     run: str
     worker: str
+    devices: tuple[int, ...]
     started: float
     begun: float
     """When its own work began."""
     ended: float
     rows: int
+
+    @property
+    def places(self) -> set[tuple[str, int]]:
+        """Where no other task was meanwhile."""
+        return {(self.worker, device) for device in self.devices or (NO_DEVICE,)}
 
 
 class ThroughputMeter:
@@ -112,6 +119,7 @@ class ThroughputMeter:
         kind: str,
         *,
         worker: str,
+        devices: tuple[int, ...] = (0,),
         started: float,
         ended: float,
         rows: int,
@@ -120,7 +128,8 @@ class ThroughputMeter:
         """A task of `run` was committed, of that kind. Times are the store's clock; for the first `start_s` seconds it
         waited for its process."""
         if _is_work(run, kind):
-            self._commits.append(_Span(run.id, worker, started, _begun(started, start_s, ended), ended, rows))
+            begun = _begun(started, start_s, ended)
+            self._commits.append(_Span(run.id, worker, devices, started, begun, ended, rows))
 
     def see(self, state: ExperimentState, event: Event) -> None:
         """An event is about to be folded: a unit that is committed then leaves the run's tasks."""
@@ -133,6 +142,7 @@ class ThroughputMeter:
                 run,
                 task.key.kind,
                 worker=event.worker,
+                devices=task.attempts[-1].devices,
                 started=task.attempts[-1].started,
                 ended=event.time,
                 rows=event.result.rows - event.result.resumed_rows,
@@ -164,11 +174,11 @@ class ThroughputMeter:
         under_way = list(_under_way(run, now, newest))
         spans = [*recent, *under_way]
         done = sum(_share(span.begun, span.ended, begin) * span.rows for span in spans)
-        # Rows come from workers side by side: time that one of them lost is so much of it less.
-        workers = len({span.worker for span in spans}) or 1
-        lost = sum(max(0.0, span.begun - max(span.started, begin)) for span in spans)
-        worked = sum(max(0.0, span.ended - max(span.begun, begin)) for span in spans)
-        over_s = max(now - begin - lost / workers, worked / workers)
+        # Rows come from devices side by side: time that one of them lost is so much of it less.
+        places = len({place for span in spans for place in span.places}) or 1
+        lost = sum(len(span.places) * max(0.0, span.begun - max(span.started, begin)) for span in spans)
+        worked = sum(len(span.places) * max(0.0, span.ended - max(span.begun, begin)) for span in spans)
+        over_s = max(now - begin - lost / places, worked / places)
         rate = done / over_s
         left_s = None
         if rate > 0 and (rows_left := _rows_left(run, table)) is not None:
@@ -192,7 +202,7 @@ def _under_way(run: Run, now: float, newest: Callable[[str], LivePoint | None]) 
             attempt = task.attempts[-1]
             end = max(now, attempt.started)
             begun = _begun(attempt.started, point.start_s, end)
-            yield _Span(run.id, attempt.worker, attempt.started, begun, end, point.rows)
+            yield _Span(run.id, attempt.worker, attempt.devices, attempt.started, begun, end, point.rows)
 
 
 def _begun(started: float, start_s: float, ended: float) -> float:

@@ -11,6 +11,7 @@ import pytest
 from cerebro.cli import queue as cli_queue
 from cerebro.cli import status as cli_status
 from cerebro.cli import text as cli_text
+from cerebro.cli.experiment_status import state_lines
 from cerebro.cli.queue import FollowedLog
 from cerebro.contract import api
 from cerebro.contract.events import RunFinished, RunRequested, RunStarted, WorkerJoined, WorkerLost
@@ -110,7 +111,7 @@ def test_an_experiment_shows_its_runs_and_models() -> None:
     state = _state()
     failed = state.runs["fit-1"].models["m01"]
     failed.state, failed.failure = ModelState.FAILED, Failure(kind=FailureKind.USER_ERROR, message="no\nmore")
-    lines = cli_status.state_lines(state, now=160.0)
+    lines = state_lines(state, now=160.0)
     assert lines[0] == "Experiment digits"
     assert lines[3].split()[:2] == ["fit-1", "starting"]
     assert [line.split() for line in lines[-2:]] == [
@@ -126,7 +127,7 @@ def test_a_fit_shows_how_well_it_is_scheduled() -> None:
     story.runs(unit(1, 0), 0, 0.0, 40.0)
     story.report(1)
     story.begins(unit(2, 0), 0, 42.0)
-    lines = cli_status.state_lines(story.state, now=story.zero + 44.0)
+    lines = state_lines(story.state, now=story.zero + 44.0)
     assert lines[5:9] == [
         "  schedule: 44.0 s so far, at best 42.0 s (gap 4.8 %), idle 2.0 s of 44.0 device-seconds; epoch 2 of 2",
         "",
@@ -182,7 +183,7 @@ def test_the_status_of_an_experiment_says_where_its_runs_stand() -> None:
     """And as JSON the same."""
     log = _followed()
     now = log.state.runs["fit-1"].newest_commit
-    lines = cli_status.state_lines(log.state, now=now, queue=_shared(), meter=log.meter)
+    lines = state_lines(log.state, now=now, queue=_shared(), meter=log.meter)
     line = "  fit-1 runs now: due 80% of the cluster, project pixels, has 4 of 4 devices, about 5 min left"
     assert line in lines
     (run,) = json.loads(json.dumps(cli_queue.experiment_json(log, _shared(), {}, now)))["runs"]
@@ -252,7 +253,7 @@ def test_the_words_of_the_newest_log_tell_why_a_worker_was_lost() -> None:
 def test_a_run_that_waits_says_what_keeps_pods() -> None:
     """Below the experiment's name, as in a notebook."""
     state = _state()
-    lines = cli_status.state_lines(state, troubles={"pod-1": "no node fits"}, now=200.0)
+    lines = state_lines(state, troubles={"pod-1": "no node fits"}, now=200.0)
     assert any("pod-1 does not start: no node fits" in line for line in lines)
 
 
@@ -279,7 +280,7 @@ def test_crowds_of_local_workers_are_warned_of() -> None:
 
 def test_an_experiment_without_runs_says_so() -> None:
     """Nothing is shown as if it were there."""
-    assert cli_status.state_lines(ExperimentState(name="digits"))[-1] == "  no runs yet"
+    assert state_lines(ExperimentState(name="digits"))[-1] == "  no runs yet"
 
 
 def test_numbers_are_rounded_for_people() -> None:

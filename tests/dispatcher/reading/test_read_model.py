@@ -237,6 +237,24 @@ def test_validations_do_not_make_time_left_shorter() -> None:
     assert found == without.throughput(run, story.time, units=table)
 
 
+def test_two_devices_of_a_worker_are_as_fast_as_two_workers() -> None:
+    """What runs side by side is not counted as if it ran in turn."""
+    story = running_story()
+    run = story.state.runs["fit-1"]
+    devices, workers = ThroughputMeter(), ThroughputMeter()
+    for at in range(20):
+        began, ended = story.time - 10 * (at + 1), story.time - 10 * at
+        for place in range(2):
+            devices.commit(
+                run, "train", worker="worker-0", devices=(place,), started=began, ended=ended, rows=9
+            )
+            workers.commit(run, "train", worker=f"worker-{place}", started=began, ended=ended, rows=9)
+    table = ModelTable(run)
+    assert devices.throughput(run, story.time, units=table) == workers.throughput(
+        run, story.time, units=table
+    )
+
+
 def test_the_header_tells_of_a_fit_that_was_stopped_before_other_runs() -> None:
     """A finished prediction would hide it; so would 100 % of that one in the list."""
     story = Story("halted")

@@ -1,0 +1,160 @@
+"""What ``cerebro status EXPERIMENT`` says: its runs, where those stand that are open, and of its newest fit the
+schedule, epochs and models.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+from cerebro.cli.queue import FollowedLog, experiment_json
+from cerebro.cli.text import duration, table
+from cerebro.contract.api import QueueAnswer
+from cerebro.contract.events import Event
+from cerebro.contract.texts import first_line
+from cerebro.errors import IllegalEventError, UnreadableError
+from cerebro.runtime.kvs import KvsClient
+from cerebro.state import (
+    ExperimentState,
+    Model,
+    Run,
+    breaks,
+    explained,
+    gap,
+    schedule_lines,
+    standings,
+    waiting_for,
+    whole,
+    wording,
+)
+from cerebro.state.throughput import ThroughputMeter
+
+
+def load_readable(
+    kvs: KvsClient, name: str, meter: ThroughputMeter | None = None
+) -> tuple[ExperimentState, UnreadableError | None]:
+    """The fold of an experiment's log as far as it can be read, and why no further.
+
+    Args:
+        meter: is shown what is read.
+
+    Raises:
+        NotFoundError: there is no such experiment.
+        UnreadableError: its record cannot be read.
+    """
+    state, problem = ExperimentState(name=kvs.experiment(name).name), None
+    try:
+        while problem is None:
+            try:
+                events: Sequence[Event] = kvs.events(name, after=state.seq)
+            except UnreadableError as error:
+                events, problem = error.readable, error
+            for event in events:
+                if meter is not None:
+                    meter.see(state, event)
+                state.apply(event)
+            if not events:
+                break
+    except IllegalEventError as cause:
+        problem = UnreadableError.of(name, state.seq + 1, str(cause))
+        state = whole(state, lambda after: kvs.events(name, after))
+    return state, problem
+
+
+def state_lines(
+    state: ExperimentState,
+    *,
+    troubles: Mapping[str, str] | None = None,
+    now: float | None = None,
+    queue: QueueAnswer | None = None,
+    meter: ThroughputMeter | None = None,
+) -> list[str]:
+    """Runs of an experiment, where those stand that are open, and of its newest fit the schedule, epochs and models.
+
+    Args:
+        troubles: why pods do not start, for runs that wait for workers.
+        queue: of all runs.
+        meter: has seen the log.
+    """
+    now = time.time() if now is None else now
+    rows = [_run_row(state, run, troubles or {}, now) for run in state.runs.values()]
+    lines = [f"Experiment {state.name}", ""]
+    lines += table(("RUN", "STATE", "TASKS", "TIME", ""), rows) or ["  no runs yet"]
+    own = [each for each in standings(queue) if each.experiment == state.name] if queue else []
+    log = FollowedLog(state=state, meter=meter or ThroughputMeter())
+    for each in own:
+        left_s = log.left_s(each.run, now)
+        left = f", about {duration(left_s)} left" if left_s is not None else ""
+        why = f"; {each.reason}" if each.reason else ""
+        lines += ["", f"  {each.run} {each.line}{left}{why}"]
+    fits = [run for run in state.runs.values() if run.models]
+    if not fits:
+        return lines
+    schedule = [f"  {line}" for line in schedule_lines(state, fits[-1], now)]
+    for part in (schedule, _epoch_lines(fits[-1]), _model_lines(fits[-1])):
+        lines += ["", *part] if part else []
+    return lines
+
+
+def print_experiment(kvs: KvsClient, name: str, *, is_json: bool) -> None:
+    """Show one experiment, as lines or as JSON.
+
+    Raises:
+        NotFoundError: there is none.
+        UnreadableError: its log cannot be read to its end; what could be read was shown.
+    """
+    meter = ThroughputMeter()
+    state, problem = load_readable(kvs, name, meter)
+    queue, troubles = kvs.queued(), kvs.troubles().pods
+    if is_json:
+        log = FollowedLog(state=state, meter=meter)
+        print(json.dumps(experiment_json(log, queue, troubles, time.time()), indent=2))
+    else:
+        print(*state_lines(state, troubles=troubles, queue=queue, meter=meter), sep="\n")
+    if problem is not None:
+        raise problem
+
+
+def _run_row(state: ExperimentState, run: Run, troubles: Mapping[str, str], now: float) -> tuple[str, ...]:
+    done, total = run.progress()
+    note = explained(waiting_for(state, run), troubles) or run.error
+    spent = duration((run.ended or now) - breaks.begun(run)) if run.started else "-"
+    return (run.id, wording.run(run), f"{done}/{total}", spent, first_line(note))
+
+
+def _epoch_lines(fit: Run) -> list[str]:
+    rows = [
+        (
+            str(report.epoch),
+            f"{report.makespan_s:.1f} s",
+            f"{report.lower_bound_s:.1f} s",
+            f"{100 * gap(report.makespan_s, report.lower_bound_s):.1f} %",
+            f"{report.start_s:.1f} s",
+            f"{sum(report.idle_s.values()):.1f} s",
+        )
+        for report in fit.epochs
+    ]
+    return table((f"EPOCHS OF {fit.id}", "ENDED AFTER", "AT BEST", "GAP", "STARTS", "IDLE"), rows)
+
+
+def _model_lines(fit: Run) -> list[str]:
+    best = fit.best_model()
+    rows = [_model_row(fit, model, model is best) for model in fit.models.values()]
+    metric = getattr(fit.request, "metric", "metric")
+    return table((f"MODEL OF {fit.id}", "STATE", "EPOCHS", str(metric).upper(), "HYPERPARAMETERS", ""), rows)
+
+
+def _model_row(fit: Run, model: Model, is_best: bool) -> tuple[str, ...]:
+    name, mode = getattr(fit.request, "metric", ""), getattr(fit.request, "mode", "max")
+    epoch = model.best_epoch(name, mode, validated=fit.is_validated)
+    score = model.metric(name, epoch, validated=fit.is_validated) if epoch else None
+    note = model.failure.line if model.failure else "best" if is_best else ""
+    return (
+        model.id,
+        wording.model(model, fit),
+        f"{model.completed_epochs}/{model.epochs}",
+        "-" if score is None else f"{score:.4g}",
+        ", ".join(f"{key}={value}" for key, value in model.hyperparams.items()),
+        note,
+    )
