@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import shutil
 import sys
-import tarfile
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -44,8 +44,7 @@ of_its_python = pytest.mark.skipif(
 
 def unpack(folder: Path) -> Path:
     """The home, as it was when all its processes were killed."""
-    with tarfile.open(HERE / "folder-0.1.0.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive(HERE / "folder-0.1.0.tar.xz", folder)  # Debian 12's tarfile knows no filters
     return folder / "home"
 
 
