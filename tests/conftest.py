@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.kvs_api.real import Service
 
 _ROOT = Path(__file__).resolve().parent.parent
-_SHARES = {"commit": 0.2, "thorough": 1.5}
+_SHARES = {"commit": 0.15, "thorough": 1.5}
 """Profile of hypothesis -> its share of the examples that each property test asks for (100 if it says nothing)."""
 _FEW = 5
 """A test that asks for no more than this gets it in every profile."""

@@ -77,7 +77,10 @@ def test_units_take_what_the_problem_says(problem: Problem) -> None:
         narrow(4, 8),
         narrow(8, 8),
         replace(paper(16, 4, heterogeneous=False), gpus=(2,) * 4, gpu_ready=()),
-        replace(paper(24, 4, heterogeneous=False), gpus=(4, 2, 1, 1), gpu_ready=()),
+        pytest.param(
+            replace(paper(24, 4, heterogeneous=False), gpus=(4, 2, 1, 1), gpu_ready=()),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["hom-16x8", "hom-16x16", "few-4x8", "narrow-8x8", "hom-16x4-of-2", "hom-24x4-of-1-to-4"],
 )
