@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from cerebro.worker.agent.discarding import outdated
 from cerebro.worker.training.checkpoint import State, load, save, state_bytes
 
 CPU = torch.device("cpu")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def state(seed: int = 0) -> State:
@@ -124,23 +121,22 @@ def test_a_missing_file_is_found(tmp_path: Path) -> None:
 
 # --- crashes -----------------------------------------------------------------------------------------
 
-CRASH = """
-import os, sys
-from pathlib import Path
-import torch
-from cerebro.data import durable
-from cerebro.worker.training.checkpoint import save
-write, left = durable.DurableFile.write, [int(sys.argv[2])]
-def dying(self, data):
-    left[0] -= 1
-    if left[0] < 0:
-        os._exit(9)
-    return write(self, data)
-durable.DurableFile.write = dying
-if int(sys.argv[2]) > 1000:
-    os.fsync = lambda descriptor: os._exit(9)
-save(Path(sys.argv[1]), sys.argv[3], {"models": [{"w": torch.ones(1000)}], "checkpoint": {}})
-"""
+
+def _die_while_saving(folder: Path, name: str, writes: int) -> None:
+    """Of a child process: the next write after so many, or the flush, ends it."""
+    write, left = durable.DurableFile.write, [writes]
+
+    def dying(self: durable.DurableFile, data: Any) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            os._exit(9)
+        return write(self, data)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(durable.DurableFile, "write", dying)
+        if writes > 1000:
+            patches.setattr(os, "fsync", lambda descriptor: os._exit(9))
+        save(folder, name, {"models": [{"w": torch.ones(1000)}], "checkpoint": {}})
 
 
 @pytest.mark.parametrize("writes", [5, 9999])
@@ -148,11 +144,13 @@ def test_a_process_that_dies_while_saving_leaves_the_previous_file(tmp_path: Pat
     """In the middle, and before the flush: the file is what it was, the rest is a known leftover."""
     first = checkpoint_file(unit=0, epoch=1, partition=0, attempt=1)
     reference = save(tmp_path, first, state())
-    done = subprocess.run(
-        [sys.executable, "-c", CRASH, str(tmp_path), str(writes), first],
-        cwd=ROOT, check=False, timeout=60, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 9, done.stderr
+    child = os.fork()
+    if not child:
+        try:
+            _die_while_saving(tmp_path, first, writes)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert_equal(load(tmp_path, reference, CPU), state())
     assert len(list(tmp_path.iterdir())) == 2
     for leftover in outdated(tmp_path, 1, {first}):
