@@ -47,7 +47,7 @@ def identify(pid: int) -> ProcessId | None:
 
 def _stat(pid: int) -> list[str]:
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return []
     return stat.rpartition(")")[2].split()  # the name before it may hold anything, brackets included

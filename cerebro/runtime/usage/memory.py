@@ -133,6 +133,6 @@ def fields(path: Path) -> dict[str, int]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
+        return path.read_text(errors="replace").splitlines()  # a process has any bytes for its name
     except OSError:
         return []

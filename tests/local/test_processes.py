@@ -1,0 +1,43 @@
+"""Processes of the machine are looked at, whatever they are called."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cerebro.local import processes
+from cerebro.runtime.usage.memory import peak_bytes
+
+_PR_SET_NAME = 15
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A process of this one whose name is no text."""
+    library, (ready, named) = ctypes.CDLL(None), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            library.prctl(_PR_SET_NAME, b"\xff) 1", 0, 0, 0)
+            os.write(named, b"1")
+            os.close(named)
+            os.kill(os.getpid(), 19)
+        finally:
+            os._exit(0)
+    os.read(ready, 1)
+    yield pid
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(named)
+
+
+def test_a_name_that_is_no_text_hides_nothing(child: int) -> None:
+    """Neither that process nor all the others: `cerebro status` looks at each of the machine."""
+    assert processes.identify(child) is not None
+    assert processes.resident_bytes([os.getpid()])[os.getpid()] > processes.resident_bytes([child])[child] > 0
+    assert peak_bytes(Path(f"/proc/{child}")) > 0
