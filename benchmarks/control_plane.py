@@ -130,9 +130,9 @@ def _run(kvs: KvsClient, run: str, request: Request) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(f"{run} did not end within {_LONGEST_S:g} s")
         time.sleep(0.2)
-    last = _events(kvs)[-1]
-    if not isinstance(last, RunFinished) or last.outcome != "finished":
-        raise ClusterError(f"{run} did not finish: {last}")
+    ends = [event for event in _events(kvs) if isinstance(event, RunFinished) and event.run == run]
+    if not ends or ends[-1].outcome != "finished":
+        raise ClusterError(f"{run} did not finish: {ends}")
 
 
 def _events(kvs: KvsClient) -> list[Event]:
