@@ -15,8 +15,9 @@ from cerebro.contract.runs import FitRequest
 from cerebro.state import ExperimentState, Run, TaskKey, Worker
 from controller import memory_retries, tasks
 from controller.fit_dispatch import FitDispatch
-from controller.memory_retries import calmest, may_run, ready
+from controller.memory_retries import calmest
 from controller.places import Places
+from controller.ready_tasks import may_run, ready
 
 
 class Assigner:

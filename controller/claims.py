@@ -18,7 +18,7 @@ from cerebro.state.workers import NO_DEVICE, lanes_of
 from controller.arbiter import Claim, Place, RunRef
 from controller.assigning import due_s
 from controller.fit_dispatch import FitDispatch
-from controller.memory_retries import ready
+from controller.ready_tasks import ready
 
 _UNKNOWN_S = 60.0
 """What a task is expected to take while none of its run has ended."""

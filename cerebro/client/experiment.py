@@ -22,7 +22,7 @@ from cerebro.client.session import Session, author
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Hyperparameters, Locators
-from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest
+from cerebro.contract.runs import EtlPlan, EtlRequest, EvaluateRequest, FitRequest, Priority
 from cerebro.data.locators import absolute, parse_locators
 from cerebro.errors import DataError, SearchSpaceError
 from cerebro.figures import averaged, tested
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from cerebro.client.results import EtlResult, FitResult
 
 _Split = Literal["train", "valid", "test", "predict"]
-_Priority = Literal["low", "normal", "high"]
 
 
 class Experiment(CommandsMixin):
@@ -134,7 +133,7 @@ class Experiment(CommandsMixin):
         fraction: float = 1.0,
         seed: int = 0,
         max_failed: float = 0.0,
-        priority: _Priority = "normal",
+        priority: Priority = "normal",
         project: str = "",
         progress: bool = True,
     ) -> EtlResult:
@@ -185,7 +184,7 @@ class Experiment(CommandsMixin):
         planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
-        priority: _Priority = "normal",
+        priority: Priority = "normal",
         project: str = "",
         progress: bool = True,
     ) -> FitResult:
@@ -243,7 +242,7 @@ class Experiment(CommandsMixin):
         *,
         fit: str | None = None,
         split: _Split = "test",
-        priority: _Priority = "normal",
+        priority: Priority = "normal",
         project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:
@@ -276,7 +275,7 @@ class Experiment(CommandsMixin):
         *,
         fit: str | None = None,
         split: _Split = "predict",
-        priority: _Priority = "normal",
+        priority: Priority = "normal",
         project: str = "",
         progress: bool = True,
     ) -> pd.DataFrame:

@@ -1,0 +1,39 @@
+"""Tasks that need no model to be idle (ETL, validation, test, prediction): which are to be done, and who can do them.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cerebro.contract.runs import EvaluatePlan, EvaluateRequest
+from cerebro.state import ExperimentState, Run, TaskKey, TaskState, Worker
+
+
+def ready(run: Run) -> Iterator[TaskKey]:
+    """What is to be done and needs no model to be idle: ETL, validation, test, prediction."""
+    if run.kind != "fit":
+        yield from (task.key for task in run.counts.pending.values() if task.state is TaskState.PENDING)
+    for name in run.counts.in_order(run.counts.unvalidated):
+        model = run.models[name]
+        for epoch in range(1, model.completed_epochs + 1):
+            if epoch not in model.validations and epoch not in model.unreadable:
+                task = run.validation(model, epoch)
+                if task.state is TaskState.PENDING:
+                    yield task.key
+
+
+def may_run(state: ExperimentState, run: Run, worker: Worker, key: TaskKey) -> bool:
+    """Whether a worker can do a task of the run that is no unit of training."""
+    if key.kind not in worker.kinds:
+        return False
+    plan = run.plan
+    if key.kind == "etl":
+        made = state.datasets[plan.dataset].plan if plan else None
+        parts = made.splits.get(key.split or "", ()) if made else ()
+        owner = next((part.worker for part in parts if part.partition == key.partition), "")
+        return owner == worker.name or owner not in state.workers or state.workers[owner].is_removed
+    if not isinstance(plan, EvaluatePlan) or not isinstance(run.request, EvaluateRequest):
+        return True
+    # The data of a test or prediction on `train` lies on the worker that made it; the other splits are shared.
+    return run.request.split != "train" or (plan.dataset, key.partition or 0) in worker.holdings
