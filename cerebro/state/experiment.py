@@ -5,8 +5,7 @@ happens in the cluster later changes nothing of a run that has ended, and is tak
 
 `apply` checks first and changes afterwards, so an illegal event raises and leaves the state as it was. Where the fold
 itself fails in the middle of an event, the state is torn: it takes nothing in any more (`cerebro.state.repair`). What
-users ask for is in `cerebro.state.commands`, what a task's end means for its model and run in `commits` and `failures`,
-what may be assigned in `invariants`.
+users ask for is in `cerebro.state.commands`, what happens to tasks in `attempts`.
 """
 
 from __future__ import annotations
@@ -48,13 +47,10 @@ from cerebro.contract.events import (
     WorkerRemoved,
 )
 from cerebro.contract.runs import EtlPlan, EtlRequest
-from cerebro.contract.tasks import FailureKind
 from cerebro.errors import IllegalEventError
-from cerebro.state import beside, breaks, commands, commits, failures, invariants, plans, taken, workers
+from cerebro.state import attempts, beside, breaks, commands, plans, taken, workers
 from cerebro.state.commands import CommandRecord, RunCommand
-from cerebro.state.models import Model
 from cerebro.state.runs import Dataset, Run, RunState
-from cerebro.state.tasks import Task, TaskEvent, TaskState
 from cerebro.state.workers import Worker
 
 
@@ -135,14 +131,17 @@ class ExperimentState:
     def _apply(self, event: Event) -> None:
         match event:
             # First, because they are many, and to see that an event is of another type takes a while.
-            case TaskAssigned():
-                self._assign(event)
-            case TaskStarted():
-                self._begin(event)
-            case TaskCommitted() | TaskFailed() | TaskRevoked():
-                self._close(event)
-            case UnitSaved() | TaskAsked():
-                self._go_on(event)
+            case (
+                TaskAssigned()
+                | TaskStarted()
+                | TaskCommitted()
+                | TaskFailed()
+                | TaskRevoked()
+                | UnitSaved()
+                | TaskAsked()
+            ):
+                run = self._run(event.task.partition("/")[0])
+                attempts.apply(event, run, self.workers, self.datasets)
             case (
                 RunRequested()
                 | RunStopRequested()
@@ -302,100 +301,6 @@ class ExperimentState:
             worker.most_devices = max(worker.devices, most_devices.get(worker.name, 1))
         for run in self.open_runs():
             run.planned = None
-
-    # --- tasks -----------------------------------------------------------------------------------
-
-    def _concerned(self, event: TaskEvent) -> tuple[Run, Task, Worker, Model | None]:
-        """Whom an event that fits its task tells of; the model is the one it trains or validates, if any."""
-        run = self._run(event.task.partition("/")[0])
-        task = run.tasks.get(event.task) or run.find(event.task)
-        task.check(event)
-        worker = self.workers.get(event.worker)
-        if worker is None:
-            raise IllegalEventError(f"{event.type} of {event.task} at unknown worker {event.worker}")
-        return run, task, worker, run.models.get(task.key.model) if task.key.model else None
-
-    def _assign(self, event: TaskAssigned) -> None:
-        run, task, worker, model = self._concerned(event)
-        dataset = self.datasets.get(run.plan.dataset) if run.plan else None
-        invariants.check_assignment(event, task.key, run, worker, model=model, dataset=dataset)
-        run.tasks[event.task] = run.open[event.task] = task
-        run.is_fresh = False
-        if task.key.kind == "etl" and run.kind != "etl":
-            run.remade[event.task] = task
-        worker.open_tasks[event.task] = event.devices
-        if model and task.key.kind == "train":
-            model.busy = event.task
-        task.assign(event, worker.name)
-        run.see_task(event.task, task)
-
-    def _begin(self, event: TaskStarted) -> None:
-        run, task, worker, model = self._concerned(event)
-        invariants.check_start(event, worker)
-        if model and task.key.kind == "train":
-            run.origin = min(run.origin, event.time)
-            is_saved = model.savepoint_of(event.task) is not None
-            model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
-        task.start(event)
-        run.worked = event.time
-
-    def _go_on(self, event: UnitSaved | TaskAsked) -> None:
-        run, task, _, model = self._concerned(event)
-        if isinstance(event, TaskAsked):
-            task.attempts[-1].asked = event.time
-            return
-        if model is None or task.key.kind != "train":
-            raise IllegalEventError(f"savepoint of {event.task}, which is no unit of training")
-        model.save(event.task, event.attempt, event.savepoint)
-        run.worked = event.time
-
-    def _close(self, event: TaskCommitted | TaskFailed | TaskRevoked) -> None:
-        run, task, worker, model = self._concerned(event)
-        # Before the task knows: what never ran has met no savepoint.
-        is_running = task.state is TaskState.RUNNING
-        del worker.open_tasks[event.task]
-        worker.left.discard(event.task)
-        del run.open[event.task]
-        if model and model.busy == event.task:
-            model.busy = None
-        if not isinstance(event, TaskRevoked):  # that is the controller's word
-            run.worked = event.time
-        match event:
-            case TaskCommitted():
-                task.commit(event)
-                self._see_work(run, task)
-                commits.commit(event, run, task, worker=worker, model=model, datasets=self.datasets)
-            case TaskFailed():
-                again = model is not None and is_running and failures.judge_savepoint(event, model)
-                task.fail(event, run.max_attempts, is_worth_another=again)
-                self._see_work(run, task)
-                is_given_back = event.failure.kind is FailureKind.PREEMPTED
-                worker.is_ending |= is_given_back and task.attempts[-1].asked is None
-                failures.fail(event.failure, run, task, model)
-            case TaskRevoked():
-                if model is not None and is_running:
-                    failures.judge_savepoint(event, model)
-                task.revoke(event, run.max_attempts)
-                self._see_work(run, task)
-                if task.state is TaskState.FAILED and task.failure is not None:
-                    failures.fail(task.failure, run, task, model)
-        if model is not None and task.state is TaskState.PENDING and model.savepoint_of(event.task):
-            # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
-            task.keep_savepoint()
-        run.see_task(event.task, task)
-        if task.exhausted:
-            is_done = task.state is TaskState.COMMITTED
-            (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
-        # A unit within an epoch changes nothing that is counted of its model.
-        if model and (
-            task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
-        ):
-            run.see_model(model)
-
-    def _see_work(self, run: Run, task: Task) -> None:
-        newest = task.attempts[-1]
-        if newest.started < run.first_work and task.key.kind == "train" and newest.has_run:
-            run.first_work = min(run.first_work, newest.started + newest.start_s)
 
 
 def fold(name: str, events: tuple[Event, ...] | list[Event]) -> ExperimentState:

@@ -161,6 +161,6 @@ def test_want_of_memory_is_no_fault_of_the_log(tmp_path: Path, monkeypatch: pyte
     def fails(*given: object, **named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("cerebro.state.experiment.commits.commit", fails)
+    monkeypatch.setattr("cerebro.state.attempts.commits.commit", fails)
     with pytest.raises(MemoryError):
         made._reading.apply(core, story.log[core.state.seq :])

@@ -266,7 +266,7 @@ def test_no_event_is_shown_in_part(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("cerebro.state.experiment.commits.commit", fails)
+        patch.setattr("cerebro.state.attempts.commits.commit", fails)
         with pytest.raises((IllegalEventError, MemoryError)):
             bench.seq()
     bench.store.is_away = True

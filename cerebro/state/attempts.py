@@ -1,0 +1,152 @@
+"""What the events of a task mean for it, its model, its run and its worker. Pure.
+
+Of what is illegal nothing is taken in: it is checked first (`cerebro.state.invariants`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cerebro.contract.events import (
+    TaskAsked,
+    TaskAssigned,
+    TaskCommitted,
+    TaskFailed,
+    TaskRevoked,
+    TaskStarted,
+    UnitSaved,
+)
+from cerebro.contract.tasks import FailureKind
+from cerebro.errors import IllegalEventError
+from cerebro.state import commits, failures, invariants
+from cerebro.state.models import Model
+from cerebro.state.runs import Dataset, Run
+from cerebro.state.tasks import Task, TaskEvent, TaskState
+from cerebro.state.workers import Worker
+
+
+class _Concerned(NamedTuple):
+    """Whom an event tells of; the model is the one that the task trains or validates, if any."""
+
+    run: Run
+    task: Task
+    worker: Worker
+    model: Model | None
+
+
+def apply(event: TaskEvent, run: Run, workers: Mapping[str, Worker], datasets: Mapping[str, Dataset]) -> None:
+    """Take in an event of a task of `run`.
+
+    Raises:
+        IllegalEventError: it does not fit.
+    """
+    concerned = _concerned(event, run, workers)
+    match event:
+        case TaskAssigned():
+            _assign(event, concerned, datasets)
+        case TaskStarted():
+            _begin(event, concerned)
+        case TaskCommitted() | TaskFailed() | TaskRevoked():
+            _close(event, concerned, datasets)
+        case UnitSaved() | TaskAsked():
+            _go_on(event, concerned)
+
+
+def _concerned(event: TaskEvent, run: Run, workers: Mapping[str, Worker]) -> _Concerned:
+    """Whom an event that fits its task tells of."""
+    task = run.tasks.get(event.task) or run.find(event.task)
+    task.check(event)
+    worker = workers.get(event.worker)
+    if worker is None:
+        raise IllegalEventError(f"{event.type} of {event.task} at unknown worker {event.worker}")
+    return _Concerned(run, task, worker, run.models.get(task.key.model) if task.key.model else None)
+
+
+def _assign(event: TaskAssigned, concerned: _Concerned, datasets: Mapping[str, Dataset]) -> None:
+    run, task, worker, model = concerned
+    dataset = datasets.get(run.plan.dataset) if run.plan else None
+    invariants.check_assignment(event, task.key, run, worker, model=model, dataset=dataset)
+    run.tasks[event.task] = run.open[event.task] = task
+    run.is_fresh = False
+    if task.key.kind == "etl" and run.kind != "etl":
+        run.remade[event.task] = task
+    worker.open_tasks[event.task] = event.devices
+    if model and task.key.kind == "train":
+        model.busy = event.task
+    task.assign(event, worker.name)
+    run.see_task(event.task, task)
+
+
+def _begin(event: TaskStarted, concerned: _Concerned) -> None:
+    run, task, worker, model = concerned
+    invariants.check_start(event, worker)
+    if model and task.key.kind == "train":
+        run.origin = min(run.origin, event.time)
+        is_saved = model.savepoint_of(event.task) is not None
+        model.redone += not is_saved and any(attempt.has_run for attempt in task.attempts)
+    task.start(event)
+    run.worked = event.time
+
+
+def _go_on(event: UnitSaved | TaskAsked, concerned: _Concerned) -> None:
+    run, task, _, model = concerned
+    if isinstance(event, TaskAsked):
+        task.attempts[-1].asked = event.time
+        return
+    if model is None or task.key.kind != "train":
+        raise IllegalEventError(f"savepoint of {event.task}, which is no unit of training")
+    model.save(event.task, event.attempt, event.savepoint)
+    run.worked = event.time
+
+
+def _close(
+    event: TaskCommitted | TaskFailed | TaskRevoked, concerned: _Concerned, datasets: Mapping[str, Dataset]
+) -> None:
+    run, task, worker, model = concerned
+    # Before the task knows: what never ran has met no savepoint.
+    is_running = task.state is TaskState.RUNNING
+    del worker.open_tasks[event.task]
+    worker.left.discard(event.task)
+    del run.open[event.task]
+    if model and model.busy == event.task:
+        model.busy = None
+    if not isinstance(event, TaskRevoked):  # that is the controller's word
+        run.worked = event.time
+    match event:
+        case TaskCommitted():
+            task.commit(event)
+            _see_work(run, task)
+            commits.commit(event, run, task, worker=worker, model=model, datasets=datasets)
+        case TaskFailed():
+            again = model is not None and is_running and failures.judge_savepoint(event, model)
+            task.fail(event, run.max_attempts, is_worth_another=again)
+            _see_work(run, task)
+            is_given_back = event.failure.kind is FailureKind.PREEMPTED
+            worker.is_ending |= is_given_back and task.attempts[-1].asked is None
+            failures.fail(event.failure, run, task, model)
+        case TaskRevoked():
+            if model is not None and is_running:
+                failures.judge_savepoint(event, model)
+            task.revoke(event, run.max_attempts)
+            _see_work(run, task)
+            if task.state is TaskState.FAILED and task.failure is not None:
+                failures.fail(task.failure, run, task, model)
+    if model is not None and task.state is TaskState.PENDING and model.savepoint_of(event.task):
+        # It goes first: were the model trained elsewhere meanwhile, its savepoint would be worthless.
+        task.keep_savepoint()
+    run.see_task(event.task, task)
+    if task.exhausted:
+        is_done = task.state is TaskState.COMMITTED
+        (run.exhausted.discard if is_done else run.exhausted.add)(event.task)
+    # A unit within an epoch changes nothing that is counted of its model.
+    if model and (
+        task.key.kind != "train" or task.state is not TaskState.COMMITTED or model.is_between_epochs
+    ):
+        run.see_model(model)
+
+
+def _see_work(run: Run, task: Task) -> None:
+    newest = task.attempts[-1]
+    if newest.started < run.first_work and task.key.kind == "train" and newest.has_run:
+        run.first_work = min(run.first_work, newest.started + newest.start_s)
