@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Mode = Literal["train", "valid", "test", "predict"]
@@ -145,6 +146,29 @@ class ETLSpec:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """What a technique cannot find out by itself about a model; all optional.
+
+    Attributes:
+        blocks: classes of the modules that are repeated, such as a transformer's layer: what is sharded, recomputed or
+            streamed at a time.
+        loss: how the loss of a batch comes from its rows: their ``"mean"`` or their ``"sum"``.
+        terms: of a batch's (inputs, outputs), over how many terms its loss is a mean where these are not its rows: in
+            a language model the tokens that count.
+        methods: names of methods beside `forward` that use parameters.
+        stages: names of modules, in order, whose calls one after another are the model's forward.
+        tensor_plan: module name pattern -> how it is split between devices: ``"colwise"`` or ``"rowwise"``.
+    """
+
+    blocks: tuple[type, ...] = ()
+    loss: Literal["mean", "sum"] = "mean"
+    terms: Callable[[Any, Any], Any] | None = None
+    methods: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    tensor_plan: Mapping[str, str] | None = None
+
+
 class SubEpochSpec:
     """How a model is made, trained for a sub-epoch, tested, and asked for predictions.
 
@@ -197,6 +221,10 @@ class SubEpochSpec:
         partition by partition.
         """
         raise NotImplementedError
+
+    def hints(self, models: list[Any], hyperparams: Mapping[str, Any]) -> Hints:
+        """What a technique cannot find out by itself; only asked for where a unit may use one. Optional."""
+        return Hints()
 
     def predict(
         self,

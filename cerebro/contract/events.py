@@ -22,6 +22,7 @@ from cerebro.contract.base import Contract, Devices, Name
 from cerebro.contract.records import Holding, Locators
 from cerebro.contract.runs import Plan, PlannedUnit, Priority, Project, Request, TakenSpan
 from cerebro.contract.tasks import Failure, FailureKind, Savepoint, TaskResult
+from cerebro.contract.ways import Way
 
 
 class _Event(Contract):
@@ -277,6 +278,8 @@ class TaskAssigned(_Event):
     worker: Name
     devices: Devices = (0,)
     """Of the worker, that it takes; none for a task of ETL. (Older versions had it take the worker's only one.)"""
+    way: Way | None = Field(None, exclude_if=lambda way: way is None)
+    """How it uses them. Absent where it runs on one as user code is written."""
 
 
 class TaskStarted(_Event):

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.records import Hyperparameters
+from cerebro.contract.ways import TechniqueChoice
 
 Priority = Literal["low", "normal", "high"]
 """How much of the cluster a run is due beside other open runs."""
@@ -46,6 +47,12 @@ class FitRequest(Contract):
     hang_timeout_s: float = Field(default=600.0, gt=0)
     max_attempts: int = Field(default=3, ge=1)
     """Attempts a unit gets when its process crashes; user errors get one."""
+    techniques: tuple[TechniqueChoice, ...] | None = Field(None, exclude_if=lambda value: value is None)
+    """That units may use, the first one first where nothing is measured. Absent: chosen by the platform."""
+    gpus: tuple[int, ...] = Field((), exclude_if=lambda value: not value)
+    """Numbers of devices that a unit may take. Absent: chosen by the platform."""
+    trials: Literal["auto", "never"] = Field("auto", exclude_if=lambda value: value == "auto")
+    """Whether ways may be measured in trials before they are chosen."""
 
 
 class EvaluateRequest(Contract):

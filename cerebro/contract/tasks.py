@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from cerebro.contract.base import Contract, Devices, Sha256, Split
 from cerebro.contract.records import Hyperparameters, Locators
 from cerebro.contract.texts import cleaned, first_line
+from cerebro.contract.ways import MemoryPlace, Way
 
 MAX_MESSAGE, MAX_TRACEBACK = 8_000, 20_000
 """Characters that are kept of what a failure says."""
@@ -61,6 +62,9 @@ class FailureKind(StrEnum):
     DATA = "data"  # rows or shards are unusable: fails the run
     PREEMPTED = "preempted"  # the worker was asked to end; does not count as an attempt
     UNAVAILABLE = "unavailable"  # an object store did not answer: worth another attempt
+    NOT_APPLICABLE = (
+        "not_applicable"  # the way cannot train this model: another one is tried; counts as no attempt
+    )
 
 
 RETRYABLE = frozenset({FailureKind.CRASH, FailureKind.UNAVAILABLE, FailureKind.OUT_OF_MEMORY})
@@ -86,6 +90,11 @@ class Failure(Contract):
     rows_failed: int = Field(0, exclude_if=lambda number: number == 0)
     """Of ETL that ended because rows failed: how many did until then. Absent where there are none, so that older
     versions can read all other failures."""
+
+    place: MemoryPlace | None = Field(None, exclude_if=lambda place: place is None)
+    """Of lack of memory: whose. Absent where that is not known."""
+    rank: int | None = Field(None, exclude_if=lambda rank: rank is None)
+    """Of a unit on several devices: which rank failed first. Absent of all others."""
 
     @property
     def text(self) -> str:
@@ -203,6 +212,9 @@ class TrainTask(ModelTask):
     savepoint: Savepoint | None = Field(None, exclude_if=lambda savepoint: savepoint is None)
     """Where to go on instead of at the beginning. Absent where there is none, so that older versions can read all other
     units."""
+    way: Way | None = Field(None, exclude_if=lambda way: way is None)
+    """How it uses its devices. Absent where it runs on one as user code is written, so that older versions can read
+    that."""
     keep: tuple[str, ...] = ()
     """Checkpoint names of this model that must outlive the commit; the worker removes all others of units before."""
 

@@ -1,0 +1,67 @@
+"""Ways: how a unit runs on the devices of its worker.
+
+A *way* is a technique with its parameters on so many devices. What techniques there are, and what each does, is
+`cerebro.techniques`'; here is only how a way is named and told of.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, StringConstraints
+
+from cerebro.contract.base import Contract, Sha256
+from cerebro.contract.records import MAX_DEVICES
+
+TechniqueName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,48}$")]
+
+Params = dict[str, JsonValue]
+"""Of a technique, by name; anything JSON can say."""
+
+
+class TechniqueChoice(Contract):
+    """A technique that a user names for a run.
+
+    Attributes:
+        name: of a built-in technique, or of the user's own.
+        version: of the technique: another one may need other memory or time.
+        params: that the user has fixed; all others are the technique's to vary.
+        code: of the user's own technique, encoded like a spec; `None`: it is built in.
+    """
+
+    name: TechniqueName
+    version: int = Field(default=1, ge=1)
+    params: Params = Field(default_factory=dict)
+    code: Sha256 | None = None
+
+
+class Way(Contract):
+    """A technique with its parameters on `size` devices of one worker.
+
+    Attributes:
+        technique: its name.
+        version: of the technique.
+        params: all that it is given.
+        size: number of devices.
+        code: of the user's own technique; `None`: it is built in.
+    """
+
+    technique: TechniqueName
+    version: int = Field(default=1, ge=1)
+    params: Params = Field(default_factory=dict)
+    size: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    code: Sha256 | None = None
+
+    @property
+    def label(self) -> str:
+        """For people and as a key: ``fsdp-2``, ``fsdp(reshard=False)-4``; a single device is not named."""
+        params = ", ".join(f"{name}={value!r}" for name, value in sorted(self.params.items()))
+        name = f"{self.technique}({params})" if params else self.technique
+        return name if self.size == 1 else f"{name}-{self.size}"
+
+
+SINGLE = Way(technique="single")
+"""One process on one device, as user code is written: what a unit without a way runs by."""
+
+MemoryPlace = Literal["device", "host"]
+"""Whose memory ran out."""

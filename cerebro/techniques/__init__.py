@@ -1,0 +1,18 @@
+"""Techniques: how one unit of training uses the devices of its worker.
+
+A technique never changes what is trained: batch size, order of rows, number of steps and precision are the model's.
+What a user's loop computes on one device, it computes by every technique, up to rounding.
+"""
+
+from cerebro.spec import Hints
+from cerebro.techniques.base import (
+    Group,
+    Memory,
+    ModelFacts,
+    Params,
+    Place,
+    Share,
+    Technique,
+)
+
+__all__ = ["Group", "Hints", "Memory", "ModelFacts", "Params", "Place", "Share", "Technique"]

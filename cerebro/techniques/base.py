@@ -1,0 +1,154 @@
+"""The interface of a technique, and what it is told. Free of torch: the controller and the client read it.
+
+A technique's methods come in two kinds. `variants`, `is_applicable` and `memory` are pure: they answer from facts about
+the model and its place. The others run in each rank's process, with torch, while a unit is trained.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from cerebro.spec import DataLoader, Hints
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Params = Mapping[str, Any]
+"""Of a technique, by name: what JSON can say."""
+
+State = dict[str, Any]
+"""A model's state as its checkpoint has it: plain tensors of the full shapes, on rank 0's host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Devices of one worker that a unit would take.
+
+    Attributes:
+        size: number of devices, all of one kind.
+        kind: of each.
+        memory_bytes: of each device; `None` where it has none of its own, or that is not known.
+        host_bytes: memory of the worker; `None`: not known.
+        link: how the devices are connected, as the driver names it; empty: not known.
+    """
+
+    size: int = 1
+    kind: Literal["gpu", "cpu"] = "cpu"
+    memory_bytes: int | None = None
+    host_bytes: int | None = None
+    link: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What is known of a model without training it. Sizes are bytes.
+
+    Attributes:
+        signature: models with the same one differ in nothing that time or memory depend on.
+        param_bytes, trainable_bytes, buffer_bytes: of all its modules.
+        block_bytes: parameters of its largest repeated block; 0 where there is none.
+        batch_size: rows of a global batch.
+        layers: modules that are repeated, by class name: how often.
+        optimizer_bytes: of the optimizer's state; `None` until a unit or a trial has told.
+        activation_bytes: at the peak of a batch on one device; `None` until a trial has told.
+    """
+
+    signature: str
+    param_bytes: int
+    trainable_bytes: int
+    buffer_bytes: int = 0
+    block_bytes: int = 0
+    batch_size: int = 1
+    layers: Mapping[str, int] = field(default_factory=dict)
+    optimizer_bytes: int | None = None
+    activation_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes that a model's state takes at least: of each device, and of the host for all ranks together."""
+
+    device: int
+    host: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """Which rows of each global batch a rank reads: the `index`-th of `of` parts, whose sizes differ by one at most."""
+
+    index: int = 0
+    of: int = 1
+
+
+class Group(ABC):
+    """The ranks that train one model together, seen from one of them.
+
+    Attributes:
+        rank, size: number of this process, from 0; of so many.
+        device: that this rank computes on, such as ``cuda:0`` or ``cpu``.
+        devices: that this process may use: more than one for a technique of one process on several devices.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: str = "cpu"
+    devices: tuple[str, ...] = ("cpu",)
+
+    @property
+    @abstractmethod
+    def mesh(self) -> Any:
+        """A `torch.distributed.DeviceMesh` of one dimension over all ranks."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+
+
+class Technique(ABC):
+    """How a unit uses the devices of its worker. Instances are made without arguments; parameters come as `Params`.
+
+    Attributes:
+        name, version: both are part of what measured times and memory are kept under.
+        keeps_numerics: whether results are those of one device up to rounding. One that does not is never chosen
+            unless the user names it.
+        evaluates: whether `test` and `predict` need it too, because the model fits no single device.
+        processes: ``"ranks"``: one process for each device; ``"one"``: one process that uses all devices.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    keeps_numerics: ClassVar[bool] = True
+    evaluates: ClassVar[bool] = False
+    processes: ClassVar[Literal["ranks", "one"]] = "ranks"
+
+    def variants(self, facts: ModelFacts, place: Place) -> Sequence[Params]:
+        """Parameters to consider here, the cheapest in time first."""
+        return ({},)
+
+    @abstractmethod
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        """Empty if it can be used, else why it cannot, for people."""
+
+    def memory(self, facts: ModelFacts, place: Place, params: Params) -> Memory | None:
+        """What the model's state takes at least; `None`: it cannot be told."""
+        return None
+
+    def share(self, group: Group) -> Share:
+        """Which rows of each batch this rank reads; by default all."""
+        return Share()
+
+    @abstractmethod
+    def prepare(self, modules: list[nn.Module], group: Group, params: Params, hints: Hints) -> None:
+        """Make the modules work by this technique, in place; names of parameters and modules stay.
+
+        Called on every rank, with the same modules in the same order and the same weights.
+        """
+
+    @contextmanager
+    def running(self, modules: list[nn.Module], feed: DataLoader, group: Group) -> Iterator[None]:
+        """Around the user's `train`."""
+        yield
