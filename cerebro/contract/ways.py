@@ -43,6 +43,8 @@ class Way(Contract):
         version: of the technique.
         params: all that it is given.
         size: number of devices.
+        processes: ``"ranks"``: a process for each device; ``"one"``: one process that uses them all. As the technique
+            says; told here because the worker's agent does not open techniques.
         code: of the user's own technique; `None`: it is built in.
     """
 
@@ -50,7 +52,13 @@ class Way(Contract):
     version: int = Field(default=1, ge=1)
     params: Params = Field(default_factory=dict)
     size: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    processes: Literal["ranks", "one"] = "ranks"
     code: Sha256 | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train the model together."""
+        return self.size if self.processes == "ranks" else 1
 
     @property
     def label(self) -> str:
