@@ -23,10 +23,11 @@ Allotment = Sequence[Sequence[int]]
 
 def allotments(problem: Problem) -> dict[str, Allotment]:
     """Tables to start from, by name, each different from those before it."""
+    size = problem.mean_size
     found = {
-        "full node": _by(problem, lambda way: (way.seconds, way.gpus)),
-        "one GPU each": _by(problem, lambda way: (way.gpus, way.seconds)),
-        "least GPU time": _by(problem, _gpu_time),
+        "full node": _by(problem, lambda way: (way.unit_s(size), way.gpus)),
+        "one GPU each": _by(problem, lambda way: (way.gpus, way.unit_s(size))),
+        "least GPU time": _least_gpu_time(problem),
     }
     found["mixed"] = _widened(problem, found["least GPU time"])
     return {name: table for name, table in found.items() if table not in _before(found, name)}
@@ -34,7 +35,7 @@ def allotments(problem: Problem) -> dict[str, Allotment]:
 
 def of_schedule(problem: Problem, schedule: Schedule) -> Allotment:
     """The strategies that a schedule uses; the one of least GPU time where a model does not run in it."""
-    table = _by(problem, _gpu_time)
+    table = _least_gpu_time(problem)
     for unit in reversed(schedule.units):
         for s, way in enumerate(problem.strategies[unit.model][unit.worker]):
             if (way.gpus, way.technique) == (unit.gpus, unit.technique):
@@ -67,8 +68,9 @@ def has_choice(problem: Problem) -> bool:
     return len({w for holders in problem.holders for w in holders} - alone) > 0
 
 
-def _gpu_time(way: Strategy) -> tuple[float, ...]:
-    return way.seconds * way.gpus, way.seconds
+def _least_gpu_time(problem: Problem) -> list[list[int]]:
+    size = problem.mean_size
+    return _by(problem, lambda way: (way.unit_s(size) * way.gpus, way.unit_s(size)))
 
 
 def _by(problem: Problem, rule: Callable[[Strategy], tuple[float, ...]]) -> list[list[int]]:
@@ -111,8 +113,8 @@ def _sums(problem: Problem, table: Allotment) -> tuple[list[float], list[float]]
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
             ways = [problem.strategies[m][w][row[w]] for w in places]
-            rows[m] += size * min(way.seconds for way in ways)
-            each = shared_s(size, (way.seconds for way in ways))
+            rows[m] += min(way.unit_s(size) for way in ways)
+            each = shared_s(way.unit_s(size) for way in ways)
             for w, way in zip(places, ways, strict=True):
                 loads[w] += each * way.gpus / problem.gpus[w]
     return rows, loads
@@ -125,8 +127,9 @@ def _widenings(problem: Problem, table: Allotment, model: int) -> list[tuple[flo
         if s == NOT_HERE:
             continue
         ways = problem.strategies[model][w]
+        seconds = [way.unit_s(problem.mean_size) for way in ways]
         for other, way in enumerate(ways):
-            if way.seconds < ways[s].seconds:
-                paid = way.seconds * way.gpus - ways[s].seconds * ways[s].gpus
-                found.append((paid / problem.gpus[w] / (ways[s].seconds - way.seconds), w, other))
+            if seconds[other] < seconds[s]:
+                paid = seconds[other] * way.gpus - seconds[s] * ways[s].gpus
+                found.append((paid / problem.gpus[w] / (seconds[s] - seconds[other]), w, other))
     return found

@@ -42,7 +42,8 @@ class _Way(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """So many units of a model with the same ways (of a partition of size 1), `amount` the sum of their sizes."""
+    """So many units of a model with the same ways. Times are those of a partition of size 1, and `amount` is the sum of
+    the units' sizes; where a part of them is fixed, times are those of a unit, and `amount` is the number of units."""
 
     model: int
     amount: float
@@ -90,8 +91,8 @@ def _epochs(problem: Problem, model: int) -> Iterator[int]:
 def _fastest(problem: Problem, model: int, partition: int) -> tuple[float, float]:
     """When it may begin at the earliest, and the fewest seconds that it takes: not necessarily in the same place."""
     ways = [(w, way) for w in problem.places(model, partition) for way in problem.strategies[model][w]]
-    seconds = min(way.seconds for _, way in ways)
-    return min(problem.ready(w, way.gpus) for w, way in ways), seconds * problem.sizes[partition]
+    size = problem.sizes[partition]
+    return min(problem.ready(w, way.gpus) for w, way in ways), min(way.unit_s(size) for _, way in ways)
 
 
 def _visits(problem: Problem, model: int, mask: int) -> int:
@@ -134,19 +135,23 @@ def _rounded(problem: Problem, way: _Way, least: int) -> _Way:
 
 
 def _kinds(problem: Problem) -> list[_Kind]:
-    amounts: dict[tuple[int, tuple[int, ...]], float] = defaultdict(float)
-    for model in range(problem.num_models):
+    amounts: dict[tuple[int, tuple[int, ...], float], float] = defaultdict(float)
+    for model, row in enumerate(problem.strategies):
+        # Where nothing is fixed, units of all sizes are of one kind: the fewer kinds, the longer they are weighed.
+        is_fixed = any(way.fixed for ways in row for way in ways)
         for p, size in enumerate(problem.sizes):
             if visits := _visits(problem, model, 1 << p):
-                amounts[model, problem.places(model, p)] += visits * size
+                of_size = size if is_fixed else 1.0
+                amounts[model, problem.places(model, p), of_size] += visits * size / of_size
     return [
-        _Kind(model, amount, _ways(problem, model, places)) for (model, places), amount in amounts.items()
+        _Kind(model, amount, _ways(problem, model, places, size))
+        for (model, places, size), amount in amounts.items()
     ]
 
 
-def _ways(problem: Problem, model: int, places: tuple[int, ...]) -> tuple[_Way, ...]:
+def _ways(problem: Problem, model: int, places: tuple[int, ...], size: float) -> tuple[_Way, ...]:
     return tuple(
-        _Way(w, way.gpus / problem.gpus[w], way.seconds)
+        _Way(w, way.gpus / problem.gpus[w], way.unit_s(size))
         for w in places
         for way in problem.strategies[model][w]
     )

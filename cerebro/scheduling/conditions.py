@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal
 
 from cerebro.errors import InstanceError
-from cerebro.scheduling.problem import Problem, Strategy
+from cerebro.scheduling.problem import Problem
 
 Span = tuple[float, float, float]
 """(from, to, speed): seconds, and work done in each."""
@@ -100,11 +100,9 @@ class Conditions:
             return problem
         ways = [way for row in problem.strategies for cell in row for way in cell]
         mean = sum(way.seconds for way in ways) / len(ways)
+        fixed = sum(way.fixed for way in ways) / len(ways)
         equal = tuple(
-            tuple(
-                tuple(Strategy(gpus=way.gpus, seconds=mean, technique=way.technique) for way in cell)
-                for cell in row
-            )
+            tuple(tuple(replace(way, seconds=mean, fixed=fixed) for way in cell) for cell in row)
             for row in problem.strategies
         )
         return replace(problem, strategies=equal)

@@ -63,6 +63,7 @@ class Decoder:
         self._masks = [[0] * (models + 1) for _ in range(workers + 1)]
         self.need = [[0] * models + [1] for _ in range(workers)] + [[0] * (models + 1)]
         self._seconds = [[math.inf] * (workers + 1) for _ in range(models)]
+        self._fixed = [[0.0] * (workers + 1) for _ in range(models)]
         self.work: list[list[tuple[float, list[tuple[int, float]]]]] = [[] for _ in range(models)]
         self.model_left = [0.0] * (models + 1)
         self.worker_left = [0.0] * (workers + 1)
@@ -82,7 +83,8 @@ class Decoder:
 
     def seconds(self, model: int, worker: int) -> float:
         """Of a unit of the model there, for a partition of size 1; 0 if it does not run there."""
-        return self._seconds[model][worker] if self._masks[worker][model] else 0.0
+        runs_here = self._masks[worker][model]
+        return self._seconds[model][worker] + self._fixed[model][worker] if runs_here else 0.0
 
     # --- what is chosen --------------------------------------------------------------------------
 
@@ -101,14 +103,14 @@ class Decoder:
             way = problem.strategies[model][w][strategy]
             self._masks[w][model] = self._held[w]
             self.need[w][model] = way.gpus
-            self._seconds[model][w] = way.seconds
-        seconds = self._seconds[model]
+            self._seconds[model][w], self._fixed[model][w] = way.seconds, way.fixed
+        seconds, fixed = self._seconds[model], self._fixed[model]
         work = self.work[model] = []
         for p, size in enumerate(problem.sizes):
             places = allowed(problem, row, p)
-            each = shared_s(size, (seconds[w] for w in places))
+            each = shared_s(seconds[w] * size + fixed[w] for w in places)
             shares = [(w, each * self.need[w][model] / problem.gpus[w]) for w in places]
-            work.append((min(seconds[w] for w in places) * size, shares))
+            work.append((min(seconds[w] * size + fixed[w] for w in places), shares))
         visits = self._visits(model)
         self.model_left[model] = sum(count * work[p][0] for p, count in visits)
 
@@ -151,10 +153,11 @@ class Decoder:
         left, load, free = self.model_left[:], self.worker_left[:], self._gpus[:]
         open_, more = self._open[:], self._more[:]
         idle, waiting, events = self._arrivals(free)
-        masks, needs, seconds, sizes, all_work = (
+        masks, needs, seconds, fixed, sizes, all_work = (
             self._masks,
             self.need,
             self._seconds,
+            self._fixed,
             self.problem.sizes,
             self.work,
         )
@@ -179,7 +182,7 @@ class Decoder:
                     continue
                 m = idle.pop(at)[1]
                 p = self._partition(open_[m] & mask[m], w, load)
-                end = now + seconds[m][w] * sizes[p]
+                end = now + seconds[m][w] * sizes[p] + fixed[m][w]
                 if end > cutoff or (is_fixed and (now + load[w] > cutoff or now + left[m] > cutoff)):
                     return None
                 work, shares = all_work[m][p]
@@ -253,7 +256,7 @@ def to_schedule(problem: Problem, allotment: Allotment, starts: Sequence[Start])
                 partition=p,
                 worker=w,
                 start=start,
-                end=start + way.seconds * problem.sizes[p],
+                end=start + way.unit_s(problem.sizes[p]),
                 epoch=visits[m][p],
                 gpus=way.gpus,
                 technique=way.technique,

@@ -33,11 +33,13 @@ class Choice(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A unit that runs, or that is queued at its worker."""
+    """A unit that runs, or that is queued at its worker. It keeps the GPUs with which it started, whatever the model
+    needs from then on."""
 
     worker: int
     partition: int
     started: float
+    gpus: int = 1
 
 
 class DispatchState:
@@ -45,7 +47,8 @@ class DispatchState:
 
     Attributes:
         time: ``time[m][w]``, estimated seconds of a unit of model `m` on worker `w` for a partition of size 1; `NEVER`
-            where it does not fit. Change it by `set_time`.
+            where it does not fit. Change it by `set_time` or `set_way`.
+        fixed: ``fixed[m][w]``, seconds of such a unit that do not depend on the size.
         need: ``need[m][w]``, GPUs of such a unit.
         sizes: of the partitions.
         held: ``held[w]``, mask of the partitions worker `w` holds; 0 while it is away.
@@ -78,8 +81,11 @@ class DispatchState:
             held,
             problem.gpus,
         )
+        self.fixed = [[ways[0].fixed if ways else 0.0 for ways in row] for row in problem.strategies]
         self.open = list(problem.left)
-        self._is_plain = all(count == 1 for row in self.need for count in row)
+        self._is_plain = all(count == 1 for row in self.need for count in row) and not any(
+            map(any, self.fixed)
+        )
         for m, mask in enumerate(self.open):
             if not mask and self.epochs > 1:
                 self.open[m], self.epoch[m] = self.everything, 2
@@ -123,6 +129,7 @@ class DispatchState:
         self, time: list[list[float]], need: list[list[int]], held: list[int], gpus: Sequence[int]
     ) -> None:
         self.time, self.need, self.held = time, need, held
+        self.fixed = [[0.0] * len(held) for _ in time]
         self.gpus = tuple(gpus)
         self._is_plain = True
         self.everything = (1 << len(self.sizes)) - 1
@@ -166,7 +173,7 @@ class DispatchState:
 
     def seconds(self, model: int, partition: int, worker: int) -> float:
         """Estimated time of a unit; `NEVER` where it does not fit."""
-        return self.time[model][worker] * self.sizes[partition]
+        return self.time[model][worker] * self.sizes[partition] + self.fixed[model][worker]
 
     def holders(self, partition: int) -> tuple[int, ...]:
         """Workers that hold the partition now."""
@@ -180,13 +187,14 @@ class DispatchState:
         assert model not in self.running, f"model {model} is at {self.running[model]}"
         assert self.open[model] >> partition & 1, f"model {model} does not need partition {partition}"
         self.now = self.now if at is None else at
-        self.running[model] = Running(worker, partition, self.now)
-        self.free[worker] -= self.need[model][worker]
+        need = self.need[model][worker]
+        self.running[model] = Running(worker, partition, self.now, need)
+        self.free[worker] -= need
 
     def release(self, model: int) -> None:
         """The model's unit ended without effect, or is taken back: it is open again. Undoes `start` exactly."""
-        worker = self.running.pop(model).worker
-        self.free[worker] += self.need[model][worker]
+        unit = self.running.pop(model)
+        self.free[unit.worker] += unit.gpus
 
     def finish(self, model: int, at: float | None = None) -> None:
         """The model's unit is committed. After its last partition the model's next epoch opens."""
@@ -246,11 +254,15 @@ class DispatchState:
 
     def set_time(self, model: int, worker: int, seconds: float) -> None:
         """A better estimate."""
-        before = self.time[model][worker]
-        if before == seconds:
-            return
+        if self.time[model][worker] != seconds:
+            self.set_way(model, worker, seconds, self.need[model][worker], self.fixed[model][worker])
+
+    def set_way(self, model: int, worker: int, seconds: float, need: int, fixed: float) -> None:
+        """From now on units of the model run there on `need` GPUs and take so long. One that runs goes on as it is."""
         self._weigh(model, worker, -1)
-        self.time[model][worker] = seconds
+        self.time[model][worker], self.need[model][worker] = seconds, need
+        self.fixed[model][worker] = fixed
+        self._is_plain = self._is_plain and need == 1 and not fixed
         self._weigh(model, worker, +1)
 
     # --- sums ------------------------------------------------------------------------------------
@@ -272,12 +284,17 @@ class DispatchState:
             if NEVER in row:
                 slowly = range(len(self.sizes))
             else:
+                fixed = self.fixed[model]
                 parts = [(ahead + (mask >> p & 1)) * row[worker] * size for p, worker, size in single]
-                self.model_left[model] = sum(parts)
                 if not self._is_plain:
                     parts = [
-                        part * self.need[model][w] for part, (_, w, _) in zip(parts, single, strict=True)
+                        part + (ahead + (mask >> p & 1)) * fixed[w]
+                        for part, (p, w, _) in zip(parts, single, strict=True)
                     ]
+                self.model_left[model] = sum(parts)
+                if not self._is_plain:
+                    need = self.need[model]
+                    parts = [part * need[w] for part, (_, w, _) in zip(parts, single, strict=True)]
                 totals = list(map(operator.add, totals, parts))
             for partition in slowly:
                 self._count(model, partition, self._visits_left(model, partition))
@@ -311,17 +328,20 @@ class DispatchState:
         if len(holders) == 1:
             worker = holders[0]
             if row[worker] != NEVER:
-                self.model_left[model] += visits * row[worker] * size
-                self.worker_left[worker] += visits * row[worker] * size * self._share(model, worker)
+                seconds = row[worker] * size + self.fixed[model][worker]
+                self.model_left[model] += visits * seconds
+                self.worker_left[worker] += visits * seconds * self._share(model, worker)
             return
+        fixed = self.fixed[model]
         fitting = [w for w in holders if row[w] != NEVER]
         if not fitting:
             # Nobody is there to serve it: as long as on an average worker, so that the model keeps its urgency.
-            known = [t for t in row if t != NEVER]
-            self.model_left[model] += visits * size * (sum(known) / len(known) if known else 0.0)
+            known = [t * size + f for t, f in zip(row, fixed, strict=True) if t != NEVER]
+            self.model_left[model] += visits * (sum(known) / len(known) if known else 0.0)
             return
-        self.model_left[model] += visits * size * min(row[w] for w in fitting)
-        share = visits * shared_s(size, (row[w] * self._share(model, w) for w in fitting))
+        seconds_at = {w: row[w] * size + fixed[w] for w in fitting}
+        self.model_left[model] += visits * min(seconds_at.values())
+        share = visits * shared_s(seconds * self._share(model, w) for w, seconds in seconds_at.items())
         for w in fitting:
             self.worker_left[w] += share
 

@@ -26,12 +26,18 @@ class Strategy:
     Attributes:
         gpus: how many of the worker's GPUs it takes, all from start to end.
         seconds: for a partition of size 1.
+        fixed: seconds of each unit, whatever its size: to load and save the model, to start its processes.
         technique: name of the parallelism.
     """
 
     seconds: float
     gpus: int = 1
     technique: str = ""
+    fixed: float = 0.0
+
+    def unit_s(self, size: float) -> float:
+        """How long a unit takes on a partition of that size."""
+        return self.seconds * size + self.fixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +49,7 @@ class Problem:
         gpus: of each worker.
         strategies: ``strategies[m][w]``, the ways model `m` can run on worker `w`; empty if it does not fit there.
         holders: ``holders[p]``, the workers that hold partition `p`: the availability map (seed paper, section 5.5).
-        sizes: of the partitions, relative: a unit takes ``strategy.seconds * sizes[p]``.
+        sizes: of the partitions, relative: a unit takes ``strategy.seconds * sizes[p] + strategy.fixed``.
         epochs: each model visits every partition once in each; its epochs follow each other, without a barrier
             between models.
         left: ``left[m]``, mask of the partitions model `m` has yet to visit in its first epoch. A problem that is half
@@ -128,7 +134,12 @@ class Problem:
 
     def seconds(self, model: int, partition: int, worker: int, strategy: int = 0) -> float:
         """How long a unit takes."""
-        return self.strategies[model][worker][strategy].seconds * self.sizes[partition]
+        return self.strategies[model][worker][strategy].unit_s(self.sizes[partition])
+
+    @property
+    def mean_size(self) -> float:
+        """Of the partitions: where ways are compared before it is known for which."""
+        return sum(self.sizes) / len(self.sizes)
 
     def ready(self, worker: int, gpus: int = 1) -> float:
         """When so many GPUs of a worker are free for the first time: nothing that takes them starts sooner."""
@@ -286,6 +297,10 @@ def _check_positive(value: float, what: str) -> None:
 def _check_strategy(problem: Problem, model: int, worker: int, way: Strategy) -> None:
     where = f"model {problem.models[model]!r} on {problem.workers[worker]}"
     _check_positive(way.seconds, f"the time of {where}")
+    if not 0 <= way.fixed < math.inf:
+        raise InstanceError(
+            f"the fixed time of {where} is {way.fixed}, expected a finite number of at least 0"
+        )
     if not 1 <= way.gpus <= problem.gpus[worker]:
         raise InstanceError(
             f"{where} asks for {way.gpus} GPUs, but there are {problem.gpus[worker]}: ask for at least 1 and at most "
@@ -307,12 +322,11 @@ def filled_s(ready: Iterable[float], seconds: float) -> float:
     return best
 
 
-def shared_s(size: float, seconds: Iterable[float]) -> float:
+def shared_s(seconds: Iterable[float]) -> float:
     """Seconds for which each of several holders is busy with one visit to a partition, if they share the visits so that
     all are busy equally long: a fast one does more of them.
 
     Args:
-        size: of the partition.
-        seconds: of a unit on each holder, for a partition of size 1; at least one.
+        seconds: of the unit on each holder; at least one.
     """
-    return size / sum(1 / each for each in seconds)
+    return 1 / sum(1 / each for each in seconds)

@@ -130,7 +130,7 @@ def _place(problem: Problem, unit: Unit, slack: float, actual: bool) -> Iterator
         yield f"{name} runs on {unit.gpus} GPUs of {where}{technique}, for which the model has no strategy"
         return
     took = unit.end - unit.start
-    planned = [way.seconds * problem.sizes[unit.partition] for way in ways]
+    planned = [way.seconds * problem.sizes[unit.partition] + way.fixed for way in ways]
     if not actual and all(abs(took - seconds) > slack for seconds in planned):
         yield f"{name} takes {took:g} s on {where}, its strategy says {planned[0]:g} s"
 

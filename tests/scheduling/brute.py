@@ -133,7 +133,7 @@ def _ways(problem: Problem, state: _State, model: int, partition: int) -> list[_
     for worker in problem.holders[partition]:
         for way in problem.strategies[model][worker]:
             start = max(state.model_free[model], state.gpus_free[worker][way.gpus - 1])
-            end = start + way.seconds * problem.sizes[partition]
+            end = start + way.seconds * problem.sizes[partition] + way.fixed
             found.append(_Append(start, model, end, partition, worker, way.gpus))
     return found
 
@@ -164,12 +164,11 @@ def _floor(problem: Problem, state: _State) -> float:
             visits = (mask >> partition & 1) + problem.epochs - state.epoch[model]
             if not visits:
                 continue
-            size = problem.sizes[partition] * visits
-            places = problem.places(model, partition)
-            chain += size * min(way.seconds for w in places for way in problem.strategies[model][w])
+            size, places = problem.sizes[partition], problem.places(model, partition)
+            ways = [way for w in places for way in problem.strategies[model][w]]
+            chain += visits * min(way.seconds * size + way.fixed for way in ways)
             if len(places) == 1:
-                ways = problem.strategies[model][places[0]]
-                area[places[0]] += size * min(way.gpus * way.seconds for way in ways)
+                area[places[0]] += visits * min(way.gpus * (way.seconds * size + way.fixed) for way in ways)
         if chain:
             floor = max(floor, state.model_free[model] + chain)
     for total, free in zip(area, state.gpus_free, strict=True):

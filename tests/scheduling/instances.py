@@ -11,6 +11,8 @@ from cerebro.scheduling.problem import Problem, Strategy, open_shop
 _T = TypeVar("_T")
 
 TIMES = st.integers(1, 9).map(float)
+FIXED = st.sampled_from((0.0, 0.0, 1.0, 3.0))
+"""Seconds of a unit that do not depend on the partition's size."""
 
 
 @st.composite
@@ -51,7 +53,7 @@ def problems(
     for row in ways:
         for held in holders:
             if not any(row[w] for w in held):
-                row[held[0]] = (Strategy(seconds=draw(times)),)
+                row[held[0]] = (Strategy(seconds=draw(times), fixed=draw(FIXED)),)
     whole = (1 << len(holders)) - 1
     ready = st.integers(0, 5).map(float) if is_begun else st.just(0.0)
     return Problem(
@@ -95,5 +97,7 @@ def _of(length: int, each: st.SearchStrategy[_T]) -> st.SearchStrategy[list[_T]]
 def _ways(gpus: int, most: int, times: st.SearchStrategy[float]) -> st.SearchStrategy[tuple[Strategy, ...]]:
     counts = st.lists(st.integers(1, gpus), max_size=min(most, gpus), unique=True).map(sorted)
     return counts.flatmap(
-        lambda chosen: st.tuples(*(st.builds(Strategy, gpus=st.just(g), seconds=times) for g in chosen))
+        lambda chosen: st.tuples(
+            *(st.builds(Strategy, gpus=st.just(g), seconds=times, fixed=FIXED) for g in chosen)
+        )
     )

@@ -113,6 +113,20 @@ def test_rows_and_columns_are_weighed_against_each_other() -> None:
     assert lower_bound(problem) <= optimal_makespan(problem)
 
 
+def test_a_fixed_part_counts_for_each_unit() -> None:
+    """Two models, two halves of the data on one worker: four units of half a second's work, each 2 s to begin with."""
+    ways = ((Strategy(seconds=1.0, fixed=2.0),),)
+    problem = Problem(
+        models=("a", "b"),
+        workers=("w",),
+        gpus=(1,),
+        strategies=(ways, ways),
+        holders=((0,), (0,)),
+        sizes=(0.5, 0.5),
+    )
+    assert lower_bound(problem) == 10
+
+
 def test_a_model_with_nothing_left_takes_no_time() -> None:
     """It may be occupied for an hour: there is nothing to wait for."""
     problem = Problem(

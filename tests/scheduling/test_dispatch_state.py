@@ -25,7 +25,7 @@ def sums(state: DispatchState) -> tuple[list[float], list[float]]:
 def snapshot(state: DispatchState) -> tuple[object, ...]:
     """Everything a policy can see."""
     return (
-        [list(row) for row in state.time],
+        *([list(row) for row in table] for table in (state.time, state.need, state.fixed)),
         *(list(part) for part in (state.held, state.open, state.epoch, state.free)),
         dict(state.running),
         sums(state),
@@ -49,7 +49,7 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         if not mask >> partition & 1 and model not in state.running
     ]
     what = data.draw(
-        st.sampled_from(("start", "finish", "release", "reopen", "set_time", "set_held", "drop"))
+        st.sampled_from(("start", "finish", "release", "reopen", "set_time", "set_way", "set_held", "drop"))
     )
     if what == "start" and eligible:
         state.start(data.draw(st.sampled_from(eligible)), at=state.now + 1)
@@ -63,6 +63,12 @@ def step(state: DispatchState, data: st.DataObject) -> None:
         model = data.draw(st.integers(0, len(state.time) - 1))
         worker = data.draw(st.integers(0, len(state.held) - 1))
         state.set_time(model, worker, data.draw(st.sampled_from((1.0, 2.5, 7.0, NEVER))))
+    elif what == "set_way":
+        model = data.draw(st.integers(0, len(state.time) - 1))
+        worker = data.draw(st.integers(0, len(state.held) - 1))
+        need = data.draw(st.integers(1, state.gpus[worker]))
+        fixed = data.draw(st.sampled_from((0.0, 3.0)))
+        state.set_way(model, worker, data.draw(st.sampled_from((1.0, 2.5, NEVER))), need, fixed)
     elif what == "set_held":
         worker = data.draw(st.integers(0, len(state.held) - 1))
         state.set_held(worker, data.draw(st.integers(0, state.everything)))
@@ -135,6 +141,22 @@ def test_a_run_to_the_end_leaves_nothing(problem: Problem) -> None:
     assert units == problem.num_units
     assert sums(state)[0] == pytest.approx([0.0] * problem.num_models, abs=1e-9)
     assert sums(state)[1] == pytest.approx([0.0] * problem.num_workers, abs=1e-9)
+
+
+def test_a_unit_keeps_its_gpus_when_its_model_gets_another_way() -> None:
+    """It gives back as many as it took; the model's next unit takes what it needs from then on."""
+    ways = (Strategy(seconds=4.0), Strategy(seconds=2.0, gpus=2, fixed=1.0))
+    problem = Problem(
+        models=("m", "n"), workers=("w",), gpus=(2,), strategies=((ways,),) * 2, holders=((0,), (0,))
+    )
+    state = DispatchState(problem.with_strategies([[0], [0]]))
+    state.start(Choice(0, 0, 0))
+    state.set_way(0, 0, seconds=2.0, need=2, fixed=1.0)
+    assert state.free == [1]
+    state.finish(0)
+    assert (state.free, state.model_left) == ([2], [3.0, 8.0])
+    state.start(Choice(0, 0, 1))
+    assert (state.free, state.seconds(0, 1, 0)) == ([0], 3.0)
 
 
 def test_epochs_of_a_model_follow_each_other() -> None:

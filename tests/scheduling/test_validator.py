@@ -37,7 +37,7 @@ def one_after_the_other(problem: Problem) -> Schedule:
                 if epoch > 1 or left >> partition & 1:
                     worker = problem.places(model, partition)[-1]
                     way = problem.strategies[model][worker][-1]
-                    end = now + way.seconds * problem.sizes[partition]
+                    end = now + way.seconds * problem.sizes[partition] + way.fixed
                     units.append(
                         Unit(
                             model=model,

@@ -135,12 +135,12 @@ def _options(problem: Problem, model: int, partition: int) -> tuple[Option, ...]
     """The options, but for those that need no fewer GPUs of a worker for no less time than another does."""
     kept: list[Option] = []
     for worker in dict.fromkeys(problem.places(model, partition)):
-        ways = problem.strategies[model][worker]
-        fastest = float("inf")
-        for way in sorted(ways, key=lambda way: (way.gpus, way.seconds)):
-            if way.seconds < fastest:
-                fastest = way.seconds
-                kept.append(Option(worker, way.gpus, way.seconds * problem.sizes[partition], way.technique))
+        size, fastest = problem.sizes[partition], float("inf")
+        ways = ((way.gpus, way.unit_s(size), way.technique) for way in problem.strategies[model][worker])
+        for gpus, seconds, technique in sorted(ways):
+            if seconds < fastest:
+                fastest = seconds
+                kept.append(Option(worker, gpus, seconds, technique))
     return tuple(kept)
 
 

@@ -89,7 +89,7 @@ def _is_scarce(state: DispatchState, workers: Sequence[int]) -> bool:
     if max(state.model_left) >= max(loads) * (1 - TOLERANCE):
         return True  # a model that has as much left as the busiest worker must not be passed over
     least_s = min(load * state.gpus[worker] for load, worker in zip(loads, workers, strict=True))
-    units_left = least_s / state.time[0][workers[0]]
+    units_left = least_s / (state.time[0][workers[0]] + state.fixed[0][workers[0]])
     return units_left - len(state.running) < sum(state.free[worker] for worker in workers)
 
 
@@ -98,9 +98,9 @@ def _is_even(state: DispatchState, workers: Sequence[int], models: Sequence[int]
 
     Where they do not, serving the most critical first was measured to be better than serving as many as can be.
     """
-    unit = state.time[models[0]][workers[0]]
-    row = (state.time[models[0]][worker] for worker in workers)
-    column = (state.time[model][workers[0]] for model in models)
+    unit = state.time[models[0]][workers[0]] + state.fixed[models[0]][workers[0]]
+    row = (state.time[models[0]][worker] + state.fixed[models[0]][worker] for worker in workers)
+    column = (state.time[model][workers[0]] + state.fixed[model][workers[0]] for model in models)
     return all(abs(seconds - unit) <= TOLERANCE * unit for seconds in chain(row, column))
 
 
@@ -175,13 +175,13 @@ def _least_shared(state: DispatchState, model: int, worker: int, mask: int, slac
     """Of the partitions in the mask the one whose other holders have most to do, among those that the worker serves at
     most `slack_s` seconds slower than their fastest holder."""
     best, most = None, -NEVER
-    row = state.time[model]
     while mask:
         lowest = mask & -mask
         mask ^= lowest
         partition = lowest.bit_length() - 1
         holders = state.holders(partition)
-        delay_s = (row[worker] - min(row[w] for w in holders)) * state.sizes[partition]
+        fastest_s = min(state.seconds(model, partition, w) for w in holders)
+        delay_s = state.seconds(model, partition, worker) - fastest_s
         relief = min((state.worker_left[w] for w in holders if w != worker), default=NEVER)
         if delay_s <= slack_s * (1 + TOLERANCE) and relief > most:
             best, most = partition, relief
