@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cerebro.contract.base import Contract, Name, Sha256, Split
 from cerebro.contract.records import Hyperparameters
-from cerebro.contract.ways import TechniqueChoice
+from cerebro.contract.ways import TechniqueChoice, Way
 
 Priority = Literal["low", "normal", "high"]
 """How much of the cluster a run is due beside other open runs."""
@@ -97,6 +97,9 @@ class FitPlan(Contract):
     partitions: dict[int, int]
     """Partition -> rows."""
     valid_partitions: tuple[int, ...] = ()
+    ways: tuple[Way, ...] = Field((), exclude_if=lambda ways: not ways)
+    """By which units may run, those first that are tried first. None in a plan of an older version: each unit runs on
+    one device, as user code is written."""
 
 
 class EvaluatePlan(Contract):

@@ -6,6 +6,7 @@ A *way* is a technique with its parameters on so many devices. What techniques t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
@@ -27,12 +28,15 @@ class TechniqueChoice(Contract):
         version: of the technique: another one may need other memory or time.
         params: that the user has fixed; all others are the technique's to vary.
         code: of the user's own technique, encoded like a spec; `None`: it is built in.
+        least, most: numbers of devices that it can use.
     """
 
     name: TechniqueName
     version: int = Field(default=1, ge=1)
     params: Params = Field(default_factory=dict)
     code: Sha256 | None = None
+    least: int = Field(default=1, ge=1, le=MAX_DEVICES)
+    most: int = Field(default=MAX_DEVICES, ge=1, le=MAX_DEVICES)
 
 
 class Way(Contract):
@@ -70,6 +74,18 @@ class Way(Contract):
 
 SINGLE = Way(technique="single")
 """One process on one device, as user code is written: what a unit without a way runs by."""
+
+BUILT_IN: Mapping[str, tuple[int, int]] = {
+    "single": (1, 1),
+    "checkpointing": (1, 1),
+    "offload": (1, 1),
+    "ddp": (2, MAX_DEVICES),
+    "fsdp": (2, MAX_DEVICES),
+    "tensor": (2, MAX_DEVICES),
+    "pipeline": (2, MAX_DEVICES),
+}
+"""Name of each technique that comes with Cerebro -> the least and the most devices that it can use. Who offers and
+chooses techniques knows no more of them than this; what they do is in `cerebro.techniques`."""
 
 MemoryPlace = Literal["device", "host"]
 """Whose memory ran out."""

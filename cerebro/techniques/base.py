@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from cerebro.contract.records import MAX_DEVICES
 from cerebro.spec import DataLoader, Hints
 
 if TYPE_CHECKING:
@@ -109,21 +110,29 @@ class Group(ABC):
 
 
 class Technique(ABC):
-    """How a unit uses the devices of its worker. Instances are made without arguments; parameters come as `Params`.
+    """How a unit uses the devices of its worker. Made without arguments, or by users with parameters that they fix for
+    a run, such as ``Fsdp(reshard=False)``; where it works, all parameters come as `Params`.
 
     Attributes:
         name, version: both are part of what measured times and memory are kept under.
+        least, most: numbers of devices that it can use.
         keeps_numerics: whether results are those of one device up to rounding. One that does not is never chosen
             unless the user names it.
         evaluates: whether `test` and `predict` need it too, because the model fits no single device.
         processes: ``"ranks"``: one process for each device; ``"one"``: one process that uses all devices.
+        fixed: parameters that a user has fixed.
     """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
+    least: ClassVar[int] = 1
+    most: ClassVar[int] = MAX_DEVICES
     keeps_numerics: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
     processes: ClassVar[Literal["ranks", "one"]] = "ranks"
+
+    def __init__(self, **fixed: Any) -> None:
+        self.fixed = fixed
 
     def variants(self, facts: ModelFacts, place: Place) -> Sequence[Params]:
         """Parameters to consider here, the cheapest in time first."""
