@@ -19,6 +19,7 @@ from cerebro.client.creation import created, packed_code, record_of
 from cerebro.client.files import cache_folder
 from cerebro.client.search import SearchSpace, configurations, first_configuration
 from cerebro.client.session import Session, author
+from cerebro.client.techniques import Named, chosen
 from cerebro.commands.rules import stopped_text
 from cerebro.contract.base import SPLITS
 from cerebro.contract.records import Hyperparameters, Locators
@@ -184,6 +185,9 @@ class Experiment(CommandsMixin):
         planner: bool = True,
         hang_timeout_s: float = 600.0,
         max_attempts: int = 3,
+        techniques: Named | None = None,
+        gpus: Sequence[int] | None = None,
+        trials: Literal["auto", "never"] = "auto",
         priority: Priority = "normal",
         project: str = "",
         progress: bool = True,
@@ -204,6 +208,10 @@ class Experiment(CommandsMixin):
             followed only if it is simulated to be better. Has a meaning with ``lrptw`` only.
             hang_timeout_s: a unit without a batch for so long is given up, and its model with it.
             max_attempts: attempts of a unit whose process crashes.
+            techniques: how a unit may use devices of its worker: names (``"single"``, ``"ddp"``, ...) or objects of
+            `cerebro.techniques`, your own among them. Left out: one device, and what a model needs that does not fit.
+            gpus: numbers of devices that a unit may take, such as ``[1, 2]``.
+            trials: whether ways to train may be measured before one is chosen: ``"auto"`` or ``"never"``.
             priority, project: how much of the cluster the run gets beside other open runs; see `run_etl`.
 
         Raises:
@@ -229,8 +237,10 @@ class Experiment(CommandsMixin):
         }
         check_fit(spec, settings, is_validated=is_validated)
         models = configurations(search_space, samples=samples, seed=seed)
-        code = self.connection.kvs.put_code(encode(spec, author=author()))
-        request = FitRequest(code=code.sha256, models=tuple(models), **settings)
+        kvs = self.connection.kvs
+        named = chosen(techniques, gpus, trials, workers=self._session.devices(), put_code=kvs.put_code)
+        code = kvs.put_code(encode(spec, author=author()))
+        request = FitRequest(code=code.sha256, models=tuple(models), **settings, **named)
         run = self._session.complete(request, progress=progress, priority=priority, project=project)
         if run.state is RunState.STOPPED:
             warnings.warn(stopped_text(self.state(), run), stacklevel=2)

@@ -170,7 +170,8 @@ class Session:
 
         Raises:
             ConflictError: a run of the experiment is open that the new one cannot go on beside; it says what to do.
-            DataError, NotFoundError, SearchSpaceError: it cannot be planned, as far as the log tells; nothing was sent.
+            DataError, NotFoundError, SearchSpaceError, SpecError: it cannot be planned, as far as is known; nothing was
+            sent.
             BadRequestError: there is no such priority, or the project is no name.
         """
         check_priority(priority)
@@ -182,12 +183,20 @@ class Session:
         run = f"{request.kind}-{1 + sum(known.kind == request.kind for known in state.runs.values())}"
         check_free(state, Run(id=run, request=request))
         if isinstance(request, FitRequest):
-            plan_fit(state, request)
+            plan_fit(state, request, self.devices())
         elif isinstance(request, EvaluateRequest):
             plan_evaluation(state, request)
         asked = {"run": run, "request": request, "author": author(), "priority": priority, "project": project}
         self._kvs.append(self.name, RunRequested.model_validate(asked))
         return run
+
+    def devices(self) -> dict[str, int]:
+        """Worker that trains -> how many devices it has, of those that are there."""
+        return {
+            status.record.worker: max(1, len(status.record.devices))
+            for status in self._kvs.workers()
+            if "train" in status.record.kinds and not status.is_lost
+        }
 
     def steer(self, command: Command) -> None:
         """Ask for something; returns when it is in the log.

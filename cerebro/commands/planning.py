@@ -7,19 +7,26 @@ to be read: that is `controller.preparation`.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
 from cerebro.contract.records import Hyperparameters
 from cerebro.contract.runs import EvaluatePlan, EvaluateRequest, FitPlan, FitRequest
-from cerebro.errors import DataError, NotFoundError, SearchSpaceError
+from cerebro.contract.ways import SINGLE, Params, TechniqueChoice, Way
+from cerebro.errors import DataError, NotFoundError, SearchSpaceError, SpecError
 from cerebro.scheduling.policies import POLICIES
 from cerebro.state import Dataset, ExperimentState
 
 
-def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:
+def plan_fit(state: ExperimentState, request: FitRequest, devices: Mapping[str, int]) -> FitPlan:
     """Models named and checked against the experiment's newest data set.
+
+    Args:
+        devices: worker that trains -> how many it has; empty: no such worker is known.
 
     Raises:
         DataError: there is no data set, or none for training.
         SearchSpaceError: a model's ``batch_size`` is missing, no positive integer, or larger than a partition.
+        SpecError: no worker has as many devices as are asked for.
     """
     dataset = _dataset(state)
     partitions = dataset.partitions("train")
@@ -41,7 +48,75 @@ def plan_fit(state: ExperimentState, request: FitRequest) -> FitPlan:
         models=models,
         partitions=partitions,
         valid_partitions=tuple(sorted(dataset.partitions("valid"))),
+        ways=ways_of(request.techniques, request.gpus, devices),
     )
+
+
+_CHECKPOINTED: Params = {"checkpointing": True}
+
+
+def ways_of(
+    techniques: Sequence[TechniqueChoice] | None, gpus: Collection[int], devices: Mapping[str, int]
+) -> tuple[Way, ...]:
+    """By which units of a fit may run, those first that are tried first while nothing is measured.
+
+    Named techniques come in the order in which they were named, each on few devices first. Without names a unit runs on
+    one device as user code is written. Only what runs out of memory so goes on to the next way: those that need less
+    memory on one device, the cheapest in time first, then those that share the model's state between devices.
+
+    Args:
+        techniques, gpus: as a `FitRequest` has them.
+        devices: see `plan_fit`.
+
+    Raises:
+        SpecError: no worker has as many devices as are asked for.
+    """
+    most = max(devices.values(), default=1)
+    told = ", ".join(f"{name}: {count}" for name, count in sorted(devices.items())) or "none is known"
+    if devices and gpus and max(gpus) > most:
+        raise SpecError(
+            f"gpus names {max(gpus)}, but no worker has so many devices: choose at most {most}. The workers "
+            f"and their devices: {told}"
+        )
+    sizes = sorted(gpus) or sorted({most, *(1 << bit for bit in range(most.bit_length()))})
+    if techniques is None:
+        return (*_automatic(sizes),)
+    found = [
+        Way(technique=each.name, version=each.version, params=each.params, size=size, code=each.code)
+        for each in techniques
+        for size in sizes
+        if each.least <= size <= each.most
+    ]
+    if not found:
+        needs = "; ".join(
+            f"{each.name} takes {each.least}"
+            if each.least == each.most
+            else f"{each.name} {each.least} or more"
+            for each in techniques
+        )
+        raise SpecError(
+            f"none of the techniques can be used on {_either(sizes)} devices ({needs}): name others, or other numbers "
+            f"in gpus. The workers and their devices: {told}"
+        )
+    return tuple(found)
+
+
+def _automatic(sizes: list[int]) -> Iterator[Way]:
+    several = [size for size in sizes if size > 1]
+    if 1 in sizes:
+        yield SINGLE
+        yield Way(technique="checkpointing")
+        yield Way(technique="offload")
+        yield Way(technique="offload", params=_CHECKPOINTED)
+    else:
+        yield from (Way(technique="ddp", size=size) for size in several)
+    for size in several:
+        yield Way(technique="fsdp", size=size)
+        yield Way(technique="fsdp", params=_CHECKPOINTED, size=size)
+
+
+def _either(sizes: list[int]) -> str:
+    return " or ".join(map(str, sizes))
 
 
 def etl_weights(state: ExperimentState) -> dict[str, float]:

@@ -8,7 +8,8 @@ import pytest
 
 from cerebro.commands.planning import plan_evaluation, plan_fit
 from cerebro.contract.runs import EvaluateRequest, FitRequest
-from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError
+from cerebro.contract.ways import TechniqueChoice
+from cerebro.errors import CerebroError, DataError, NotFoundError, SearchSpaceError, SpecError
 from tests.state.stories import DATASET, SHA, Story, unit
 
 
@@ -27,12 +28,12 @@ def story() -> Story:
 
 def test_models_are_numbered_in_the_order_of_the_request(story: Story) -> None:
     """With as many digits as the last one needs, so that names sort as numbers do."""
-    plan = plan_fit(story.state, fit({"batch_size": 1}, {"batch_size": 2}))
+    plan = plan_fit(story.state, fit({"batch_size": 1}, {"batch_size": 2}), {})
     assert plan.models == {"m00": {"batch_size": 1}, "m01": {"batch_size": 2}}
     assert plan.dataset == DATASET
     assert plan.partitions == {0: 10, 1: 10}
     assert plan.valid_partitions == (0, 1)
-    many = plan_fit(story.state, fit(*({"batch_size": 1} for _ in range(101))))
+    many = plan_fit(story.state, fit(*({"batch_size": 1} for _ in range(101))), {})
     assert list(many.models)[::100] == ["m000", "m100"]
     assert list(many.models) == sorted(many.models)
 
@@ -41,13 +42,13 @@ def test_without_validation_data_there_is_no_validation() -> None:
     """Then the training metric counts."""
     story = Story()
     story.etl(splits={"train": 10})
-    assert plan_fit(story.state, fit({"batch_size": 1})).valid_partitions == ()
+    assert plan_fit(story.state, fit({"batch_size": 1}), {}).valid_partitions == ()
 
 
 def test_a_fit_needs_preprocessed_data() -> None:
     """The message says what to call."""
     with pytest.raises(DataError, match=r"'one'.*run_etl"):
-        plan_fit(Story().state, fit({"batch_size": 1}))
+        plan_fit(Story().state, fit({"batch_size": 1}), {})
 
 
 def test_a_fit_needs_training_rows() -> None:
@@ -55,7 +56,7 @@ def test_a_fit_needs_training_rows() -> None:
     story = Story()
     story.etl(splits={"test": 10})
     with pytest.raises(DataError, match="no training rows"):
-        plan_fit(story.state, fit({"batch_size": 1}))
+        plan_fit(story.state, fit({"batch_size": 1}), {})
 
 
 @pytest.mark.parametrize(
@@ -75,14 +76,14 @@ def test_a_batch_size_that_cannot_be_used_is_named(story: Story, size: object, m
     """With its model, its value and what would do."""
     bad = {} if size is None else {"batch_size": size}
     with pytest.raises(SearchSpaceError, match=match) as caught:
-        plan_fit(story.state, fit({"batch_size": 10}, bad))
+        plan_fit(story.state, fit({"batch_size": 10}, bad), {})
     assert "m01" in str(caught.value)
 
 
 def test_an_unknown_scheduler_is_named_with_those_there_are(story: Story) -> None:
     """Rather than falling back to another."""
     with pytest.raises(SearchSpaceError, match=r"'best'.*random"):
-        plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"))
+        plan_fit(story.state, fit({"batch_size": 1}, scheduler="best"), {})
 
 
 # --- test and prediction runs ------------------------------------------------------------------------
@@ -151,3 +152,45 @@ def test_a_fit_without_a_completed_epoch_has_no_best_model(story: Story) -> None
     story.start(unit(1, 0), 0)
     with pytest.raises(NotFoundError, match="no model finished an epoch"):
         plan_evaluation(story.state, evaluate())
+
+
+# --- ways ---------------------------------------------------------------------------------------------
+
+
+def labels(devices: dict[str, int], **changes: Any) -> list[str]:
+    """The ways of a fit on such workers."""
+    story = Story()
+    story.etl(splits={"train": 10})
+    return [way.label for way in plan_fit(story.state, fit({"batch_size": 1}, **changes), devices).ways]
+
+
+def test_without_names_a_model_runs_on_one_device_first() -> None:
+    """What needs less memory comes after, the cheapest first; more devices last."""
+    one = ["single", "checkpointing", "offload", "offload(checkpointing=True)"]
+    assert labels({"worker-0": 1}) == labels({}) == one
+    two = [*one, "fsdp-2", "fsdp(checkpointing=True)-2"]
+    assert labels({"worker-0": 1, "worker-1": 2}) == two
+    assert labels({"worker-0": 6})[-4:-2] == ["fsdp-4", "fsdp(checkpointing=True)-4"]
+    assert labels({"worker-0": 6})[-2:] == ["fsdp-6", "fsdp(checkpointing=True)-6"]
+
+
+def test_named_techniques_come_in_their_order_on_few_devices_first() -> None:
+    """Each on as many as it can use, of those that are named or of powers of two."""
+    techniques = [
+        TechniqueChoice(name="ddp", least=2),
+        TechniqueChoice(name="single", most=1),
+        TechniqueChoice(name="own", params={"a": 1}, code=SHA),
+    ]
+    assert labels({"worker-0": 4}, techniques=techniques) == [
+        *("ddp-2", "ddp-4"),
+        "single",
+        *("own(a=1)", "own(a=1)-2", "own(a=1)-4"),
+    ]
+    assert labels({"worker-0": 4}, techniques=techniques[:1], gpus=[3]) == ["ddp-3"]
+    assert labels({"worker-0": 4}, gpus=[4])[:2] == ["ddp-4", "fsdp-4"]
+
+
+def test_a_fit_that_no_worker_has_the_devices_for_is_refused() -> None:
+    """In the client's words, which asks the same."""
+    with pytest.raises(SpecError, match=r"gpus names 4, .* choose at most 2\. .*: worker-0: 2"):
+        labels({"worker-0": 2}, gpus=[2, 4])

@@ -1,0 +1,157 @@
+"""Techniques that a user names for a fit: checked, and made ready to be sent.
+
+What is wrong is told at once, with what could be chosen instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from cerebro.client.session import author
+from cerebro.commands.planning import ways_of
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.ways import BUILT_IN, Params, TechniqueChoice
+from cerebro.errors import SpecError
+from cerebro.techniques import Technique
+from cerebro.usercode.encoding import encode
+
+Named = Sequence["str | Technique"]
+"""Techniques as a user names them: by name, or as objects, which carry the parameters that are fixed."""
+
+
+def chosen(
+    techniques: Named | None,
+    gpus: Sequence[int] | None,
+    trials: str,
+    *,
+    workers: Mapping[str, int],
+    put_code: Callable[[CodeRecord], CodeRecord],
+) -> dict[str, Any]:
+    """The fields of a `FitRequest` that tell of techniques.
+
+    Args:
+        techniques, gpus, trials: as `run_fit` has them.
+        workers: worker that trains -> how many devices it has; empty: none is known.
+        put_code: stores a user's own technique; called once all is found to be right.
+
+    Raises:
+        SpecError: what is named is no technique, or named twice; or no worker has so many devices. The message names
+            the choices, the workers and their devices.
+    """
+    if trials not in ("auto", "never"):
+        raise SpecError(f"trials is {trials!r}, expected 'auto' or 'never'")
+    _check_gpus(gpus, workers)
+    own = [_own(each) for each in _listed(techniques)]
+    names = [name for name, _ in own]
+    for name in names:
+        if names.count(name) > 1:
+            raise SpecError(f"techniques names {name!r} twice: name each technique once")
+    made = None if techniques is None else [_choice(name, technique) for name, technique in own]
+    ways_of(made, gpus or (), workers)
+    for number, (_, technique) in enumerate(own):
+        if made and technique is not None and not _is_built_in(technique):
+            code = put_code(encode(technique, author=author())).sha256
+            made[number] = made[number].model_copy(update={"code": code})
+    return {"techniques": made and tuple(made), "gpus": tuple(gpus or ()), "trials": trials}
+
+
+def _check_gpus(gpus: object, workers: Mapping[str, int]) -> None:
+    if gpus is None:
+        return
+    told = ", ".join(f"{name}: {count}" for name, count in sorted(workers.items()))
+    hint = f"the numbers of devices that a unit may take{f' (the workers and their devices: {told})' * bool(told)}"
+    listed = isinstance(gpus, Collection) and not isinstance(gpus, str | bytes | Mapping)
+    if not listed or not gpus:
+        raise SpecError(f"gpus is {gpus!r}, expected a list such as [1, 2]: {hint}")
+    assert isinstance(gpus, Collection)
+    for number in gpus:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise SpecError(f"gpus has {number!r}, expected whole numbers of at least 1: {hint}")
+    if len(set(gpus)) < len(gpus):
+        raise SpecError(f"gpus is {gpus!r}: name each number once")
+
+
+def _listed(techniques: object) -> list[object]:
+    if techniques is None:
+        return []
+    if not isinstance(techniques, Sequence) or isinstance(techniques, str | bytes):
+        raise SpecError(
+            f"techniques is {techniques!r}, expected a list such as ['single', 'ddp']: {_CHOICES}"
+        )
+    if not techniques:
+        raise SpecError(
+            f"techniques is empty: leave it out for an automatic choice, or name some. {_CHOICES}"
+        )
+    return [*techniques]
+
+
+_CHOICES = (
+    f"There are {', '.join(BUILT_IN)}, and objects of your own subclasses of cerebro.techniques.Technique"
+)
+
+
+def _own(given: object) -> tuple[str, Technique | None]:
+    """The name of a technique, and its object unless only the name was given."""
+    if isinstance(given, str):
+        if given not in BUILT_IN:
+            raise SpecError(f"there is no technique {given!r}. {_CHOICES}")
+        return given, None
+    if isinstance(given, type) and issubclass(given, Technique):
+        raise SpecError(f"techniques takes objects: pass {given.__name__}() instead of {given.__name__}")
+    if not isinstance(given, Technique):
+        raise SpecError(f"{given!r} in techniques is no technique. {_CHOICES}")
+    name = getattr(given, "name", None)
+    if not isinstance(name, str) or not name:
+        raise SpecError(f"{type(given).__name__} has no name: give the class an attribute `name`")
+    if not _is_built_in(given) and name in BUILT_IN:
+        raise SpecError(
+            f"{type(given).__name__} is named {name!r}, as a technique that comes with Cerebro is: give it another name"
+        )
+    return name, given
+
+
+def _choice(name: str, technique: Technique | None) -> TechniqueChoice:
+    if technique is None:
+        least, most = BUILT_IN[name]
+        return TechniqueChoice(name=name, least=least, most=most)
+    params = _params(technique)
+    if _is_built_in(technique):
+        least, most = BUILT_IN[name]
+        version = technique.version
+        return TechniqueChoice(name=name, version=version, params=params, least=least, most=most)
+    try:
+        return TechniqueChoice(
+            name=name,
+            version=technique.version,
+            params=params,
+            least=technique.least,
+            most=technique.most,
+        )
+    except ValueError as cause:
+        raise SpecError(
+            f"the technique {type(technique).__name__} cannot be used: expected a name of lower-case letters, digits, "
+            f"dashes and underscores, a version and numbers of devices of at least 1, found name={name!r}, "
+            f"version={technique.version!r}, least={technique.least!r}, most={technique.most!r}"
+        ) from cause
+
+
+def _params(technique: Technique) -> Params:
+    """What the user has fixed."""
+    fixed = dict(getattr(technique, "fixed", {}))
+    for name, value in fixed.items():
+        try:
+            is_plain = json.loads(json.dumps(value)) == value
+        except (TypeError, ValueError):
+            is_plain = False
+        if not is_plain:
+            raise SpecError(
+                f"parameter {name!r} of {type(technique).__name__} is {value!r}: expected what JSON can say (text, "
+                "numbers, True, False, None, lists and dicts of these)"
+            )
+    return fixed
+
+
+def _is_built_in(technique: Technique) -> bool:
+    return type(technique).__module__.partition(".")[0] == "cerebro"

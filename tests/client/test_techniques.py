@@ -1,0 +1,132 @@
+"""Techniques that users name: what is wrong is told with what could be chosen instead, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cerebro.client.techniques import chosen
+from cerebro.contract.records import CodeRecord
+from cerebro.contract.ways import BUILT_IN
+from cerebro.errors import SpecError
+from cerebro.techniques import Group, Hints, ModelFacts, Params, Place, Technique
+from cerebro.usercode.encoding import decode
+
+WORKERS = {"worker-0": 2, "worker-1": 4}
+
+
+class Own(Technique):
+    """A user's own."""
+
+    name = "own"
+    version = 3
+    least = 2
+
+    def is_applicable(self, facts: ModelFacts, place: Place, params: Params) -> str:
+        return ""
+
+    def prepare(self, modules: list[Any], group: Group, params: Params, hints: Hints) -> None: ...
+
+
+class Borrowed(Own):
+    """Has the name of another one."""
+
+    name = "ddp"
+
+
+def fields(
+    techniques: Any = None, gpus: Any = None, trials: str = "auto", *, workers: dict[str, int] = WORKERS
+) -> tuple[dict[str, Any], list[CodeRecord]]:
+    """What is asked for, and the code that is sent for it."""
+    sent: list[CodeRecord] = []
+
+    def put_code(code: CodeRecord) -> CodeRecord:
+        sent.append(code)
+        return code
+
+    return chosen(techniques, gpus, trials, workers=workers, put_code=put_code), sent
+
+
+def test_without_techniques_nothing_is_asked_for() -> None:
+    """So that the request is the one of a version that knew none."""
+    assert fields() == ({"techniques": None, "gpus": (), "trials": "auto"}, [])
+
+
+def test_names_and_objects_may_be_mixed() -> None:
+    """A name stands for the technique without parameters; a user's own travels encoded, once all is right."""
+    found, sent = fields(["ddp", Own(slices=[1, 2])], [2, 4], "never")
+    ddp, own = found["techniques"]
+    assert (ddp.name, ddp.least, ddp.params, ddp.code) == ("ddp", 2, {}, None)
+    assert (own.name, own.version, own.least, own.params) == ("own", 3, 2, {"slices": [1, 2]})
+    (code,) = sent
+    assert own.code == code.sha256
+    assert decode(code.encoded).fixed == {"slices": [1, 2]}
+    assert (found["gpus"], found["trials"]) == ((2, 4), "never")
+
+
+@pytest.mark.parametrize(
+    ("techniques", "gpus", "told"),
+    [
+        ([], None, r"techniques is empty: leave it out"),
+        ("ddp", None, r"techniques is 'ddp', expected a list"),
+        (["dpp"], None, r"no technique 'dpp'\. There are single, .*fsdp"),
+        (["ddp", "ddp"], None, r"names 'ddp' twice"),
+        ([Own(), Own()], None, r"names 'own' twice"),
+        ([Own], None, r"pass Own\(\) instead of Own"),
+        ([3], None, r"3 in techniques is no technique\. There are single"),
+        ([Borrowed()], None, r"Borrowed is named 'ddp', as a technique that comes with Cerebro"),
+        (
+            [Own(module=object())],
+            None,
+            r"parameter 'module' of Own is <object .*: expected what JSON can say",
+        ),
+        (None, [0], r"gpus has 0, expected .* at least 1.*worker-0: 2, worker-1: 4"),
+        (None, [True], r"gpus has True"),
+        (None, [1.0], r"gpus has 1\.0"),
+        (None, 2, r"gpus is 2, expected a list"),
+        (None, [], r"gpus is \[\], expected a list"),
+        (None, [2, 2], r"name each number once"),
+        (None, [1, 8], r"8, but no worker has so many devices: choose at most 4.*worker-0: 2, worker-1: 4"),
+        (["ddp"], [1], r"on 1 devices \(ddp 2 or more\).*worker-0: 2, worker-1: 4"),
+        (["single", "offload"], [2], r"on 2 devices \(single takes 1; offload takes 1\)"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(techniques: object, gpus: object, told: str) -> None:
+    """By name, with the choices, or with the workers and their devices."""
+    with pytest.raises(SpecError, match=told):
+        fields(techniques, gpus)
+
+
+def test_trials_are_automatic_or_never() -> None:
+    """Nothing else is a choice."""
+    with pytest.raises(SpecError, match=r"trials is 'always', expected 'auto' or 'never'"):
+        fields(trials="always")
+
+
+def test_a_worker_with_one_device_trains_no_model_on_two() -> None:
+    """Refused at once: it would wait for ever."""
+    with pytest.raises(SpecError, match=r"on 1 devices.*The workers and their devices: worker-0: 1"):
+        fields(["ddp"], workers={"worker-0": 1})
+
+
+def test_nothing_is_sent_of_what_is_refused() -> None:
+    """A user's own technique neither."""
+    sent: list[CodeRecord] = []
+
+    def put_code(code: CodeRecord) -> CodeRecord:
+        sent.append(code)
+        return code
+
+    asked: Sequence[Any] = [Own(), "nonsense"]
+    with pytest.raises(SpecError):
+        chosen(asked, None, "auto", workers=WORKERS, put_code=put_code)
+    assert not sent
+
+
+def test_all_names_are_known() -> None:
+    """Those that the message lists can be chosen, each on devices that it can use."""
+    for name, (least, most) in BUILT_IN.items():
+        found, _ = fields([name], [max(1, least)])
+        assert (found["techniques"][0].least, found["techniques"][0].most) == (least, most)
